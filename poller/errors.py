@@ -1,0 +1,62 @@
+"""Every error of the program, split by whose fault it is, for that decides what happens next.
+
+* :class:`ConfigurationError`: the operator's. Nothing is tried again; the program says what to change and exits with 2.
+* :class:`SourceError`: the API's. The round fails, nothing moves, the next interval tries again.
+* :class:`StoreError`: Redis' or the path to it. The commit is tried again where that is safe, else the round fails.
+
+A message is one line that a tired reader understands without the code. It never holds a secret.
+"""
+
+from __future__ import annotations
+
+
+class PollerError(Exception):
+    """Anything that this program raises on purpose. ``str()`` is fit to be shown to an operator."""
+
+
+class ConfigurationError(PollerError):
+    """The configuration or the command line cannot be used. Exit code 2."""
+
+
+class SourceError(PollerError):
+    """The API did not give a usable answer. The round fails; token and snapshots stay."""
+
+
+class SourceUnavailable(SourceError):
+    """No answer, or one that may be better later: network, timeout, 408, 425, 429, 5xx."""
+
+
+class SourceRefused(SourceError):
+    """The API understood and said no: 401, 403, 404, 400 and the like.
+
+    Attributes:
+        status: the HTTP status.
+    """
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class SourceNonsense(SourceError):
+    """An answer of status 200 that is not the list envelope: cut, not JSON, too large, looping."""
+
+
+class StoreError(PollerError):
+    """Redis did not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """No connection, a timeout, or a server that is loading, read-only or out of memory. Trying again may help."""
+
+
+class StoreRefused(StoreError):
+    """Redis understood and said no for good: wrong password, missing permission, a key of another type."""
+
+
+class Fenced(StoreError):
+    """The feed's lease is not ours any more; another process may be writing. The commit wrote nothing."""
+
+
+class Stale(StoreError):
+    """The feed's state is not the one this round was planned on. The commit wrote nothing."""
