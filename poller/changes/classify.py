@@ -1,0 +1,96 @@
+"""One record against its snapshot: nothing, or a change that is created, modified or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from poller.changes.canonical import encode, parse
+from poller.changes.diff import changed_pointers
+from poller.changes.records import Record
+
+
+class Kind(StrEnum):
+    """What happened to a record."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    REMOVED = "removed"
+
+
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a record as last seen.
+
+    Attributes:
+        revision: of its last event (0 where a silent baseline published none).
+        sequence: of its last event (0 likewise).
+        raw: its bytes as last published; of a removed record, as last seen before.
+        removed: a tombstone; keeps the revision, so that a record that returns goes on counting.
+    """
+
+    revision: int
+    sequence: int
+    raw: bytes
+    removed: bool = False
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """One record against its snapshot, before it is an event.
+
+    Attributes:
+        key, subject, modified: as of :class:`~poller.changes.records.Record`.
+        raw: the record's bytes; None where it was removed.
+        canonical: its canonical form; empty where it was removed.
+        previous: the bytes last published; None where there were none.
+        changed: the JSON pointers that differ; empty unless modified.
+        revision: 1 for the first event of a key, then 2, 3 …
+    """
+
+    kind: Kind
+    key: str
+    subject: str
+    modified: str | None
+    raw: bytes | None
+    canonical: bytes
+    previous: bytes | None
+    changed: tuple[str, ...]
+    revision: int
+
+
+def compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], Any] | None = None) -> Change | None:
+    """Classify one record against its snapshot; None where nothing that counts differs.
+
+    Raises:
+        ValueError: the record's bytes are no usable JSON; the text says why.
+    """
+    if snapshot is not None and not snapshot.removed and snapshot.raw == record.raw:
+        return None  # the common case, decided without reading either
+    value = _counting(record.raw, strip)
+    content = encode(value)
+    revision = snapshot.revision + 1 if snapshot else 1
+    if snapshot is None or snapshot.removed:
+        return Change(
+            Kind.CREATED, record.key, record.subject, record.modified, record.raw, content, None, (), revision
+        )
+    before = _counting(snapshot.raw, strip)
+    if encode(before) == content:
+        return None
+    return Change(
+        Kind.MODIFIED,
+        record.key,
+        record.subject,
+        record.modified,
+        record.raw,
+        content,
+        snapshot.raw,
+        changed_pointers(before, value),
+        revision,
+    )
+
+
+def _counting(raw: bytes, strip: Callable[[Any], Any] | None) -> Any:
+    value = parse(raw)
+    return strip(value) if strip else value

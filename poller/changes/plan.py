@@ -1,0 +1,120 @@
+"""The plan of a commit: a slice of a page and what was known of its records, turned into one atomic write.
+
+Law: planning the same records against the snapshots that their own commit left behind gives an empty commit. That is
+what makes it safe to read a page again after a crash, and what keeps a full reading silent when nothing changed.
+
+Records are taken in the order in which they came. A record that stands twice in a slice is compared with its own first
+version, so each version that differs becomes an event of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from poller.changes.classify import Change, Snapshot, compare
+from poller.changes.commit import Commit, Tally
+from poller.changes.events import EventFrame
+from poller.changes.records import Record, Rejected
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """How a feed's records are compared and published.
+
+    Attributes:
+        strip: leaves the ignored pointers out of a parsed record, from :func:`canonical.without`; None: all counts.
+        silent: keep snapshots but publish nothing (a baseline of a feed with ``baseline = "silent"``).
+    """
+
+    strip: Callable[[Any], Any] | None = None
+    silent: bool = False
+
+
+class _Draft:
+    """A commit while it is being planned."""
+
+    def __init__(self, frame: EventFrame, sequence: int, recorded: str) -> None:
+        self._frame = frame
+        self._sequence = sequence
+        self._recorded = recorded
+        self._digest = blake2b(digest_size=16)
+        self.tally = Tally()
+        self.snapshots: dict[str, Snapshot] = {}
+        self.events: list[bytes] = []
+        self.rejected: list[Rejected] = []
+        self.qualifications: dict[str, None] = {}
+
+    def publish(self, change: Change, raw: bytes) -> None:
+        self._sequence += 1
+        event_id = self._frame.event_id(change)
+        self._digest.update(event_id.encode())
+        event = self._frame.encode(change, event_id=event_id, sequence=self._sequence, recorded=self._recorded)
+        self.events.append(event)
+        self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
+
+    def keep_silently(self, change: Change, raw: bytes) -> None:
+        self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw)
+
+    def reject(self, rejected: Rejected) -> None:
+        self.rejected.append(rejected)
+        self.tally.quarantined += 1
+
+    def commit(self, generation: str, sequence: int) -> Commit:
+        return Commit(
+            generation,
+            sequence,
+            self.snapshots,
+            tuple(self.events),
+            tuple(self.rejected),
+            tuple(self.qualifications),
+            digest=self._digest.hexdigest(),
+        )
+
+
+def plan(
+    records: Iterable[Record | Rejected],
+    known: Mapping[str, Snapshot],
+    *,
+    frame: EventFrame,
+    generation: str,
+    sequence: int,
+    recorded: str,
+    rules: Rules,
+) -> tuple[Commit, Tally]:
+    """Compare a slice of a page with the known snapshots.
+
+    Args:
+        records: in the order received.
+        known: the snapshots of these records' keys, where there are any.
+        frame: what the events of this listing share.
+        generation: of the feed's state.
+        sequence: the number of the feed's last event so far.
+        recorded: see :func:`~poller.changes.events.recorded_time`.
+        rules: how to compare.
+    """
+    draft = _Draft(frame, sequence, recorded)
+    for record in records:
+        draft.tally.records += 1
+        if isinstance(record, Rejected):
+            draft.reject(record)
+            continue
+        snapshot = draft.snapshots.get(record.key) or known.get(record.key)
+        try:
+            change = compare(record, snapshot, rules.strip)
+        except ValueError as error:
+            draft.reject(Rejected(record.raw, str(error)))
+            continue
+        if change is None:
+            draft.tally.unchanged += 1
+            continue
+        draft.tally.count(change.kind)
+        if record.qualification:
+            draft.qualifications[record.qualification] = None
+        if rules.silent:
+            draft.keep_silently(change, record.raw)
+        else:
+            draft.publish(change, record.raw)
+    return draft.commit(generation, sequence), draft.tally

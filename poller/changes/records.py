@@ -1,0 +1,113 @@
+"""A record: one object of a page, its identity read, its bytes kept exactly as they were received.
+
+Identity is the id field alone. Ids of UUID shape are one whatever the case of their letters (the reference allows
+both); all others count as they stand. A record without a usable identity cannot be compared with anything: it becomes
+:class:`Rejected`, with the reason, and the rest of its page goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+
+MAX_ID_LENGTH: Final = 1024
+
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
+# CloudEvents attributes of type String: no control characters, no surrogates, no non-characters.
+_FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]").search
+_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)").fullmatch
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One object of a page.
+
+    Attributes:
+        key: its identity within the feed; what snapshots are filed under.
+        subject: its id as received.
+        raw: its bytes as received.
+        modified: ``lastModifiedAt`` where that is an RFC 3339 time, else None.
+        qualification: ``qualificationID`` where it names one, else None.
+    """
+
+    key: str
+    subject: str
+    raw: bytes
+    modified: str | None
+    qualification: str | None
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """Something in a page that cannot be used as a record: its bytes, and the reason in words."""
+
+    raw: bytes
+    reason: str
+
+
+def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
+    """A function that reads the identity out of one record's bytes."""
+    head = msgspec.defstruct(
+        "Head",
+        [("id", Any, msgspec.UNSET), ("modified", Any, None), ("qualification", Any, None)],
+        rename={"id": id_field, "modified": "lastModifiedAt", "qualification": "qualificationID"},
+        frozen=True,
+        gc=False,
+    )
+    decode = msgspec.json.Decoder(head).decode
+
+    def read(raw: bytes) -> Record | Rejected:
+        try:
+            found: Any = decode(raw)
+        except msgspec.ValidationError:
+            return Rejected(raw, "not an object")
+        except msgspec.DecodeError as error:
+            return Rejected(raw, f"not JSON: {error}")
+        except UnicodeDecodeError:
+            return Rejected(raw, "not UTF-8")
+        except RecursionError:
+            return Rejected(raw, "nested too deep")
+        subject = _identity(found.id)
+        reason = _unusable(subject, id_field)
+        if reason:
+            return Rejected(raw, reason)
+        key = subject.lower() if _UUID(subject) else subject
+        return Record(key, subject, raw, _moment(found.modified), _reference(found.qualification))
+
+    return read
+
+
+def _identity(value: Any) -> str:
+    """The id as text. Integers are ids to some APIs; nothing else that is not text can be one."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return ""
+
+
+def _unusable(subject: str, id_field: str) -> str | None:
+    if not subject:
+        return f"no id: {id_field!r} is absent, empty, or neither text nor an integer"
+    if len(subject) > MAX_ID_LENGTH:
+        return f"an id of {len(subject)} characters; at most {MAX_ID_LENGTH} are usable"
+    if _FORBIDDEN(subject):
+        return "an id with control characters"
+    return None
+
+
+def _moment(value: Any) -> str | None:
+    if not isinstance(value, str) or not _RFC3339(value):
+        return None
+    try:
+        msgspec.convert(value, _Moment)
+    except msgspec.ValidationError:
+        return None
+    return value
+
+
+def _reference(value: Any) -> str | None:
+    return value if isinstance(value, str) and _UUID(value) else None
