@@ -38,6 +38,10 @@ class SourceRefused(SourceError):
         self.status = status
 
 
+class CredentialUnusable(SourceError):
+    """The credential for the API cannot be had: its file or variable is missing, empty or malformed."""
+
+
 class SourceNonsense(SourceError):
     """An answer of status 200 that is not the list envelope: cut, not JSON, too large, looping."""
 

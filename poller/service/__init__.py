@@ -1,0 +1,1 @@
+"""The daemon: objects joined, rounds scheduled, logs written, stopped cleanly."""

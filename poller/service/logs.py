@@ -1,0 +1,77 @@
+"""Logs: structlog to standard error, as text for people or JSON for machines, secrets taken out.
+
+One wide event for each round holds everything there is to know about it. Libraries that log through the standard
+library come out in the same form, from WARNING up: httpx would log each URL at INFO.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+
+Format = Literal["console", "json"]
+Level = Literal["debug", "info", "warning", "error"]
+
+_LOUD: Final = ("httpx", "httpcore", "aiohttp", "apscheduler", "uvicorn", "asyncio")
+_SECRET_NAME: Final = re.compile(r"(?i)(authorization|password|passwd|secret|api[-_]?key|credential|bearer|^token$)")
+_IN_TEXT: Final = (
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]+"), r"\1 [redacted]"),
+    (re.compile(r"(\w+://)[^\s/@]*@"), r"\1[redacted]@"),
+    (re.compile(r"(\w+://[^\s?#]+)\?[^\s#'\")]*"), r"\1?[redacted]"),
+    (re.compile(r"\bwhs[ekp][ck]_[\w+/=-]+"), "[redacted]"),
+)
+
+
+def redacted(value: Any) -> Any:
+    """A value fit for a log: credentials, user information and query strings of URLs taken out of any text in it."""
+    if isinstance(value, str):
+        for pattern, instead in _IN_TEXT:
+            value = pattern.sub(instead, value)
+        return value
+    if isinstance(value, dict):
+        return {key: "[redacted]" if _SECRET_NAME.search(str(key)) else redacted(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return value
+
+
+def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    cleaned: dict[str, Any] = redacted(dict(event))
+    return cleaned
+
+
+def set_up(form: Format, level: Level, *, stream: TextIO | None = None) -> None:
+    """Send all logs to standard error (or ``stream``) in this form, from this level up."""
+    target = stream or sys.stderr
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+    ]
+    ending: list[structlog.typing.Processor] = (
+        [structlog.processors.format_exc_info, _redact, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        if form == "json"
+        else [_redact, structlog.dev.ConsoleRenderer(colors=target.isatty(), timestamp_key="at", pad_event_to=24)]
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
+    )
+    lines = logging.StreamHandler(target)
+    lines.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [lines]
+    root.setLevel(level.upper())
+    for name in _LOUD:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,106 @@
+"""What to ask next: the parameters of a listing's requests, and when a listing is drained.
+
+Theory of operation
+-------------------
+A listing is read by one first request and any number of further ones. The first carries ``sinceDeltaToken`` in a
+delta and not otherwise; each further one carries the ``pageToken`` of the page before it. A page without a page token
+is the last. The size of a page means nothing.
+
+Which of a round's delta tokens is kept is a matter of safety, not of taste. A token stands for a moment; the earlier
+the moment, the more the next delta repeats, and the diff drops what it repeats. So the first one is kept unless the
+configuration says otherwise.
+
+A page token that comes a second time in one round would lead in a circle for ever: that is an error, and so is a
+listing that does not end within ``max_pages``.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+from poller.errors import SourceNonsense
+from poller.source.envelope import Page
+
+Params = tuple[tuple[str, str], ...]
+
+
+class Query(msgspec.Struct, frozen=True):
+    """How a listing is asked for, the same in every round.
+
+    Attributes:
+        limit: the page size to ask for; None asks for none.
+        fields: the fields to ask for, the id field among them; empty asks for all.
+        style: how the fields are written into the query string.
+        page_params: whether further pages repeat the other parameters or carry the page token alone.
+        keep: which of a round's delta tokens is kept.
+        max_pages: more than so many in one listing is an error.
+    """
+
+    limit: int | None = None
+    fields: tuple[str, ...] = ()
+    style: Literal["repeat", "comma", "brackets"] = "repeat"
+    page_params: Literal["all", "token-only"] = "all"
+    keep: Literal["first", "last"] = "first"
+    max_pages: int = 100_000
+
+    def first(self, since: str | None) -> Params:
+        """The parameters of a listing's first request."""
+        return (*self._base(), *((("sinceDeltaToken", since),) if since else ()))
+
+    def further(self, since: str | None, page_token: str) -> Params:
+        """The parameters of the request for the page that ``page_token`` names."""
+        return (*(self.first(since) if self.page_params == "all" else ()), ("pageToken", page_token))
+
+    def fingerprint(self, path: str) -> str:
+        """A hash of all that a delta token may be bound to; when it changes the listing must be read in full."""
+        bound = "\0".join((path, *(f"{name}={value}" for name, value in self._base())))
+        return blake2b(bound.encode(), digest_size=8).hexdigest()
+
+    def _base(self) -> Params:
+        limit = (("limit", str(self.limit)),) if self.limit is not None else ()
+        return (*limit, *self._fields())
+
+    def _fields(self) -> Params:
+        if not self.fields:
+            return ()
+        if self.style == "comma":
+            return (("fields", ",".join(self.fields)),)
+        name = "fields[]" if self.style == "brackets" else "fields"
+        return tuple((name, field) for field in self.fields)
+
+
+class Drain:
+    """One listing while it is being read: takes each page, says what to ask next."""
+
+    def __init__(self, query: Query, since: str | None = None) -> None:
+        self.pages = 0
+        self.delta_token: str | None = None
+        self._query = query
+        self._since = since
+        self._asked: set[bytes] = set()  # digests, for tokens may be long and pages many
+
+    def start(self) -> Params:
+        """The first request."""
+        return self._query.first(self._since)
+
+    def take(self, page: Page) -> Params | None:
+        """The request after this page; None where it was the last.
+
+        Raises:
+            SourceNonsense: the listing goes in a circle or does not end.
+        """
+        self.pages += 1
+        if page.delta_token and (self.delta_token is None or self._query.keep == "last"):
+            self.delta_token = page.delta_token
+        if page.page_token is None:
+            return None
+        digest = blake2b(page.page_token.encode(), digest_size=8).digest()
+        if digest in self._asked:
+            raise SourceNonsense(f"paging goes in a circle: page {self.pages} names a page that was read already")
+        if self.pages >= self._query.max_pages:
+            raise SourceNonsense(f"paging does not end: {self.pages} pages were read (max_pages)")
+        self._asked.add(digest)
+        return self._query.further(self._since, page.page_token)

@@ -1,0 +1,57 @@
+"""How a round ended, in the words of ``poller once --json``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from poller.changes.commit import Tally
+from poller.source.feed import Mode
+
+
+class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a round ended.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        mode: what kind of reading it was; ``skipped`` where another process has the feed's lease.
+        ok: whether it was completed (or rightly skipped).
+        pages: how many were read and committed.
+        records: how many these held; it is the sum of the five that follow.
+        seconds: how long the round took.
+        error: one line where it failed, else None.
+        wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
+    """
+
+    feed: str
+    mode: Mode
+    ok: bool
+    pages: int = 0
+    records: int = 0
+    created: int = 0
+    modified: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+    wait: timedelta | None = None
+
+    @classmethod
+    def of(cls, feed: str, mode: Mode, tally: Tally, *, pages: int, seconds: float, error: str | None) -> RoundResult:
+        """The result of a round that read something, or tried to."""
+        counts = {name: getattr(tally, name) for name in tally.__struct_fields__}
+        return cls(
+            feed=feed, mode=mode, ok=error is None, pages=pages, seconds=round(seconds, 3), error=error, **counts
+        )
+
+    @property
+    def public(self) -> dict[str, object]:
+        """What ``poller once --json`` prints and the feed's state keeps."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "wait"}
+
+    @property
+    def changes(self) -> int:
+        """How many events were published, or would have been but for a silent baseline."""
+        return self.created + self.modified + self.removed

@@ -1,0 +1,55 @@
+"""A commit as the arguments of its script; the order is that of :data:`poller.store.scripts.COMMIT`."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Final
+
+from poller.changes.commit import Commit
+from poller.changes.records import Rejected
+from poller.store.snapshots import SnapshotCodec
+
+QUARANTINE_ENTRIES: Final = 1000
+_QUARANTINE_BYTES: Final = 64 * 1024  # of one record; enough to see what it is
+
+Argument = bytes | str | int
+
+
+def commit_arguments(
+    commit: Commit, codec: SnapshotCodec, dictionary: tuple[int, bytes] | None, *, nonce: str, now_ms: int
+) -> list[Argument]:
+    """Everything that the script is to check and to write.
+
+    Args:
+        commit: what was planned.
+        codec: packs its snapshots; is given the new dictionary.
+        dictionary: a new one (number, bytes) to be written along, if there is one.
+        nonce: of our lease.
+        now_ms: wall clock in milliseconds, the qualifications' score.
+    """
+    known = codec.dictionaries
+    if dictionary:
+        codec.add(*dictionary)
+    encode = codec.encode
+    sections: list[list[Argument]] = [
+        list(chain.from_iterable((key, encode(snapshot)) for key, snapshot in commit.snapshots.items())),
+        list(commit.events),
+        list(chain.from_iterable(map(_quarantined, commit.rejected))),
+        list(chain.from_iterable((now_ms, qualification) for qualification in commit.qualifications)),
+        list(dictionary or ()),
+        list(chain.from_iterable((name, value or "") for name, value in commit.marks.items())),
+    ]
+    checks: list[Argument] = [
+        nonce,
+        commit.generation,
+        commit.sequence,
+        commit.next_sequence,
+        commit.digest,
+        known,
+        QUARANTINE_ENTRIES,
+    ]
+    return [*checks, *map(len, sections), *chain.from_iterable(sections)]
+
+
+def _quarantined(rejected: Rejected) -> tuple[bytes, str]:
+    return rejected.raw[:_QUARANTINE_BYTES], rejected.reason

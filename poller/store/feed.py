@@ -1,0 +1,191 @@
+"""One feed's place in Redis: take the lease, read what is known, commit.
+
+Law: a commit happens once or not at all. When its reply is lost nobody knows which, so the very same commit is sent
+again, and the script answers ``ALREADY`` if the first one was written. Sending again is safe for as long as the lease
+holds and no longer; after that the round fails and the next one starts from what is really there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final, cast
+
+import msgspec
+from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
+
+from poller.changes.classify import Snapshot
+from poller.changes.commit import Commit
+from poller.errors import Fenced, Stale, StoreError, StoreUnavailable
+from poller.failpoints import reach
+from poller.store.arguments import commit_arguments
+from poller.store.connection import translated
+from poller.store.keys import FeedKeys
+from poller.store.scripts import BEGIN, COMMIT, RENEW
+from poller.store.snapshots import SnapshotCodec, UnknownDictionary
+from poller.store.state import FeedState, state_of
+
+LAST_WAIT: Final = 5.0  # seconds that a commit may still take once the round is told to stop
+_FIRST_PAUSE: Final = 0.05  # seconds between tries of a commit; doubles up to
+_LONGEST_PAUSE: Final = 1.0
+
+
+class HeldElsewhere(msgspec.Struct, frozen=True):
+    """Another process has the feed's lease, for so long if it does not renew it."""
+
+    remaining: timedelta
+
+
+class Scripts:
+    """The scripts, registered once for a client and shared by its feeds."""
+
+    def __init__(self, client: Redis, *, shebang: str = "") -> None:
+        """Register them; ``shebang`` is their first line where the server knows it."""
+        self.begin: AsyncScript = client.register_script(shebang + BEGIN)
+        self.renew: AsyncScript = client.register_script(shebang + RENEW)
+        self.commit: AsyncScript = client.register_script(shebang + COMMIT)
+
+
+class FeedStore:
+    """The store of one feed, as its round sees it. One round at a time."""
+
+    def __init__(  # noqa: D417 -- see below
+        self,
+        client: Redis,
+        scripts: Scripts,
+        keys: FeedKeys,
+        *,
+        nonce: str,
+        lease: timedelta,
+        draw: Callable[[], str],
+        now_ms: Callable[[], int],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Take what the store works with.
+
+        Args:
+            client: without retries of its own.
+            nonce: proves that the lease is this process'.
+            lease: how long it lives without being renewed.
+            draw: a fresh random generation, used where the feed has no state yet.
+            now_ms: the wall clock in milliseconds, for the qualifications' order only.
+        """
+        self.keys = keys
+        self.held = False
+        self._client = client
+        self._scripts = scripts
+        self._nonce = nonce
+        self._lease = lease
+        self._draw = draw
+        self._now_ms = now_ms
+        self._sleep = sleep
+        self._codec: SnapshotCodec | None = None
+
+    async def begin(self) -> FeedState | HeldElsewhere:
+        """Renew or take the lease, and read the feed's state; create it where there is none.
+
+        Raises:
+            StoreError: see :func:`~poller.store.connection.translated`.
+        """
+        with translated(self._client):
+            answer = await self._scripts.begin(
+                [self.keys.lease, self.keys.state], [self._nonce, self._milliseconds(), self._draw()]
+            )
+        if not self.held:
+            self._codec = None  # while the lease was not ours, another may have added a dictionary
+        if isinstance(answer, int):
+            self.held = False
+            return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
+        self.held = True
+        return state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
+
+    async def renew(self) -> bool:
+        """Keep the lease for another term. False: it is lost."""
+        with translated(self._client):
+            self.held = bool(await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()]))
+        return self.held
+
+    async def release(self) -> None:
+        """Let the lease go, if it is ours."""
+        self.held = False
+        with translated(self._client):
+            await self._scripts.renew([self.keys.lease], [self._nonce, 0])
+        reach("lease.released")
+
+    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        """The snapshots of these keys, where there are any."""
+        if not record_keys:
+            return {}
+        with translated(self._client):
+            stored = cast("list[bytes | None]", await self._client.hmget(self.keys.snapshots, record_keys))
+        found = {key: value for key, value in zip(record_keys, stored, strict=True) if value is not None}
+        known = self._decoded(found, await self._loaded())
+        reach("known.read")
+        return known
+
+    def _decoded(self, stored: Mapping[str, bytes], codec: SnapshotCodec) -> dict[str, Snapshot]:
+        try:
+            return {key: codec.decode(value) for key, value in stored.items()}
+        except (UnknownDictionary, ValueError, IndexError) as error:
+            self._codec = None  # read the dictionaries again, if another round comes
+            raise StoreError(f"{self.keys.snapshots} holds a snapshot that cannot be read: {error}") from None
+
+    async def commit(self, commit: Commit) -> None:
+        """Write it, once. Cancelled, it finishes first (for so long as :data:`LAST_WAIT`) and then stops.
+
+        Raises:
+            Fenced: the lease is another's; nothing was written.
+            Stale: the feed is not where this was planned; nothing was written.
+            StoreUnavailable: no answer for as long as the lease lasts; it may or may not be written.
+        """
+        writing = asyncio.create_task(self._write(commit))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing], timeout=LAST_WAIT)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            raise
+
+    async def _write(self, commit: Commit) -> None:
+        codec = await self._loaded()
+        dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
+        arguments = commit_arguments(commit, codec, dictionary, nonce=self._nonce, now_ms=self._now_ms())
+        keys = self.keys
+        names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.qualifications]
+        reach("commit.planned")
+        self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
+        outcome = await self._until_answered(lambda: self._scripts.commit([*names, keys.dictionaries], arguments))
+        reach("commit.sent")
+        if outcome == b"FENCED":
+            self.held = False
+            raise Fenced(f"the lease of {keys.lease} is another process' now; nothing was written")
+        if outcome == b"STALE":
+            raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
+        self._codec = codec
+        reach("commit.done")
+
+    async def _until_answered(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        clock = asyncio.get_running_loop().time
+        deadline, pause = clock() + self._lease.total_seconds(), _FIRST_PAUSE
+        while True:
+            try:
+                with translated(self._client):
+                    return await send()
+            except StoreUnavailable:
+                if clock() + pause >= deadline:
+                    raise
+            await self._sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _loaded(self) -> SnapshotCodec:
+        if self._codec is None:
+            with translated(self._client):
+                kept = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.dictionaries))
+            self._codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()})
+        return self._codec
+
+    def _milliseconds(self) -> int:
+        return int(self._lease.total_seconds() * 1000)
