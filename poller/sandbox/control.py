@@ -1,0 +1,153 @@
+"""The sandbox's own calls under ``/_sandbox``: put and remove records, make changes, read the history.
+
+Law: the log shows every version there ever was, in order, one to a line, with the record's own bytes. No credential is
+asked for: this is a tool on a loopback address.
+
+It does not know: the API beside it.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from poller.sandbox.model import UnusableRecord
+from poller.sandbox.mutate import mutate
+from poller.sandbox.posted import completed
+from poller.sandbox.records import instant
+from poller.sandbox.resources import RESOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from datetime import datetime
+    from random import Random
+
+    from starlette.requests import Request
+
+    from poller.sandbox.model import History, Version
+
+_LINES_A_CHUNK = 500
+_MOST_CHANGES = 100_000
+_DIGITS = 15
+_BREAKS = bytes.maketrans(b"\r\n", b"  ")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A version as the log shows it; ``record`` is null when the record was removed."""
+
+    version: int
+    at: str
+    resource: str
+    id: str
+    qualification: str | None
+    op: str
+    record: msgspec.Raw | None
+
+
+class Control:
+    """The calls, bound to one history."""
+
+    __slots__ = ("_history", "_now", "_rng")
+
+    def __init__(self, history: History, rng: Random, now: Callable[[], datetime]) -> None:
+        self._history = history
+        self._rng = rng
+        self._now = now
+
+    def routes(self) -> list[Route]:
+        """What the application mounts."""
+        return [
+            Route("/_sandbox/records/{resource}", self.put, methods=["POST"]),
+            Route("/_sandbox/records/{resource}/{id}", self.remove, methods=["DELETE"]),
+            Route("/_sandbox/changes", self.change, methods=["POST"]),
+            Route("/_sandbox/log", self.log, methods=["GET"]),
+            Route("/_sandbox/version", self.version, methods=["GET"]),
+        ]
+
+    async def put(self, request: Request) -> Response:
+        """Create (201) or replace (200) the record in the body: ``{"version", "record"}``."""
+        resource = _resource(request)
+        body = await request.body()
+        at = self._now()
+        try:
+            record = completed(body, present=lambda id_: self._present(resource, id_), rng=self._rng, at=at)
+            before = self._history.count(resource)
+            version = self._history.put(resource, record, at)
+        except UnusableRecord as error:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+        status = HTTPStatus.CREATED if self._history.count(resource) > before else HTTPStatus.OK
+        return _json({"version": version.number, "record": msgspec.Raw(record)}, status)
+
+    async def remove(self, request: Request) -> Response:
+        """Remove a record (204), or say that there is none (404)."""
+        if self._history.remove(_resource(request), request.path_params["id"], self._now()) is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such record")
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    async def change(self, request: Request) -> Response:
+        """Make ``count`` changes (default 1) at once: ``{"version"}``."""
+        for _ in range(_number(request, "count", default=1, most=_MOST_CHANGES)):
+            mutate(self._history, self._rng, self._now())
+        return await self.version(request)
+
+    async def version(self, _request: Request) -> Response:
+        """The number of the latest version: ``{"version"}``."""
+        return _json({"version": self._history.version})
+
+    async def log(self, request: Request) -> Response:
+        """All versions above ``since`` (default 0) as a JSON array."""
+        since = _number(request, "since", default=0, most=10**_DIGITS)
+        return StreamingResponse(self._chunks(since), media_type="application/json")
+
+    async def _chunks(self, since: int) -> AsyncIterator[bytes]:
+        """The array in chunks of many lines; other requests are answered between them."""
+        lines: list[bytes] = []
+        opening = b"[\n"
+        for version in self._history.since(since):
+            lines.append(_line(version))
+            if len(lines) == _LINES_A_CHUNK:
+                yield opening + b",\n".join(lines)
+                lines, opening = [], b",\n"
+        yield (opening + b",\n".join(lines) if lines or opening == b"[\n" else b"") + b"\n]\n"
+
+    def _present(self, resource: str, id_: str) -> bytes | None:
+        version = self._history.find(resource, id_)
+        return None if version is None else version.record
+
+
+def _line(version: Version) -> bytes:
+    record = version.record
+    line = Line(
+        version=version.number,
+        at=instant(version.at),
+        resource=version.resource,
+        id=version.id,
+        qualification=version.qualification,
+        op="delete" if record is None else "put",
+        # A line break in JSON is never inside a string, so a blank in its place changes nothing.
+        record=None if record is None else msgspec.Raw(record.translate(_BREAKS)),
+    )
+    return msgspec.json.encode(line)
+
+
+def _resource(request: Request) -> str:
+    name: str = request.path_params["resource"]
+    if name not in RESOURCES:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"no such resource; there are {', '.join(RESOURCES)}")
+    return name
+
+
+def _number(request: Request, name: str, *, default: int, most: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not (len(text) <= _DIGITS and text.isascii() and text.isdigit() and int(text) <= most):
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"{name} must be an integer from 0 to {most}")
+    return int(text)
+
+
+def _json(value: object, status: int = HTTPStatus.OK) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

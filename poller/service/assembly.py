@@ -1,0 +1,103 @@
+"""From the configuration to the values and clients that rounds work with. Opens nothing, asks nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from poller.changes.canonical import without
+from poller.config.auth import AuthSettings
+from poller.config.feeds import FeedSettings
+from poller.config.settings import Settings
+from poller.config.sources import SourceSettings
+from poller.errors import ConfigurationError
+from poller.service.schedule import Timing
+from poller.source.client import ApiClient, Limits, Transport
+from poller.source.credentials import Credential, EnvironmentToken, FileToken, NoCredential
+from poller.source.feed import Feed
+from poller.source.paging import Query
+from poller.source.resources import resource_of
+from poller.store.keys import FeedKeys
+
+AUTO = "auto"
+
+
+def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
+    """What a round of this feed needs to know."""
+    resource = resource_of(feed.resource, path=feed.path, detail_path=feed.detail_path, type_name=feed.type_name)
+    return Feed(
+        id=source.feed_id(feed),
+        resource=resource,
+        query=Query(
+            limit=feed.limit,
+            fields=_fields(feed),
+            style=feed.fields_style,
+            page_params=feed.page_params,
+            keep=feed.delta_token,
+            max_pages=feed.max_pages,
+        ),
+        event_source=source.event_source,
+        type_prefix=source.type_prefix,
+        id_field=feed.id_field,
+        delta=feed.delta == "on" or (feed.delta == AUTO and resource.delta),
+        strip=without(feed.ignore) if feed.ignore else None,
+        silent_baseline=feed.baseline == "silent",
+        reconcile=feed.reconcile,
+        expired_statuses=frozenset(feed.expired_statuses),
+        qualifications=tuple(name for name in feed.qualifications if name != AUTO),
+        discover=resource.per_qualification and AUTO in feed.qualifications,
+    )
+
+
+def timing_of(feed: FeedSettings) -> Timing:
+    """When this feed is polled."""
+    return Timing(feed.interval, feed.cron, feed.jitter)
+
+
+def keys_of(settings: Settings, feed_id: str) -> FeedKeys:
+    """Where this feed is kept."""
+    return FeedKeys.of(settings.redis.prefix, feed_id)
+
+
+def client_of(source: SourceSettings, environ: Mapping[str, str]) -> ApiClient:
+    """The client of this source; not open yet.
+
+    Raises:
+        ConfigurationError: its certificates cannot be used, or its kind of ``auth`` is not supported.
+    """
+    return ApiClient(
+        source.base_url,
+        credential=credential_of(source.auth, environ),
+        limits=Limits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
+        transport=Transport(
+            source.ca_file,
+            source.client_cert_file,
+            source.client_key_file,
+            source.proxy,
+            tuple(source.headers.items()),
+        ),
+        jitter=lambda: random.uniform(0.5, 1.5),  # noqa: S311 -- spreads retries, guards nothing
+    )
+
+
+def credential_of(auth: AuthSettings, environ: Mapping[str, str]) -> Credential:
+    """Where the tokens of this ``auth`` come from.
+
+    Raises:
+        ConfigurationError: a kind that this version does not support.
+    """
+    if auth.token_file is not None:
+        return FileToken(auth.token_file)
+    if auth.token_env is not None:
+        return EnvironmentToken(auth.token_env, environ)
+    if auth.none:
+        return NoCredential()
+    raise ConfigurationError(
+        f"auth = {{ {auth.kind} = … }} is not supported by this version; use token_file, token_env or none"
+    )
+
+
+def _fields(feed: FeedSettings) -> tuple[str, ...]:
+    if not feed.fields:
+        return ()
+    return feed.fields if feed.id_field in feed.fields else (feed.id_field, *feed.fields)

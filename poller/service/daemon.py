@@ -1,0 +1,128 @@
+"""The daemon: every feed polled at its times until told to stop.
+
+It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
+makes rounds fail and nothing else. Told to stop, it starts no more rounds, lets each running commit finish, gives its
+leases back so that another process can go on at once, and returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from poller import __version__
+from poller.config.settings import Settings
+from poller.errors import ConfigurationError
+from poller.service.opening import OpenStore, opened_store, until_ready
+from poller.service.polling import Polled, polled_feeds
+from poller.service.schedule import Schedule
+from poller.store.checks import Finding, check_store
+from poller.store.lease import keep_renewed, release_all
+
+_log = structlog.get_logger("poller.daemon")
+T = TypeVar("T")
+
+
+async def run(
+    settings: Settings, environ: Mapping[str, str], *, stop: asyncio.Event, now: Callable[[], datetime]
+) -> None:
+    """Poll until ``stop`` is set.
+
+    Args:
+        settings: the configuration.
+        environ: where tokens may be.
+        stop: ends it, in order.
+        now: the wall clock, UTC.
+
+    Raises:
+        ConfigurationError: something is set up wrongly, or the store is less durable than is required.
+        StoreError: the store does not want us, or the embedded one does not start.
+    """
+    async with opened_store(settings) as store:
+        shebang = await _unless_stopped(until_ready(store, patience=None), stop)
+        if shebang is None:
+            return
+        await _check_durability(settings, store)
+        async with polled_feeds(settings, environ, store.client, shebang=shebang, now=now) as feeds:
+            _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
+            await _poll_until(stop, feeds, ttl=settings.lease.ttl, now=now)
+    _log.info("stopped")
+
+
+async def _poll_until(
+    stop: asyncio.Event, feeds: tuple[Polled, ...], *, ttl: timedelta, now: Callable[[], datetime]
+) -> None:
+    stores = [polled.store for polled in feeds]
+    schedule = _scheduled(feeds, now)
+    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
+    schedule.start()
+    try:
+        await stop.wait()
+    finally:
+        _log.info("stopping")
+        await schedule.drain()
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        await release_all(stores)
+
+
+def _scheduled(feeds: tuple[Polled, ...], now: Callable[[], datetime]) -> Schedule:
+    """All rounds; those that list by qualification begin when the source's others have had their first."""
+    schedule = Schedule(now=now)
+    waiting: dict[str, set[str]] = defaultdict(set)
+    followers: dict[str, list[str]] = defaultdict(list)
+
+    async def round_(polled: Polled) -> timedelta | None:
+        result = await polled.round()
+        source = polled.feed.id.partition("/")[0]
+        if polled.feed.id in waiting[source]:
+            waiting[source].discard(polled.feed.id)
+            if not waiting[source]:
+                for follower in followers[source]:
+                    schedule.hasten(follower, now())
+        return result.wait
+
+    for polled in feeds:
+        source = polled.feed.id.partition("/")[0]
+        if polled.feed.discover:
+            followers[source].append(polled.feed.id)
+        else:
+            waiting[source].add(polled.feed.id)
+    for polled in feeds:
+        at_once = not (polled.feed.discover and waiting[polled.feed.id.partition("/")[0]])
+        schedule.add(polled.feed.id, partial(round_, polled), polled.timing, at_once=at_once)
+    return schedule
+
+
+async def _check_durability(settings: Settings, store: OpenStore) -> None:
+    if settings.redis.durability == "ignore":
+        return
+    findings = [finding for finding in await check_store(store.client) if finding.severity != "ok"]
+    if settings.redis.durability == "require":
+        _require(findings, store)
+    for finding in findings:
+        _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
+
+
+def _require(findings: list[Finding], store: OpenStore) -> None:
+    errors = "; ".join(finding.text for finding in findings if finding.severity == "error")
+    if errors:
+        raise ConfigurationError(f'redis.durability is "require", and {store.shown} is not durable: {errors}')
+
+
+async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:
+    """The work's result; None where ``stop`` came first."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

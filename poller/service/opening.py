@@ -1,0 +1,107 @@
+"""The store as the configuration names it: a Redis by URL, or the embedded server on its directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.errors import StoreUnavailable
+from poller.store.connection import commands, shown, translated
+from poller.store.embedded import EmbeddedServer
+from poller.store.scripts import SHEBANG
+
+_FIRST_PAUSE: Final = 0.25  # seconds between looks at a store that is away; doubles up to
+_LONGEST_PAUSE: Final = 5.0
+_SHEBANG_SINCE: Final = 7  # major version, of Redis and of Valkey's claim to be compatible with it
+
+_log = structlog.get_logger("poller.store")
+
+
+class OpenStore(msgspec.Struct, frozen=True):
+    """A store that may be talked to. ``url`` for further clients; ``client`` for everything that answers at once."""
+
+    url: str
+    client: Redis
+
+    @property
+    def shown(self) -> str:
+        """The URL without anything secret."""
+        return shown(self.url)
+
+
+@asynccontextmanager
+async def opened_store(settings: Settings) -> AsyncIterator[OpenStore]:
+    """The store for the time of the block; an embedded server is started, kept, and stopped if it was started here.
+
+    A Redis by URL is not asked anything yet: see :func:`until_ready`.
+
+    Raises:
+        ConfigurationError: the URL or the embedded server's directory cannot be used.
+        StoreUnavailable: the embedded server does not start.
+    """
+    if settings.redis.url is not None:
+        async with _client(settings.redis.url) as client:
+            yield OpenStore(settings.redis.url, client)
+        return
+    server = EmbeddedServer(settings.embedded.data_dir)
+    await server.ensure()
+    keeping = asyncio.create_task(server.keep(), name="embedded server")
+    try:
+        async with _client(server.url) as client:
+            yield OpenStore(server.url, client)
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+        await server.stop()
+
+
+@asynccontextmanager
+async def _client(url: str) -> AsyncIterator[Redis]:
+    client = commands(url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+async def until_ready(
+    store: OpenStore, *, patience: timedelta | None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> str:
+    """Wait until the store answers; gives the first line that its scripts begin with.
+
+    Args:
+        store: open.
+        patience: how long to wait before the failure is raised; None: until cancelled.
+        sleep: waits for so many seconds.
+
+    Raises:
+        StoreUnavailable: it did not answer for so long.
+        StoreRefused: it does not want us (password, permission).
+    """
+    clock = asyncio.get_running_loop().time
+    begun, pause = clock(), _FIRST_PAUSE
+    while True:
+        try:
+            with translated(store.client):
+                server = await store.client.info("server")
+            return SHEBANG if _major(server.get("redis_version")) >= _SHEBANG_SINCE else ""
+        except StoreUnavailable as error:
+            if patience is not None and clock() + pause - begun > patience.total_seconds():
+                raise
+            _log.warning("store is away", error=str(error), next_try_seconds=pause)
+        await sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _major(version: object) -> int:
+    text = str(version).partition(".")[0]
+    return int(text) if text.isdecimal() else 0

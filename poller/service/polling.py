@@ -1,0 +1,129 @@
+"""The polling role: the feeds of all sources, each with its store and its client, ready to run rounds."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.service.assembly import client_of, feed_of, keys_of, timing_of
+from poller.service.schedule import Timing
+from poller.source.client import ApiClient
+from poller.source.feed import Feed, Mode
+from poller.source.result import RoundResult
+from poller.source.round import poll
+from poller.store.feed import FeedStore, Scripts
+from poller.store.keys import FeedKeys
+from poller.store.qualifications import seen_qualifications
+
+_log = structlog.get_logger("poller.round")
+
+
+class Polled:
+    """One feed with everything that its rounds need."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        store: FeedStore,
+        api: ApiClient,
+        *,
+        timing: Timing,
+        siblings: Sequence[FeedKeys],
+        client: Redis,
+        now: Callable[[], datetime],
+    ) -> None:
+        """Join them.
+
+        Args:
+            feed: what is read.
+            store: where it is kept.
+            api: the source's client, open.
+            timing: when it is polled.
+            siblings: the keys of the source's other feeds, where qualifications are named.
+            client: to read those.
+            now: the wall clock, UTC.
+        """
+        self.feed = feed
+        self.store = store
+        self.timing = timing
+        self._api = api
+        self._siblings = siblings
+        self._client = client
+        self._now = now
+
+    async def round(self) -> RoundResult:
+        """Run one round and write the log's one event about it."""
+        result = await poll(self.feed, self.store, self._api.get, now=self._now, qualifications=self._qualifications)
+        _report(result, sequence_key=self.store.keys.events)
+        return result
+
+    async def _qualifications(self) -> Sequence[str]:
+        return await seen_qualifications(self._client, self._siblings)
+
+
+def _report(result: RoundResult, *, sequence_key: str) -> None:
+    fields = {**result.public, "stream": sequence_key}
+    if not result.ok:
+        _log.warning("round", **fields)
+    elif result.mode is Mode.SKIPPED:
+        _log.debug("round", **fields)
+    else:
+        _log.info("round", **fields)
+
+
+@asynccontextmanager
+async def polled_feeds(
+    settings: Settings,
+    environ: Mapping[str, str],
+    client: Redis,
+    *,
+    shebang: str,
+    now: Callable[[], datetime],
+    only: frozenset[str] | None = None,
+) -> AsyncIterator[tuple[Polled, ...]]:
+    """All feeds of the configuration (or those in ``only``), their sources' clients open.
+
+    Raises:
+        ConfigurationError: a source cannot be set up.
+    """
+    scripts = Scripts(client, shebang=shebang)
+    async with AsyncExitStack() as stack:
+        feeds: list[Polled] = []
+        for source in settings.sources:
+            api = await stack.enter_async_context(client_of(source, environ))
+            ids = [source.feed_id(feed) for feed in source.feeds]
+            for feed in source.feeds:
+                feed_id = source.feed_id(feed)
+                if only is not None and feed_id not in only:
+                    continue
+                feeds.append(
+                    Polled(
+                        feed_of(source, feed),
+                        _store(settings, scripts, client, feed_id),
+                        api,
+                        timing=timing_of(feed),
+                        siblings=[keys_of(settings, sibling) for sibling in ids if sibling != feed_id],
+                        client=client,
+                        now=now,
+                    )
+                )
+        yield tuple(feeds)
+
+
+def _store(settings: Settings, scripts: Scripts, client: Redis, feed_id: str) -> FeedStore:
+    return FeedStore(
+        client,
+        scripts,
+        keys_of(settings, feed_id),
+        nonce=secrets.token_hex(16),
+        lease=settings.lease.ttl,
+        draw=lambda: secrets.token_hex(8),
+        now_ms=lambda: time.time_ns() // 1_000_000,
+    )

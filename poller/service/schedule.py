@@ -1,0 +1,108 @@
+"""When rounds run: one APScheduler job for each feed, never two rounds of one feed at once.
+
+This is the only module that knows APScheduler. Its shutdown cancels what runs without waiting, so the running rounds
+are kept here as well: :meth:`Schedule.drain` stops them first, and a round that is told to stop finishes its commit.
+
+A round that is late because the process was busy or asleep runs once, not as often as it was missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+# With thousands of feeds the first rounds are spread out, so many a second.
+_STARTS_PER_SECOND: Final = 100.0
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """When a feed is polled: every ``interval``, or by a five-field ``cron`` expression in UTC; ``jitter`` around it.
+
+    One of ``interval`` and ``cron`` is None.
+    """
+
+    interval: timedelta | None
+    cron: str | None
+    jitter: timedelta
+
+    def trigger(self) -> BaseTrigger:
+        """The APScheduler trigger.
+
+        Raises:
+            ValueError: neither interval nor cron.
+        """
+        if self.cron is not None:
+            trigger = CronTrigger.from_crontab(self.cron, timezone=UTC)
+            trigger.jitter = self.jitter.total_seconds() or None
+            return trigger
+        if self.interval is None:
+            raise ValueError("a feed is polled by interval or by cron; neither is given")
+        seconds = self.interval.total_seconds()
+        return IntervalTrigger(seconds=seconds, jitter=self.jitter.total_seconds() or None, timezone=UTC)
+
+
+Round = Callable[[], Awaitable[timedelta | None]]
+"""Runs a round; may answer after how long the next one is worth trying, where that is sooner than its turn."""
+
+
+class Schedule:
+    """The jobs of one process. Used within one event loop."""
+
+    def __init__(self, *, now: Callable[[], datetime]) -> None:
+        """Take the wall clock, UTC."""
+        self._now = now
+        self._running: set[asyncio.Task[None]] = set()
+        self._scheduler = AsyncIOScheduler(
+            timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+        )
+
+    def add(self, name: str, round_: Round, timing: Timing, *, at_once: bool = True) -> None:
+        """Poll ``name`` from now on; its first round comes at once, or in its first turn, or by :meth:`hasten`."""
+        first = self._now() + timedelta(seconds=len(self._scheduler.get_jobs()) / _STARTS_PER_SECOND)
+        start = {"next_run_time": first} if at_once else {}
+        self._scheduler.add_job(self._run, timing.trigger(), args=(name, round_), id=name, **start)
+
+    def start(self) -> None:
+        """Begin."""
+        self._scheduler.start()
+
+    def hasten(self, name: str, moment: datetime) -> None:
+        """Let the next round of ``name`` come at this moment, unless its turn is sooner."""
+        job = self._scheduler.get_job(name)
+        if job is not None and job.next_run_time is not None and moment < job.next_run_time:
+            job.modify(next_run_time=moment)
+
+    def next_round(self, name: str) -> datetime | None:
+        """When the next round of ``name`` is due."""
+        job = self._scheduler.get_job(name)
+        return job.next_run_time if job is not None else None
+
+    async def drain(self) -> None:
+        """Start no more rounds, stop those that run, and return when they have stopped."""
+        if self._scheduler.running:
+            self._scheduler.pause()
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    async def _run(self, name: str, round_: Round) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a round runs in a task")
+        self._running.add(task)
+        try:
+            sooner = await round_()
+        finally:
+            self._running.discard(task)
+        if sooner is not None:
+            self.hasten(name, self._now() + sooner)

@@ -1,0 +1,45 @@
+"""What the sandbox's tests share: a fixed time, a seeded source of chance, a history, and the API on a socket."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from poller.sandbox.model import History
+from poller.sandbox.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def at() -> datetime:
+    return NOON
+
+
+@pytest.fixture
+def rng() -> Random:
+    return Random(7)  # noqa: S311 - reproducible on purpose
+
+
+@pytest.fixture
+def history() -> History:
+    return History()
+
+
+@pytest.fixture
+async def api(history: History, rng: Random) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with the right credential, on the served history; its clock stands at noon."""
+    async with serving(history, rng=rng, now=lambda: NOON) as url, client_of(url) as client:
+        yield client
+
+
+def client_of(url: str, token: str = "sandbox") -> httpx.AsyncClient:  # noqa: S107 - public on purpose
+    """A client that sends the token and listens to no proxy of the environment."""
+    return httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {token}"}, trust_env=False)

@@ -1,0 +1,132 @@
+"""Laws of :mod:`poller.sandbox.control`, over a socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from poller.sandbox.mutate import mutate
+from poller.sandbox.resources import RESOURCES
+from poller.sandbox.seed import seed
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from random import Random
+
+    import httpx
+
+    from poller.sandbox.model import History
+
+ODD = b'{"id":"X","createdAt":null,"lastModifiedAt":"","a":1.0,"b":12345678901234567890123,\r\n"c":"\xc3\xa9"}'
+
+
+async def log_of(api: httpx.AsyncClient, since: int | None = None) -> list[dict[str, Any]]:
+    answer = await api.get("/_sandbox/log", params={} if since is None else {"since": since})
+    assert answer.status_code == 200
+    log: list[dict[str, Any]] = msgspec.json.decode(answer.content)
+    assert len(answer.text.splitlines()) == len(log) + (2 if log else 3)
+    return log
+
+
+async def test_a_posted_record_is_served_literally(api: httpx.AsyncClient) -> None:
+    """What is posted is created (201), then replaced (200), and read back byte for byte."""
+    created = await api.post("/_sandbox/records/contractTypes", content=ODD)
+    assert (created.status_code, created.content) == (201, b'{"version":1,"record":' + ODD + b"}")
+    assert (await api.get("/contractTypes/x")).content == ODD
+    replaced = await api.post("/_sandbox/records/contractTypes", content=b'{"id":"x"}')
+    assert replaced.status_code == 200
+    assert replaced.json() == {
+        "version": 2,
+        "record": {"id": "x", "createdAt": None, "lastModifiedAt": "2025-03-01T12:00:00.000Z"},
+    }
+
+
+async def test_no_credential_is_needed(api: httpx.AsyncClient) -> None:
+    """The sandbox's own calls ask for no bearer token."""
+    del api.headers["authorization"]
+    assert (await api.get("/_sandbox/version")).json() == {"version": 0}
+
+
+async def test_an_id_is_made_where_there_is_none(api: httpx.AsyncClient) -> None:
+    """A record posted without an id can be read under the id it was given."""
+    record = (await api.post("/_sandbox/records/employmentUnavailabilities", json={"reason": "é"})).json()["record"]
+    assert (await api.get(f"/employmentUnavailabilities/{record['id']}")).json() == record
+
+
+async def test_bad_records_are_refused(api: httpx.AsyncClient) -> None:
+    """What is no record is 400, an unknown resource 404; neither leaves a version."""
+    refused = [
+        await api.post("/_sandbox/records/contractTypes", content=b"[]"),
+        await api.post("/_sandbox/records/achievements", content=b'{"id":"x"}'),
+        await api.post("/_sandbox/records/positions", content=b'{"id":"x"}'),
+    ]
+    assert [answer.status_code for answer in refused] == [400, 400, 404]
+    assert [answer.json()["error"]["code"] for answer in refused] == ["badRequest", "badRequest", "notFound"]
+    assert (await api.get("/_sandbox/version")).json() == {"version": 0}
+
+
+async def test_a_removed_record_is_gone(api: httpx.AsyncClient, history: History, at: datetime) -> None:
+    """DELETE answers 204 once, in any case of the id, and 404 after that."""
+    history.put("contractTypes", {"id": "aB"}, at)
+    assert (await api.delete("/_sandbox/records/contractTypes/Ab")).status_code == 204
+    assert (await api.delete("/_sandbox/records/contractTypes/ab")).status_code == 404
+    assert (await api.delete("/_sandbox/records/positions/ab")).status_code == 404
+    assert (await api.get("/contractTypes")).json()["results"] == []
+
+
+async def test_the_log_is_complete(api: httpx.AsyncClient, history: History, rng: Random, at: datetime) -> None:
+    """The log has every version in order, however many: replayed, it gives exactly what the history has now."""
+    seed(history, rng, records=700, at=at)
+    for _ in range(300):
+        mutate(history, rng, at)
+    for version in list(history.since(0))[:50]:
+        history.remove(version.resource, version.id, at)
+    log = await log_of(api)
+    assert [line["version"] for line in log] == list(range(1, history.version + 1))
+    current = {(line["resource"], line["id"]): line for line in log}
+    standing = [line for line in current.values() if line["op"] == "put"]
+    assert len(standing) == sum(history.count(resource) for resource in RESOURCES)
+    for line in standing:
+        standing_version = history.find(line["resource"], line["id"])
+        assert standing_version is not None
+        assert msgspec.json.decode(standing_version.record or b"") == line["record"]
+        assert line["qualification"] == (line["record"]["qualificationID"] if "scoreOrder" in line["record"] else None)
+
+
+async def test_a_line_of_the_log(api: httpx.AsyncClient) -> None:
+    """A line holds one version with the record's own literals; a removal has no record. ``since`` leaves lines out."""
+    await api.post("/_sandbox/records/achievements", content=ODD.replace(b'{"id"', b'{"qualificationID":"Q","id"'))
+    await api.delete("/_sandbox/records/achievements/x")
+    text = (await api.get("/_sandbox/log")).content
+    assert b'"a":1.0,"b":12345678901234567890123,  "c"' in text
+    removal = {
+        "version": 2,
+        "at": "2025-03-01T12:00:00.000Z",
+        "resource": "achievements",
+        "id": "X",
+        "qualification": "Q",
+        "op": "delete",
+        "record": None,
+    }
+    assert await log_of(api, since=1) == [removal]
+    assert await log_of(api, since=2) == []
+
+
+@pytest.mark.parametrize("count", [499, 500, 501])
+async def test_chunks_join(api: httpx.AsyncClient, history: History, at: datetime, count: int) -> None:
+    """The log is one array whether or not its last chunk is full."""
+    for _ in range(count):
+        history.put("contractTypes", {"id": "x"}, at)
+    assert len(await log_of(api)) == count
+
+
+async def test_changes_can_be_asked_for(api: httpx.AsyncClient) -> None:
+    """POST makes as many changes as it says, one by default; nonsense is 400."""
+    assert (await api.post("/_sandbox/changes", params={"count": 25})).json() == {"version": 25}
+    assert (await api.post("/_sandbox/changes")).json() == {"version": 26}
+    assert len(await log_of(api)) == 26
+    for nonsense in ("many", "-1", "1000000", ""):
+        assert (await api.post("/_sandbox/changes", params={"count": nonsense})).status_code == 400
+    assert (await api.get("/_sandbox/log", params={"since": "yesterday"})).status_code == 400
