@@ -1,0 +1,292 @@
+"""The lease, the snapshots and the commit of one feed: one suite over fakeredis, Valkey and Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.changes.classify import Snapshot
+from poller.changes.commit import Commit
+from poller.changes.events import Cause, EventFrame
+from poller.changes.plan import Rules, plan
+from poller.changes.records import Rejected, record_reader
+from poller.errors import Fenced, Stale, StoreError, StoreRefused
+from poller.store.feed import FeedStore, HeldElsewhere, Scripts
+from poller.store.keys import FeedKeys
+from poller.store.qualifications import seen_qualifications
+from poller.store.snapshots import SAMPLES
+from poller.store.state import DELTA_TOKEN, FeedState
+from tests.store.records import unavailability
+
+KEYS = FeedKeys.of("poller", "acme/employmentUnavailabilities")
+FRAME = EventFrame(
+    feed="acme/employmentUnavailabilities",
+    generation="g",
+    source="https://api.example.org/v1/employmentUnavailabilities",
+    type_stem="org.example.api.employmentUnavailability",
+    cause=Cause.DELTA,
+)
+read = record_reader("id")
+
+Open = Callable[[str], FeedStore]
+
+
+@pytest.fixture
+def opened(store_client: Redis) -> Open:
+    """A process' store of the feed, by the name of its nonce."""
+    scripts = Scripts(store_client)
+    generations = (f"generation-{number}" for number in itertools.count())
+
+    def of(nonce: str) -> FeedStore:
+        return FeedStore(
+            store_client,
+            scripts,
+            KEYS,
+            nonce=nonce,
+            lease=timedelta(seconds=60),
+            draw=lambda: next(generations),
+            now_ms=lambda: 1_000,
+        )
+
+    return of
+
+
+async def begun(store: FeedStore) -> FeedState:
+    state = await store.begin()
+    assert isinstance(state, FeedState)
+    return state
+
+
+async def write(store: FeedStore, records: list[bytes], state: FeedState | None = None) -> Commit:
+    """Plan these records on what the store has (or on a given state) and commit them."""
+    state = state or await begun(store)
+    taken = [read(raw) for raw in records]
+    known = await store.known([record.key for record in taken if not isinstance(record, Rejected)])
+    commit, _ = plan(
+        taken,
+        known,
+        frame=FRAME,
+        generation=state.generation,
+        sequence=state.sequence,
+        recorded="2026-01-02T03:04:05.678Z",
+        rules=Rules(),
+    )
+    await store.commit(commit)
+    return commit
+
+
+async def entries(client: Redis, key: str) -> list[dict[bytes, bytes]]:
+    found = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(key))
+    return [fields for _, fields in found]
+
+
+async def events(client: Redis) -> list[dict[str, object]]:
+    return [json.loads(fields[b"data"]) for fields in await entries(client, KEYS.events)]
+
+
+async def everything(client: Redis) -> dict[str, object]:
+    """All that the feed holds, to see that a refused commit changed nothing of it."""
+    return {
+        "state": await client.hgetall(KEYS.state),
+        "snapshots": await client.hgetall(KEYS.snapshots),
+        "events": await client.xrange(KEYS.events),
+        "quarantine": await client.xrange(KEYS.quarantine),
+        "dictionaries": await client.hgetall(KEYS.dictionaries),
+        "qualifications": await client.zrange(KEYS.qualifications, 0, -1),
+    }
+
+
+async def test_a_new_feed_starts_empty_and_keeps_its_generation(opened: Open) -> None:
+    """Law: the generation is drawn once, when the state is created."""
+    first = await begun(opened("a"))
+    assert (first.sequence, first.delta_token) == (0, None)
+    assert await begun(opened("a")) == first
+
+
+async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
+    """Law: snapshots, events, quarantine, qualifications and marks of one commit are written together."""
+    store = opened("a")
+    state = await begun(store)
+    frame = [read(unavailability(number)) for number in range(3)]
+    commit, _ = plan(
+        [*frame, Rejected(b"[1]", "not an object")],
+        {},
+        frame=FRAME,
+        generation=state.generation,
+        sequence=0,
+        recorded="2026-01-02T03:04:05.678Z",
+        rules=Rules(),
+    )
+    whole = Commit(
+        commit.generation,
+        commit.sequence,
+        commit.snapshots,
+        commit.events,
+        commit.rejected,
+        ("0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f",),
+        {DELTA_TOKEN: "t1"},
+        commit.digest,
+    )
+    await store.commit(whole)
+    after = await begun(store)
+    assert (after.sequence, after.delta_token) == (3, "t1")
+    assert [event["sequence"] for event in await events(store_client)] == [f"{number:020d}" for number in (1, 2, 3)]
+    assert await store.known(list(commit.snapshots)) == dict(commit.snapshots)
+    assert await entries(store_client, KEYS.quarantine) == [{b"raw": b"[1]", b"reason": b"not an object"}]
+    assert await seen_qualifications(store_client, [KEYS]) == ["0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f"]
+
+
+async def test_the_same_commit_again_is_known(opened: Open, store_client: Redis) -> None:
+    """Law: a commit whose reply got lost may be sent again; it is written once."""
+    store = opened("a")
+    commit = await write(store, [unavailability(number) for number in range(5)])
+    before = await everything(store_client)
+    await store.commit(commit)
+    assert await everything(store_client) == before
+
+
+async def test_another_commit_on_the_same_state_is_stale(opened: Open, store_client: Redis) -> None:
+    """Law: of two commits planned on one state only one is written; the other writes nothing."""
+    store = opened("a")
+    state = await begun(store)
+    await write(store, [unavailability(1)], state)
+    before = await everything(store_client)
+    with pytest.raises(Stale):
+        await write(store, [unavailability(2)], state)
+    assert await everything(store_client) == before
+
+
+async def test_a_process_without_the_lease_cannot_write(opened: Open, store_client: Redis) -> None:
+    """Law: a paused process that wakes after another took over is refused, whole, though its state would fit."""
+    paused, successor = opened("paused"), opened("successor")
+    state = await begun(paused)
+    await store_client.delete(KEYS.lease)  # as when it runs out
+    assert await begun(successor) == state
+    before = await everything(store_client)
+    with pytest.raises(Fenced):
+        await write(paused, [unavailability(1)], state)
+    assert await everything(store_client) == before
+    assert not paused.held
+
+
+async def test_a_lost_generation_is_stale(opened: Open, store_client: Redis) -> None:
+    """Law: state that was wiped and created anew is not written to by a round that began before."""
+    store = opened("a")
+    state = await begun(store)
+    await store_client.flushall()
+    await begun(store)
+    with pytest.raises(Stale):
+        await write(store, [unavailability(1)], state)
+    assert await events(store_client) == []
+
+
+async def test_one_process_has_the_lease_at_a_time(opened: Open) -> None:
+    """Law: a lease is taken by one, refused to others with the time it still has, and free once released."""
+    first, second = opened("first"), opened("second")
+    await begun(first)
+    refused = await second.begin()
+    assert isinstance(refused, HeldElsewhere)
+    assert timedelta() < refused.remaining <= timedelta(seconds=60)
+    assert not await second.renew()
+    await second.release()  # not its own: stays
+    assert isinstance(await second.begin(), HeldElsewhere)
+    assert await first.renew()
+    await first.release()
+    await begun(second)
+
+
+async def test_a_dictionary_is_written_with_the_first_snapshots_that_need_it(opened: Open, store_client: Redis) -> None:
+    """Law: another process reads every snapshot, those before the dictionary and those after."""
+    store = opened("a")
+    await write(store, [unavailability(1)])
+    records = [unavailability(number) for number in range(2, SAMPLES + 2)]
+    commit = await write(store, records)
+    assert await store_client.hlen(KEYS.dictionaries) == 1
+    await store.release()
+    other = opened("b")
+    await begun(other)
+    known = await other.known(list(commit.snapshots))
+    assert {snapshot.raw for snapshot in known.values()} == set(records)
+
+
+async def test_a_dictionary_that_another_process_wrote_is_never_replaced(opened: Open, store_client: Redis) -> None:
+    """Law: a process that does not know the newest dictionary is refused rather than writing what none can read."""
+    first = opened("a")
+    state = await begun(first)
+    await first.known(["loads the dictionaries: none yet"])
+    await store_client.hset(KEYS.dictionaries, "1", b"written by another")
+    with pytest.raises(Stale):
+        await write(first, [unavailability(number) for number in range(SAMPLES)], state)
+    assert await store_client.hget(KEYS.dictionaries, "1") == b"written by another"
+
+
+async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
+    """Law: what was stored of a removed record comes back as removed, its revision with it."""
+    store = opened("a")
+    state = await begun(store)
+    tombstone = Snapshot(3, 9, unavailability(1), removed=True)
+    await store.commit(Commit(state.generation, 0, {"k": tombstone}))
+    assert await store.known(["k"]) == {"k": tombstone}
+
+
+async def test_marks_are_set_and_deleted(opened: Open) -> None:
+    """Law: a mark of None deletes the field; others stay."""
+    store = opened("a")
+    state = await begun(store)
+    await store.commit(Commit(state.generation, 0, marks={DELTA_TOKEN: "t1", "query": "q"}))
+    await store.commit(Commit(state.generation, 0, marks={DELTA_TOKEN: None}))
+    after = await begun(store)
+    assert (after.delta_token, after.query) == (None, "q")
+
+
+async def test_something_that_is_not_a_snapshot_is_an_error(opened: Open, store_client: Redis) -> None:
+    """Law: bytes that cannot be read are said to be so; the record is not taken for a new one."""
+    store = opened("a")
+    await begun(store)
+    await store_client.hset(KEYS.snapshots, "k", b"\x02\x01\x01garbage")
+    with pytest.raises(StoreError, match="cannot be read"):
+        await store.known(["k"])
+
+
+async def test_a_key_of_another_type_is_refused_for_good(opened: Open, store_client: Redis) -> None:
+    """Law: what will not get better by waiting is told at once."""
+    await store_client.set(KEYS.state, "not a hash")
+    with pytest.raises(StoreRefused):
+        await opened("a").begin()
+
+
+async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis) -> None:
+    """Law: told to stop in the middle of a commit, it is written and then the stop goes on."""
+    store = opened("a")
+    state = await begun(store)
+    commit, _ = plan(
+        [read(unavailability(1))],
+        {},
+        frame=FRAME,
+        generation=state.generation,
+        sequence=0,
+        recorded="2026-01-02T03:04:05.678Z",
+        rules=Rules(),
+    )
+    committing = asyncio.create_task(store.commit(commit))
+    started = asyncio.Event()
+    asyncio.get_running_loop().call_soon(started.set)
+    await started.wait()
+    committing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    assert len(await events(store_client)) == 1
+
+
+async def test_all_keys_of_a_feed_share_one_hash_tag() -> None:
+    """Law: one script may touch them together, on a cluster too."""
+    names = [getattr(KEYS, name) for name in KEYS.__struct_fields__]
+    assert {name.partition("}")[0] for name in names} == {"poller:{acme/employmentUnavailabilities"}
+    assert KEYS.events == "poller:{acme/employmentUnavailabilities}:events"
