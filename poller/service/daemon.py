@@ -18,11 +18,10 @@ import structlog
 
 from poller import __version__
 from poller.config.settings import Settings
-from poller.errors import ConfigurationError
 from poller.service.opening import OpenStore, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.schedule import Schedule
-from poller.store.checks import Finding, check_store
+from poller.store.checks import check_store, enforced
 from poller.store.lease import keep_renewed, release_all
 
 _log = structlog.get_logger("poller.daemon")
@@ -48,7 +47,7 @@ async def run(
         shebang = await _unless_stopped(until_ready(store, patience=None), stop)
         if shebang is None:
             return
-        await _check_durability(settings, store)
+        await _check(settings, store)
         async with polled_feeds(settings, environ, store.client, shebang=shebang, now=now) as feeds:
             _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
             await _poll_until(stop, feeds, ttl=settings.lease.ttl, now=now)
@@ -100,20 +99,9 @@ def _scheduled(feeds: tuple[Polled, ...], now: Callable[[], datetime]) -> Schedu
     return schedule
 
 
-async def _check_durability(settings: Settings, store: OpenStore) -> None:
-    if settings.redis.durability == "ignore":
-        return
-    findings = [finding for finding in await check_store(store.client) if finding.severity != "ok"]
-    if settings.redis.durability == "require":
-        _require(findings, store)
-    for finding in findings:
+async def _check(settings: Settings, store: OpenStore) -> None:
+    for finding in enforced(await check_store(store.client), settings.redis.durability):
         _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
-
-
-def _require(findings: list[Finding], store: OpenStore) -> None:
-    errors = "; ".join(finding.text for finding in findings if finding.severity == "error")
-    if errors:
-        raise ConfigurationError(f'redis.durability is "require", and {store.shown} is not durable: {errors}')
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:

@@ -44,7 +44,7 @@ async def follow(client: Redis, start: Mapping[str, str], *, block: timedelta | 
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`. Start again after the last entries' ids.
     """
-    after: dict[KeyT, StreamIdT] = {**start}
+    after = cast("dict[KeyT, StreamIdT]", dict(start))
     milliseconds = None if block is None else int(block.total_seconds() * 1000)
     while True:
         with translated(client):

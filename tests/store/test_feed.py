@@ -227,6 +227,18 @@ async def test_a_dictionary_that_another_process_wrote_is_never_replaced(opened:
     assert await store_client.hget(KEYS.dictionaries, "1") == b"written by another"
 
 
+async def test_what_another_process_added_is_learnt_with_the_lease(opened: Open, store_client: Redis) -> None:
+    """Law: a process that gets its lease back reads and writes with the dictionary that came meanwhile, at once."""
+    first, second = opened("a"), opened("b")
+    await write(first, [unavailability(0)])
+    await store_client.delete(KEYS.lease)
+    await write(second, [unavailability(number) for number in range(1, SAMPLES + 1)])
+    assert isinstance(await first.begin(), HeldElsewhere)
+    await second.release()
+    await write(first, [unavailability(number) for number in range(SAMPLES + 10)])
+    assert len(await events(store_client)) == SAMPLES + 10
+
+
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
     """Law: what was stored of a removed record comes back as removed, its revision with it."""
     store = opened("a")

@@ -1,0 +1,175 @@
+"""The embedded store: a Valkey server of our own on a data directory, shared by the processes of one machine.
+
+Law: at most one server on a directory, at any time. Whoever needs it first starts it; the others connect to its socket;
+when it goes, one of those that are left starts it again. Nobody has to know whose child it is:
+
+===================  ========  =============================================================
+the socket answers   the lock  what :meth:`EmbeddedServer.ensure` does
+===================  ========  =============================================================
+anything             any       uses it: its own, a sibling's, or an orphan's
+LOADING              any       waits: a large append-only file takes minutes
+nothing              free      starts a server, which takes the lock along
+nothing              held      waits: that server is starting, stopping or stuck
+===================  ========  =============================================================
+
+A socket file that a killed server left behind answers nothing, and the next server replaces it.
+Refuses to know: clients, keys, what the server is used for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import structlog
+
+from poller.errors import ConfigurationError, PollerError, StoreUnavailable
+from poller.store.directory_lock import attempted
+from poller.store.embedded_process import LOG, SOCKET, Fsync, last_words, start
+from poller.store.embedded_socket import Answer, asked, until_gone
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+LOCK: Final = "lock"
+LONGEST_SOCKET_PATH: Final = 103
+"""Bytes of a socket's path that every system takes: 104 with the closing zero on macOS, 108 on Linux."""
+
+START_LIMIT: Final = timedelta(seconds=15)
+LOADING_LIMIT: Final = timedelta(minutes=15)
+STOP_LIMIT: Final = timedelta(seconds=5)
+_LOOK_AGAIN_SECONDS: Final = 0.02
+_TRY_AGAIN_SECONDS: Final = 0.5
+
+_log = structlog.get_logger()
+
+
+class EmbeddedServer:
+    """A server on ``data_dir``, whose child it may be: :meth:`ensure` it, :meth:`keep` it in a task, :meth:`stop` it.
+
+    To be used from the main thread's event loop: a server ends with the thread that started it.
+    """
+
+    def __init__(self, data_dir: Path, *, fsync: Fsync = "always") -> None:
+        self._directory = data_dir.absolute()
+        self._socket = self._directory / SOCKET
+        self._fsync: Fsync = fsync
+        self._child: subprocess.Popen[bytes] | None = None
+        self._leaving = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    @property
+    def url(self) -> str:
+        """``unix://`` and the path of the socket."""
+        return f"unix://{quote(str(self._socket))}"
+
+    @property
+    def running_here(self) -> bool:
+        """Whether the server is a child of this process."""
+        return self._child is not None and self._child.poll() is None
+
+    async def ensure(self) -> None:
+        """Returns when a server on the directory answers; starts one if there is none.
+
+        Raises:
+            ConfigurationError: the directory cannot be used; the message says what to do.
+            StoreUnavailable: the server left at once (with the last lines of its log), or does not answer in time.
+        """
+        async with self._turn:
+            self._leaving.clear()
+            await self._until_ready()
+
+    async def keep(self) -> None:
+        """Whenever the server goes, wherever it ran, sees to it that there is one again. Until cancelled or stopped."""
+        while not self._leaving.is_set():
+            await until_gone(self._socket)
+            try:
+                async with self._turn:
+                    await self._until_ready()
+                pause = _LOOK_AGAIN_SECONDS
+            except PollerError as failure:
+                if self._leaving.is_set():
+                    return
+                _log.warning("embedded server is not back yet", error=str(failure))
+                pause = _TRY_AGAIN_SECONDS
+            await asyncio.sleep(pause)
+
+    async def stop(self) -> None:
+        """End the server if this process started it, and wait until it is gone. A sibling may then start one."""
+        self._leaving.set()
+        async with self._turn:
+            child, self._child = self._child, None
+            if child is not None:
+                await _ended(child)
+
+    async def _until_ready(self) -> None:
+        _prepare(self._directory, self._socket)
+        tried = False
+        clock, limit = asyncio.get_running_loop().time, START_LIMIT
+        begin = clock()
+        while not self._leaving.is_set() and clock() - begin < limit.total_seconds():
+            answer = await asked(self._socket)
+            if answer is Answer.READY:
+                return
+            if answer is Answer.LOADING:
+                limit = LOADING_LIMIT
+            elif not self.running_here:  # a child of before may be dying still: its socket closes before it is gone
+                if tried:
+                    raise self._failure("left at once")
+                tried = self._start_if_free()
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        raise self._failure("is being stopped" if self._leaving.is_set() else "does not answer")
+
+    def _start_if_free(self) -> bool:
+        """Whether the directory was free, and so has a server now."""
+        try:
+            with attempted(self._directory / LOCK) as lock:
+                if lock is not None:
+                    self._child = start(self._directory, self._fsync, lock)
+                return lock is not None
+        except OSError as failure:
+            raise _unusable(self._directory, f"cannot be written ({failure.strerror})") from failure
+
+    def _failure(self, what: str) -> StoreUnavailable:
+        words = last_words(self._directory / LOG)
+        return StoreUnavailable(f"the embedded server on {self._directory} {what}; the end of its log: {words}")
+
+
+def _prepare(directory: Path, socket: Path) -> None:
+    """The directory exists and a socket can be bound in it."""
+    excess = len(os.fsencode(socket)) - LONGEST_SOCKET_PATH
+    if excess > 0:
+        raise ConfigurationError(
+            f"embedded.data_dir {directory}: too long by {excess} bytes for a unix socket in it: choose a shorter path"
+        )
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError as failure:
+        raise _unusable(directory, "is a file") from failure
+    except OSError as failure:
+        raise _unusable(directory, f"cannot be made ({failure.strerror})") from failure
+
+
+def _unusable(directory: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"embedded.data_dir {directory} {why}: name a directory that this user may write to, or set redis.url"
+    )
+
+
+async def _ended(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, which writes out what is left; SIGKILL after five seconds, or when nobody waits any more."""
+    child.terminate()
+    try:
+        async with asyncio.timeout(STOP_LIMIT.total_seconds()):
+            while child.poll() is None:  # noqa: ASYNC110 — a child's exit is no event without a thread or a signal handler
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    except TimeoutError:
+        _log.warning("embedded server did not stop and is killed", pid=child.pid)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()

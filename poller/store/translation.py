@@ -1,0 +1,105 @@
+"""The one place where redis-py's errors become ours.
+
+Law: whatever goes wrong between us and Redis is one of two things. *Unavailable*: nobody knows what the server did, or
+it cannot work just now, and trying again may help. *Refused*: it understood and will say the same again.
+
+===========================================================  ====================
+no connection, timeout, a reply that cannot be read          StoreUnavailable
+LOADING READONLY OOM BUSY MISCONF NOREPLICAS MASTERDOWN      StoreUnavailable
+CLUSTERDOWN TRYAGAIN MOVED ASK UNBLOCKED                     StoreUnavailable
+NOAUTH WRONGPASS NOPERM WRONGTYPE ERR and any other          StoreRefused
+NOSCRIPT                                                     passes: who runs scripts loads it
+our own errors, cancellation                                 pass
+===========================================================  ====================
+
+Redis before 7 wraps an error inside a script as ``ERR Error running script …: -OOM …``; the inner one counts.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from redis import exceptions as spoken
+
+from poller.errors import PollerError, StoreError, StoreRefused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis.asyncio import Redis
+
+_PASSING: Final = (PollerError, spoken.NoScriptError)
+_REFUSED: Final = (spoken.AuthenticationError, spoken.AuthorizationError)  # redis-py calls these connection errors
+_UNAVAILABLE: Final = (
+    spoken.ConnectionError,
+    spoken.TimeoutError,
+    spoken.ReadOnlyError,
+    spoken.OutOfMemoryError,
+    spoken.ClusterDownError,
+    spoken.TryAgainError,
+    spoken.AskError,
+)
+_CODE: Final = re.compile(
+    r"(?:^|\s-)(?:LOADING|READONLY|OOM|BUSY|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNBLOCKED)\b"
+)
+_ECHO: Final = re.compile(r",? with args beginning with:.*", re.DOTALL)  # a server without HELLO repeats the password
+_LONGEST: Final = 300
+
+
+@contextmanager
+def translated(client: Redis | None = None) -> Iterator[None]:
+    """Put around what is awaited of Redis, so that only our errors come out of it.
+
+    Args:
+        client: whose address the message names.
+
+    Raises:
+        StoreUnavailable: trying again may help. Whether the command was carried out is not known.
+        StoreRefused: the server will say the same again. redis-py's own error is the ``__cause__``.
+        redis.exceptions.NoScriptError: the server does not know the script.
+    """
+    try:
+        yield
+    except _PASSING:
+        raise
+    # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
+    # nobody knows what was sent. Cancellation is no Exception and passes.
+    except Exception as error:  # noqa: BLE001 — any failure at this seam means: connection broken
+        raise _ours(error, _address(client)) from _cause(error)
+
+
+def _ours(raised: Exception, address: str) -> StoreError:
+    error = _first(raised)
+    text = f"{address}: {_line(error)}"
+    if isinstance(error, _REFUSED):
+        return StoreRefused(text)
+    if isinstance(error, (*_UNAVAILABLE, OSError)):
+        return StoreUnavailable(text)
+    if isinstance(error, (spoken.ResponseError, spoken.DataError)):
+        return StoreUnavailable(text) if _CODE.search(str(error)) else StoreRefused(text)
+    return StoreUnavailable(f"{address}: connection broken ({type(error).__name__}: {_line(error)})")
+
+
+def _first(error: Exception) -> Exception:
+    """On a unix socket redis-py hides what the server said to the handshake behind a connection error."""
+    hidden = error.__cause__
+    return hidden if type(error) is spoken.ConnectionError and isinstance(hidden, spoken.RedisError) else error
+
+
+def _address(client: Redis | None) -> str:
+    if client is None:
+        return "Redis"
+    where = client.connection_pool.connection_kwargs
+    return str(where["path"]) if "path" in where else f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+
+
+def _line(error: Exception) -> str:
+    line = " ".join(_ECHO.sub("", str(error)).split()) or type(error).__name__
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def _cause(error: Exception) -> Exception | None:
+    """The error itself, unless its text repeats arguments of a command: a traceback would show them."""
+    return None if _ECHO.search(str(error)) else error

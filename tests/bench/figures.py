@@ -1,0 +1,143 @@
+"""The figures: each measured on the program's own round, beside its raw limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import httpx
+import msgspec
+
+from poller.source.paging import Query
+from tests.bench.limits import Written, bare_fetch, bare_split, pipelined_reads, pipelined_writes, written
+from tests.bench.scene import PAGE, RESOURCE, Bench, bench
+from tests.servers import Server
+
+_IDLE_ROUNDS = 300
+_CHANGED_SHARE = 0.01
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One line of the report.
+
+    Attributes:
+        name: what was measured.
+        value: with its unit, as text.
+        limit: what it stands beside, as text; empty where there is none.
+        ratio: value over limit; None where there is none.
+        wanted: the ratio or value to reach, as text; empty where none is set.
+    """
+
+    name: str
+    value: str
+    limit: str = ""
+    ratio: float | None = None
+    wanted: str = ""
+
+
+async def reading(api_url: str, server: Server) -> AsyncIterator[Figure]:
+    """First reading, silent reading, memory, then a delta and idle rounds, on one feed."""
+    async with bench(api_url, server.url, delta=False) as full:
+        begun = time.process_time()
+        first = await full.round()
+        cpu = time.process_time() - begun
+        data = await written(full)
+        raw = pipelined_writes(server.url, data)
+        speed = first.records / first.seconds
+        yield Figure(
+            f"first reading of {first.records} records",
+            f"{speed:,.0f} records/s, {cpu / first.records * 1e6:.1f} µs CPU each",
+            f"bare redis-py pipeline of the same XADD and HSET {raw:,.0f}/s",
+            speed / raw,
+            "0.5",
+        )
+        async for figure in _silent(full, server, data):
+            yield figure
+        async for figure in _memory(full, data):
+            yield figure
+        await full.store.release()
+    async with bench(api_url, server.url) as feed:
+        async for figure in _deltas(feed, api_url):
+            yield figure
+        await feed.store.release()
+
+
+async def _silent(full: Bench, server: Server, data: Written) -> AsyncIterator[Figure]:
+    silent = max([await full.round() for _ in range(3)], key=lambda result: result.records / result.seconds)
+    if silent.changes:
+        raise RuntimeError(f"a silent reading published {silent.changes} events")
+    speed = silent.records / silent.seconds
+    fetched, bodies = await bare_fetch(full.api, Query(limit=PAGE))
+    yield Figure(
+        "silent full reading",
+        f"{speed:,.0f} records/s",
+        f"fetch and split alone {fetched:,.0f}/s",
+        speed / fetched,
+        "60 000/s",
+    )
+    read = pipelined_reads(server.url, full, data)
+    yield Figure("", "", f"HMGET of the same snapshots {read:,.0f}/s", speed / read)
+    split = bare_split(bodies)
+    yield Figure("", "", f"JSON split alone {split:,.0f}/s", speed / split)
+
+
+async def _memory(full: Bench, data: Written) -> AsyncIterator[Figure]:
+    records = len(data.snapshots)
+    snapshots = await full.redis.memory_usage(full.keys.snapshots, samples=0) or 0
+    events = await full.redis.memory_usage(full.keys.events, samples=0) or 0
+    packed = sum(len(value) for _, value in data.snapshots)
+    raw = sum(len(body) for body in await _bodies(full))
+    yield Figure(
+        "Redis bytes per record, snapshot",
+        f"{snapshots / records:.0f} B ({packed / records:.0f} B packed)",
+        f"its JSON {raw / records:.0f} B",
+        snapshots / raw,
+    )
+    yield Figure("Redis bytes per event, stream", f"{events / len(data.events):.0f} B")
+
+
+async def _bodies(full: Bench) -> list[bytes]:
+    return (await bare_fetch(full.api, Query(limit=PAGE)))[1]
+
+
+async def _deltas(feed: Bench, api_url: str) -> AsyncIterator[Figure]:
+    start = await feed.round()  # a resync: leaves a delta token
+    changes = int(start.records * _CHANGED_SHARE)
+    async with httpx.AsyncClient(timeout=None) as http:  # noqa: S113 -- thousands of changes in one request
+        (await http.post(f"{api_url}/_sandbox/changes", params={"count": str(changes)})).raise_for_status()
+    delta = await feed.round()
+    yield Figure(
+        f"delta after {changes} changes",
+        f"{delta.changes} events in {delta.seconds * 1000:.0f} ms",
+        f"the silent full reading takes {start.seconds * 1000:.0f} ms",
+        delta.seconds / start.seconds,
+    )
+    begun, cpu = time.perf_counter(), time.process_time()
+    for _ in range(_IDLE_ROUNDS):
+        await feed.round()
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    begun = time.perf_counter()
+    for _ in range(_IDLE_ROUNDS):
+        await feed.api.get(RESOURCE.path, (("sinceDeltaToken", await _token(feed)),))
+    bare = _IDLE_ROUNDS / (time.perf_counter() - begun)
+    yield Figure(
+        "idle rounds, one after the other",
+        f"{_IDLE_ROUNDS / seconds:,.0f} rounds/s, {cpu / _IDLE_ROUNDS * 1e6:.0f} µs CPU each",
+        f"its GET and one HGET alone {bare:,.0f}/s",
+        _IDLE_ROUNDS / seconds / bare,
+    )
+
+
+async def _token(feed: Bench) -> str:
+    return cast("bytes", await feed.redis.hget(feed.keys.state, "delta_token")).decode()
+
+
+def peak_rss(api_url: str, server: Server, root: Path) -> int:
+    """Peak resident memory in bytes of a process that reads everything for the first time and once more."""
+    command = [sys.executable, "-m", "tests.bench.reader", api_url, server.url]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=root)
+    return int(done.stdout)

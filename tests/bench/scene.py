@@ -1,0 +1,101 @@
+"""What is measured on: a sandbox in a process of its own, a real server, one feed, and rounds run in this process."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.source.client import ApiClient
+from poller.source.credentials import EnvironmentToken
+from poller.source.feed import Feed
+from poller.source.paging import Query
+from poller.source.resources import KNOWN
+from poller.source.result import RoundResult
+from poller.source.round import poll
+from poller.store.connection import commands
+from poller.store.feed import FeedStore, Scripts
+from poller.store.keys import FeedKeys
+from poller.store.scripts import SHEBANG
+
+PAGE = 1000
+RESOURCE = KNOWN["employmentUnavailabilities"]
+
+
+@contextmanager
+def sandbox(records: int) -> Iterator[str]:
+    """The base URL of a sandbox with so many records that makes no changes by itself."""
+    command = [sys.executable, "-m", "poller", "sandbox", "--port", "0", "--records", str(records)]
+    process = subprocess.Popen([*command, "--changes-per-second", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+", line)
+        if found is None:
+            raise RuntimeError(f"the sandbox did not start: {line!r}")
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+class Bench(msgspec.Struct):
+    """One feed on one server, read from one API."""
+
+    feed: Feed
+    keys: FeedKeys
+    store: FeedStore
+    api: ApiClient
+    redis: Redis
+
+    async def round(self) -> RoundResult:
+        """One real round; raises if it fails, for a failure has no speed."""
+        result = await poll(self.feed, self.store, self.api.get, now=lambda: datetime.now(UTC), qualifications=_none)
+        if not result.ok:
+            raise RuntimeError(result.error)
+        return result
+
+
+@asynccontextmanager
+async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int = PAGE) -> AsyncIterator[Bench]:
+    """A feed of unavailabilities, joined from the program's own parts."""
+    redis = commands(store_url)
+    keys = FeedKeys.of("bench", "sandbox/employmentUnavailabilities")
+    store = FeedStore(
+        redis,
+        Scripts(redis, shebang=SHEBANG),
+        keys,
+        nonce=secrets.token_hex(16),
+        lease=timedelta(minutes=5),
+        draw=lambda: secrets.token_hex(8),
+        now_ms=lambda: time.time_ns() // 1_000_000,
+    )
+    feed = Feed("sandbox/employmentUnavailabilities", RESOURCE, Query(limit=limit), api_url, "org.example", delta=delta)
+    token = EnvironmentToken("TOKEN", {"TOKEN": "sandbox"})
+    async with ApiClient(api_url, credential=token) as api:
+        try:
+            yield Bench(feed, keys, store, api, redis)
+        finally:
+            await redis.aclose()
+
+
+async def _none() -> Sequence[str]:
+    return ()
+
+
+def short_directory(root: Path, name: str) -> Path:
+    """A directory whose path leaves room for a socket's name."""
+    directory = root / name
+    directory.mkdir()
+    return directory

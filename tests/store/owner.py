@@ -1,0 +1,66 @@
+"""A process that uses the embedded server as the daemon does: the tests start several, and kill them.
+
+``python -m tests.store.owner DIRECTORY``. Says ``ready PID own`` or ``ready PID shared`` for each server that it
+sees, writes what it is told on standard input (``NAME VALUE``, answered ``written``), and leaves in order on SIGINT or
+SIGTERM: it first writes ``last words`` through the server that it still needs, and ends with ``left``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from poller.store.connection import commands
+from poller.store.embedded import EmbeddedServer
+from poller.store.embedded_socket import until_gone
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+async def _report(server: EmbeddedServer, socket: Path) -> None:
+    while True:
+        await server.ensure()
+        async with commands(server.url) as client:
+            pid = (await client.info("server"))["process_id"]
+        _say(f"ready {pid} {'own' if server.running_here else 'shared'}")
+        await until_gone(socket)
+
+
+async def _written(server: EmbeddedServer, line: str) -> None:
+    name, value = line.split()
+    async with commands(server.url) as client:
+        await client.set(name, value)
+    _say("written")
+
+
+async def _main(directory: Path) -> None:
+    loop, leave = asyncio.get_running_loop(), asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, leave.set)
+    server = EmbeddedServer(directory)
+    await server.ensure()
+    orders = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(server.keep()), tasks.create_task(_report(server, directory / "valkey.sock"))]
+        running.append(tasks.create_task(_obey(server, orders)))
+        await leave.wait()
+        for task in running:
+            task.cancel()
+    await _written(server, "last words")
+    await server.stop()
+    _say("left")
+
+
+async def _obey(server: EmbeddedServer, orders: asyncio.StreamReader) -> None:
+    while line := await orders.readline():
+        await _written(server, line.decode())
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(Path(sys.argv[1])))

@@ -1,0 +1,93 @@
+"""An address is understood or refused before anything is connected, and never shows a secret."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio.connection import SSLConnection, UnixDomainSocketConnection
+
+from poller.errors import ConfigurationError
+from poller.store.address import arguments, shown
+
+
+@pytest.mark.parametrize(
+    ("url", "safe"),
+    [
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("redis://user:hunter2@db.example:6379/2", "redis://db.example:6379/2"),
+        ("redis://:hunter2@db.example", "redis://db.example"),
+        ("rediss://[::1]:6379?password=hunter2", "rediss://[::1]:6379"),
+        ("unix:///run/redis.sock?db=1&password=hunter2", "unix:///run/redis.sock"),
+        ("unix://hunter2@/run/redis.sock", "unix:///run/redis.sock"),
+        ("redis+sentinel://:hunter2@a:26379,b:26379/main/0", "redis+sentinel://a:26379,b:26379/main/0"),
+        ("redis://:hunter2/x@db.example:6379", "redis://…"),
+        ("redis://:hunter2", "redis://…"),
+        ("redis:hunter2@db.example", "…"),
+        ("hunter2", "…"),
+    ],
+)
+def test_shown_is_the_place_alone(url: str, safe: str) -> None:
+    """What is shown of an address is the place: no user, no password, no query; nothing where that is not certain."""
+    assert shown(url) == safe
+
+
+@given(
+    secret=st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=6).filter(lambda s: "redis" not in s)
+)
+def test_no_password_is_ever_shown(secret: str) -> None:
+    """However badly a password is written into a URL, neither the shown form nor a refusal repeats it."""
+    url = f"redis://:q7{secret}7q@db.example:6379/0"
+    assert f"q7{secret}7q" not in shown(url)
+    assert f"q7{secret}7q" not in _refusal(url)
+
+
+def _refusal(url: str) -> str:
+    try:
+        arguments(url)
+    except ConfigurationError as refused:
+        return str(refused)
+    return ""
+
+
+def test_arguments_of_each_kind() -> None:
+    """redis://, rediss:// and unix:// become the arguments of a connection, percent-encoding undone."""
+    assert arguments("redis://u:p%40ss@h:1/3") == {"host": "h", "port": 1, "db": 3, "username": "u", "password": "p@ss"}
+    assert arguments("unix:///run/a%20b.sock?db=2") == {
+        "path": "/run/a b.sock",
+        "db": 2,
+        "connection_class": UnixDomainSocketConnection,
+    }
+    assert arguments("rediss://h?ssl_ca_certs=/ca.pem") == {
+        "host": "h",
+        "ssl_ca_certs": "/ca.pem",
+        "connection_class": SSLConnection,
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis+sentinel://h:26379/main/0", "not supported by this version yet"),
+        ("redis+cluster://h:7000,h2:7001", "not supported by this version yet"),
+        ("http://h", "expected one of redis://, rediss://, unix://"),
+        ("127.0.0.1:6379", "expected one of redis://, rediss://, unix://"),
+        ("", "expected one of redis://, rediss://, unix://"),
+        ("redis://h:99999", "cannot be read"),
+        ("redis://h:port", "cannot be read"),
+        ("redis://h/events", "expected a database number"),
+        ("redis://:a/b@h", "write special characters of a password as %XX"),
+        ("unix://run/redis.sock", "expected an absolute path"),
+        ("unix://", "expected an absolute path"),
+        ("redis://h?db=x", "Invalid value for 'db'"),
+        ("redis://h?socket_timeout=60", "'socket_timeout' cannot be set in the URL"),
+        ("redis://h?retry_on_timeout=true", "'retry_on_timeout' cannot be set in the URL"),
+        ("redis://h?path=/x", "'path' cannot be set in the URL"),
+        ("redis://h?host=x", "'host' cannot be set in the URL"),
+    ],
+)
+def test_unusable_addresses_are_refused_with_their_reason(url: str, reason: str) -> None:
+    """What cannot be used, or would loosen the promise that a command is sent once, is refused in one line."""
+    with pytest.raises(ConfigurationError, match=reason) as refused:
+        arguments(url)
+    assert "\n" not in str(refused.value)

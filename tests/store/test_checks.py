@@ -1,0 +1,145 @@
+"""A store is judged by what it says; what it does not say is unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poller.errors import ConfigurationError, StoreUnavailable
+from poller.store.checks import Durability, Finding, check_store, enforced, examine
+from poller.store.connection import commands
+from tests.servers import KINDS, Kind, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+GOOD: dict[str, Any] = {
+    "redis_version": "7.0.15",
+    "role": "master",
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": 1,
+    "appendfsync": "always",
+    "maxmemory": 0,
+    "used_memory": 1_000_000,
+}
+NAMES = ["version", "role", "eviction", "aof", "fsync", "memory"]
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_a_good_store_is_ok_throughout() -> None:
+    """A primary of a new version with AOF and noeviction gives nothing but ok."""
+    assert [(finding.severity, finding.name) for finding in examine(GOOD)] == [("ok", name) for name in NAMES]
+
+
+@pytest.mark.parametrize(
+    ("differs", "name", "severity", "text"),
+    [
+        ({"redis_version": "6.0.16"}, "version", "error", "6.2 or newer"),
+        ({"redis_version": "6.2.0"}, "version", "ok", "6.2.0"),
+        ({"redis_version": "10.0.0"}, "version", "ok", "10.0.0"),
+        ({"redis_version": "unstable"}, "version", "warning", "unknown"),
+        ({"role": "slave"}, "role", "error", "name the primary"),
+        ({"maxmemory_policy": "allkeys-lru"}, "eviction", "error", "CONFIG SET maxmemory-policy noeviction"),
+        ({"aof_enabled": 0}, "aof", "warning", "CONFIG SET appendonly yes"),
+        ({"aof_last_write_status": "err"}, "aof", "error", "disk"),
+        ({"appendfsync": "everysec"}, "fsync", "ok", "up to a second"),
+        ({"appendfsync": "no"}, "fsync", "warning", "CONFIG SET appendfsync everysec"),
+        ({"maxmemory": 2_000_000}, "memory", "ok", "1.0 MiB of 1.9 MiB"),
+        ({"maxmemory": 1_100_000}, "memory", "warning", "raise maxmemory"),
+        ({"maxmemory": 1_000_000}, "memory", "error", "commits are refused"),
+    ],
+)
+def test_each_weakness_is_named_with_its_mending(differs: dict[str, Any], name: str, severity: str, text: str) -> None:
+    """One thing differs from a good store: that finding, and no other, says what and how to mend it."""
+    findings = by_name(examine(GOOD | differs))
+    assert findings[name].severity == severity
+    assert text in findings[name].text
+    assert all(finding.severity == "ok" for other, finding in findings.items() if other != name)
+
+
+@given(kept=st.sets(st.sampled_from(sorted(GOOD))))
+def test_what_is_missing_is_unknown(kept: set[str]) -> None:
+    """Whatever a server leaves out is a warning at most: no crash, no error, and never an ok for what is not known."""
+    findings = by_name(examine({name: GOOD[name] for name in kept}))
+    assert list(findings) == NAMES
+    for key, name in {
+        "role": "role",
+        "maxmemory_policy": "eviction",
+        "aof_enabled": "aof",
+        "appendfsync": "fsync",
+    }.items():
+        assert findings[name].severity == ("ok" if key in kept else "warning")
+
+
+def test_fsync_is_judged_only_where_there_is_a_file() -> None:
+    """Without an append-only file its fsync is not a second finding."""
+    findings = examine(GOOD | {"aof_enabled": 0, "appendfsync": "no"})
+    assert [finding.name for finding in findings if finding.severity != "ok"] == ["aof"]
+
+
+def test_durability_decides_what_follows() -> None:
+    """require: no start unless AOF and noeviction are known. warn: told. ignore: not told, the rest still is."""
+    for weak in ({"aof_enabled": 0}, {"maxmemory_policy": "allkeys-lru"}):
+        findings = examine(GOOD | weak)
+        with pytest.raises(ConfigurationError, match="CONFIG SET"):
+            enforced(findings, "require")
+        assert len(enforced(findings, "warn")) == 1
+        assert enforced(findings, "ignore") == []
+    with pytest.raises(ConfigurationError, match="unknown"):
+        enforced(examine({}), "require")
+    replica = examine(GOOD | {"role": "slave"})
+    durabilities: tuple[Durability, ...] = ("require", "warn", "ignore")
+    for durability in durabilities:
+        assert [finding.name for finding in enforced(replica, durability)] == ["role"]
+        assert enforced(examine(GOOD), durability) == []
+
+
+async def test_a_fake_is_unknown(fake: Redis) -> None:
+    """The fake tells nothing about itself: warnings, and no crash."""
+    findings = await check_store(fake)
+    assert [finding.name for finding in findings] == NAMES
+    assert {finding.severity for finding in findings} == {"warning"}
+
+
+async def test_a_real_server_is_known(server: str) -> None:
+    """A real server with AOF and noeviction is found in order, in everything."""
+    async with commands(server) as client:
+        findings = await check_store(client)
+    assert [(finding.severity, finding.name) for finding in findings] == [("ok", name) for name in NAMES]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_real_server_with_weaknesses(kind: Kind, tmp_path: Path) -> None:
+    """A real server that evicts, keeps no AOF and is full is found out."""
+    options = {"maxmemory-policy": "allkeys-lru", "maxmemory": "1000"}
+    with running(kind, tmp_path, appendfsync="no", options=options) as server:
+        async with commands(server.url) as client:
+            findings = by_name(await check_store(client))
+    assert [findings[name].severity for name in ("eviction", "aof", "memory")] == ["error", "warning", "error"]
+
+
+@pytest.mark.parametrize(("forbidden", "unknown"), [("-config", {"fsync"}), ("-info", set(NAMES))])
+async def test_a_user_who_may_not_ask(started: Any, forbidden: str, unknown: set[str]) -> None:
+    """INFO or CONFIG forbidden by the ACL is no failure: what it would tell is unknown."""
+    url = started("valkey")
+    rules = ("SETUSER", "limited", "on", ">word", "~*", "+@all", forbidden)
+    async with commands(url) as admin, commands(f"{url}?username=limited&password=word") as limited:
+        await admin.execute_command("ACL", *rules)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+        findings = await check_store(limited)
+        await admin.acl_deluser("limited")
+    assert {finding.name for finding in findings if finding.severity == "warning"} == unknown
+
+
+async def test_nobody_to_ask() -> None:
+    """A store that does not answer is unavailable, which is no finding."""
+    async with commands("redis://127.0.0.1:1") as client:
+        with pytest.raises(StoreUnavailable):
+            await check_store(client)
