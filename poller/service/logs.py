@@ -45,6 +45,18 @@ def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Muta
     return cleaned
 
 
+def _redact_text(_logger: Any, _method: str, event: Any) -> str:
+    """The console renders tracebacks by itself, after everything else."""
+    text: str = redacted(event)
+    return text
+
+
+def _console(*, colours: bool) -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
+        colors=colours, timestamp_key="at", pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
+    )
+
+
 def set_up(form: Format, level: Level, *, stream: TextIO | None = None) -> None:
     """Send all logs to standard error (or ``stream``) in this form, from this level up."""
     target = stream or sys.stderr
@@ -56,7 +68,7 @@ def set_up(form: Format, level: Level, *, stream: TextIO | None = None) -> None:
     ending: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, _redact, structlog.processors.JSONRenderer(ensure_ascii=False)]
         if form == "json"
-        else [_redact, structlog.dev.ConsoleRenderer(colors=target.isatty(), timestamp_key="at", pad_event_to=24)]
+        else [_redact, _console(colours=target.isatty()), _redact_text]
     )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,

@@ -81,6 +81,7 @@ class FeedStore:
         self._draw = draw
         self._now_ms = now_ms
         self._sleep = sleep
+        self._generation = ""
         self._codec: SnapshotCodec | None = None
 
     async def begin(self) -> FeedState | HeldElsewhere:
@@ -93,13 +94,14 @@ class FeedStore:
             answer = await self._scripts.begin(
                 [self.keys.lease, self.keys.state], [self._nonce, self._milliseconds(), self._draw()]
             )
-        if not self.held:
-            self._codec = None  # while the lease was not ours, another may have added a dictionary
         if isinstance(answer, int):
             self.held = False
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
-        self.held = True
-        return state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
+        state = state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
+        if not self.held or state.generation != self._generation:
+            self._codec = None  # another may have added a dictionary meanwhile, or all of them are gone
+        self.held, self._generation = True, state.generation
+        return state
 
     async def renew(self) -> bool:
         """Keep the lease for another term. False: it is lost."""

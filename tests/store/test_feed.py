@@ -239,6 +239,16 @@ async def test_what_another_process_added_is_learnt_with_the_lease(opened: Open,
     assert len(await events(store_client)) == SAMPLES + 10
 
 
+async def test_state_that_was_wiped_starts_anew_at_once(opened: Open, store_client: Redis) -> None:
+    """Law: after FLUSHALL the next round begins with nothing remembered, its first commit fits."""
+    store = opened("a")
+    await write(store, [unavailability(number) for number in range(SAMPLES)])
+    await store_client.flushall()
+    commit = await write(store, [unavailability(number) for number in range(SAMPLES)])
+    await store.known(list(commit.snapshots))
+    assert len(await events(store_client)) == SAMPLES
+
+
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
     """Law: what was stored of a removed record comes back as removed, its revision with it."""
     store = opened("a")

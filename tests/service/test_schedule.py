@@ -1,0 +1,152 @@
+"""Rounds come when they are due, one at a time, and stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from poller.service.schedule import Schedule, Timing
+
+OFTEN = Timing(timedelta(milliseconds=20), None, timedelta())
+SELDOM = Timing(timedelta(hours=1), None, timedelta())
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+async def schedule() -> AsyncIterator[Schedule]:
+    schedule = Schedule(now=now)
+    yield schedule
+    await schedule.drain()
+
+
+class Rounds:
+    """Counts rounds, and how many of them ran at once."""
+
+    def __init__(self, *, until: int = 1, answer: timedelta | None = None) -> None:
+        self.begun = 0
+        self.together = 0
+        self.most_together = 0
+        self.enough = asyncio.Event()
+        self._until = until
+        self._answer = answer
+
+    async def __call__(self) -> timedelta | None:
+        self.begun += 1
+        self.together += 1
+        self.most_together = max(self.most_together, self.together)
+        ticked = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, ticked.set)  # longer than the interval
+        await ticked.wait()
+        self.together -= 1
+        if self.begun >= self._until:
+            self.enough.set()
+        return self._answer
+
+
+async def test_the_first_round_comes_at_once_and_others_follow(schedule: Schedule) -> None:
+    """Law: a feed does not wait for its first interval, and is polled again and again."""
+    rounds = Rounds(until=3)
+    schedule.add("a", rounds, OFTEN)
+    schedule.start()
+    await asyncio.wait_for(rounds.enough.wait(), 5)
+
+
+async def test_rounds_of_one_feed_never_overlap(schedule: Schedule) -> None:
+    """Law: a round that takes longer than the interval is not joined by the next."""
+    rounds = Rounds(until=4)
+    schedule.add("a", rounds, OFTEN)
+    schedule.start()
+    await asyncio.wait_for(rounds.enough.wait(), 5)
+    assert rounds.most_together == 1
+
+
+async def test_a_slow_feed_does_not_hold_up_another(schedule: Schedule) -> None:
+    """Law: feeds run side by side."""
+    stuck, rounds = asyncio.Event(), Rounds(until=3)
+
+    async def hangs() -> None:
+        await stuck.wait()
+
+    schedule.add("slow", hangs, OFTEN)
+    schedule.add("quick", rounds, OFTEN)
+    schedule.start()
+    await asyncio.wait_for(rounds.enough.wait(), 5)
+
+
+async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
+    """Law: not at once means in its turn, unless it is hastened; hastening never makes it later."""
+    rounds = Rounds()
+    schedule.add("a", rounds, SELDOM, at_once=False)
+    schedule.start()
+    due = schedule.next_round("a")
+    assert due is not None
+    assert due > now() + timedelta(minutes=50)
+    schedule.hasten("a", now() + timedelta(days=1))
+    assert schedule.next_round("a") == due
+    schedule.hasten("a", now())
+    await asyncio.wait_for(rounds.enough.wait(), 5)
+
+
+async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> None:
+    """Law: a round that was skipped because of a lease is tried again when that may have run out."""
+    rounds = Rounds(until=2, answer=timedelta(milliseconds=10))
+    schedule.add("a", rounds, SELDOM)
+    schedule.start()
+    await asyncio.wait_for(rounds.enough.wait(), 5)
+
+
+async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
+    """Law: told to stop, a running round is cancelled and waited for, with what it still has to finish."""
+    schedule = Schedule(now=now)
+    running, finished = asyncio.Event(), []
+
+    async def round_() -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            last = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.05, last.set)
+            await last.wait()
+            finished.append("commit")
+
+    schedule.add("a", round_, OFTEN)
+    schedule.start()
+    await asyncio.wait_for(running.wait(), 5)
+    await schedule.drain()
+    assert finished == ["commit"]
+
+
+async def test_a_failing_round_does_not_end_the_feed(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
+    """Law: even an error that nobody foresaw costs one round, is logged, and the next one comes."""
+    seen, again = [], asyncio.Event()
+
+    async def round_() -> None:
+        seen.append(1)
+        if len(seen) == 1:
+            raise RuntimeError("nobody foresaw this")
+        again.set()
+
+    schedule.add("a", round_, OFTEN)
+    schedule.start()
+    await asyncio.wait_for(again.wait(), 5)
+    assert "nobody foresaw this" in caplog.text
+
+
+def test_cron_is_read_in_utc() -> None:
+    """Law: five-field cron expressions mean UTC, whatever the machine's time zone."""
+    trigger = Timing(None, "30 4 * * *", timedelta()).trigger()
+    due = trigger.get_next_fire_time(None, datetime(2026, 1, 1, tzinfo=UTC))
+    assert due == datetime(2026, 1, 1, 4, 30, tzinfo=UTC)
+
+
+def test_neither_interval_nor_cron_is_refused() -> None:
+    """Law: a feed without a time is a mistake, not a default."""
+    with pytest.raises(ValueError, match="interval or by cron"):
+        Timing(None, None, timedelta()).trigger()
