@@ -1,0 +1,54 @@
+"""The configuration: one frozen value, made of a TOML file with the environment laid over it.
+
+Law: :func:`load` is the only way in from outside. It says everything that is wrong at once and never shows a secret.
+Nothing here reads a secret, resolves a name or connects; nothing is read when the package is imported.
+
+The stages: ``file`` (text to values), ``overlay`` (the environment over them), ``settings`` and the tables beneath it
+(values to frozen settings), ``relations`` (what holds between tables), ``wording`` and ``showing`` (what is wrong, in
+plain words).
+"""
+
+from __future__ import annotations
+
+from poller.config.auth import AuthSettings, OAuth2Settings
+from poller.config.daemon import (
+    Address,
+    EmbeddedSettings,
+    HttpSettings,
+    LeaseSettings,
+    RedisSettings,
+    RetentionSettings,
+)
+from poller.config.feeds import FeedSettings
+from poller.config.file import find_file
+from poller.config.filters import FilterSettings
+from poller.config.load import load
+from poller.config.schema import config_schema
+from poller.config.settings import Settings
+from poller.config.sources import SourceSettings
+from poller.config.spelling import RESOURCES
+from poller.config.subscriptions import BatchSettings, RetrySettings, SubscriptionSettings
+from poller.config.units import Share
+
+__all__ = [
+    "RESOURCES",
+    "Address",
+    "AuthSettings",
+    "BatchSettings",
+    "EmbeddedSettings",
+    "FeedSettings",
+    "FilterSettings",
+    "HttpSettings",
+    "LeaseSettings",
+    "OAuth2Settings",
+    "RedisSettings",
+    "RetentionSettings",
+    "RetrySettings",
+    "Settings",
+    "Share",
+    "SourceSettings",
+    "SubscriptionSettings",
+    "config_schema",
+    "find_file",
+    "load",
+]

@@ -1,0 +1,110 @@
+"""The table ``subscriptions``: who wants which events, and how they are delivered.
+
+Law: a subscription that could only fail is refused at start; where its sink leads is the address guard's question.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from poller.config.auth import AuthSettings, no_credential
+from poller.config.filters import FilterSettings
+from poller.config.headers import SinkHeaders
+from poller.config.scalars import Between, Concurrency, Duration, FilePath, Flag, Rate, Real, Size, Table, Text, Whole
+from poller.config.spelling import FeedId, SubscriptionId, distinct
+from poller.config.urls import Url
+
+SCHEDULE = tuple(
+    timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600)
+)
+
+
+class BatchSettings(Table):
+    """How events are gathered where mode is ``batch``; what is reached first sends them."""
+
+    max_events: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+        default=100, description="Events in one request at most. Default: 100."
+    )
+    max_bytes: Annotated[Size, Between("1KiB", "64MiB")] = Field(
+        default=256 * 1024,
+        description="Size of one request's body at most; a single larger event goes alone. Default: 256KiB.",
+    )
+    linger: Annotated[Duration, Between("0s", "1m")] = Field(
+        default=timedelta(milliseconds=200), description="How long to wait for more events, a duration. Default: 200ms."
+    )
+
+
+class RetrySettings(Table):
+    """When a failed delivery is tried again."""
+
+    schedule: Annotated[tuple[Annotated[Duration, Between("1ms", "365d")], ...], Field(min_length=1)] = Field(
+        default=SCHEDULE,
+        description="The wait before each further attempt, durations; after the last one the event is a dead letter. "
+        "Default: 5s, 30s, 2m, 10m, 1h, 3h, 6h, 12h, 24h.",
+    )
+    jitter: Annotated[Real, Field(ge=0, le=1)] = Field(
+        default=0.2, description="Up to which part of itself each wait is made longer, 0 to 1. Default: 0.2."
+    )
+
+
+class SubscriptionSettings(Table):
+    """One sink and what it gets."""
+
+    id: SubscriptionId = Field(description="The subscription's id: lower-case letters, digits and -, at most 64.")
+    allow_private: Flag = Field(
+        default=False,
+        description="true: the sink may have a private, loopback or link-local address, and http://. Default: false.",
+    )
+    sink: Url = Field(description="Where events are sent: an https URL; http only with allow_private.")
+    feeds: Annotated[tuple[FeedId, ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
+        default=None, description="The feeds whose events are delivered, as SOURCE/NAME. Default: all."
+    )
+    types: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
+        default=None, description="The event types that are delivered. Default: all."
+    )
+    filters: tuple[FilterSettings, ...] = Field(
+        default=(), description="CloudEvents filters; all of them must hold. Default: none."
+    )
+    mode: Literal["structured", "binary", "batch"] = Field(
+        default="structured", description="The form of a request in CloudEvents over HTTP. Default: structured."
+    )
+    batch: BatchSettings = Field(default=BatchSettings(), description="How events are gathered where mode is batch.")
+    start: Literal["now", "earliest"] = Field(
+        default="now",
+        description='Where a new subscription begins: "now", after the baseline, or "earliest". Default: now.',
+    )
+    secret_files: Annotated[tuple[FilePath, ...], AfterValidator(distinct)] = Field(
+        default=(),
+        description="Files with signing secrets, whsec_… (HMAC) or whsk_… (ed25519); several: all sign. Default: "
+        "unsigned.",
+    )
+    headers: SinkHeaders = Field(default_factory=dict, description="Extra request headers. Default: none.")
+    auth: AuthSettings = Field(
+        default_factory=no_credential, description="Where the sink's credential is kept. Default: none is sent."
+    )
+    rate: Rate | None = Field(default=None, description="Requests a second. Default: unlimited.")
+    concurrency: Concurrency = Field(default=8, description="Requests in flight, one at most per record. Default: 8.")
+    timeout: Annotated[Duration, Between("10ms", "10m")] = Field(
+        default=timedelta(seconds=15), description="For one whole attempt, a duration. Default: 15s."
+    )
+    retry: RetrySettings = Field(default=RetrySettings(), description="When a failed delivery is tried again.")
+    disable_after: Annotated[Duration, Between("1s", "3650d")] = Field(
+        default=timedelta(days=5),
+        description="After failures alone for this duration the subscription is paused and its events kept. "
+        "Default: 5d.",
+    )
+    handshake: Flag = Field(
+        default=False,
+        alias="validate",  # a name that pydantic has taken
+        description="true: the CloudEvents webhook handshake (OPTIONS) before the first delivery. Default: false.",
+    )
+
+    @field_validator("sink")
+    @classmethod
+    def _https(cls, sink: str, given: ValidationInfo) -> str:
+        if sink.lower().startswith("http://") and not given.data.get("allow_private", True):
+            raise ValueError("expected https://; http:// only with allow_private = true")
+        return sink

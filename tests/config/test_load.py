@@ -1,0 +1,216 @@
+"""Loading: everything that is wrong is said at once, where it is wrong, in words that say what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poller.config import load
+from poller.errors import ConfigurationError
+from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Complaints, Loader
+
+S, F = "sources[0]", "sources[0].feeds[0]"
+DURATION = 'expected a duration such as "500ms", "30s", "5m", "24h" or "7d", or a number of seconds'
+KIND = (
+    'expected exactly one of { token_file = "…" }, { token_env = "NAME" }, { oauth2 = { … } }, { command = ["…"] } '
+    "or { none = true }"
+)
+BIND = 'expected HOST:PORT such as "127.0.0.1:8080" or "[::1]:8080", or "off"'
+CRON = 'expected five cron fields (minute, hour, day, month, weekday; UTC) that come due, such as "*/5 * * * *"'
+HTTP = "expected a URL that begins with http:// or https:// and a host, in ASCII"
+ONE = "expected exactly one of exact, prefix, suffix, all, any, not; join several with all"
+HOUSEKEEPING = [
+    ('[lease]\nttl = "100ms"', 'lease.ttl = "100ms": expected 500ms to 10m'),
+    ('[lease]\nttl = "11m"', 'lease.ttl = "11m": expected 500ms to 10m'),
+    ("[lease]\nttl = nan", f"lease.ttl: {DURATION}"),
+    ('[redis]\nprefix = "{x}"', 'redis.prefix = "{x}": expected 1 to 64 letters, digits and any of _ . : -'),
+    ('[redis]\ndurability = "yes"', 'redis.durability = "yes": expected "require", "warn" or "ignore"'),
+    ('[http]\nbind = "8080"', 'http.bind = "8080": ' + BIND),
+    ('[http]\nbind = "h:70000"', 'http.bind = "h:70000": ' + BIND),
+    ("[retention]\nage = 0", "retention.age = 0: expected 1s to 3650d"),
+    ('[retention]\nmax_bytes = "1XB"', (
+     'retention.max_bytes = "1XB": expected a size such as "64KiB", "16MiB" or "1GiB", '
+     "or a number of bytes")),
+    ("http = 1", "http = 1: expected a table"),
+    ("[embedded]\ndata_dir = ''", 'embedded.data_dir = "": expected the path of a file or directory'),
+    ("retension = {}", 'retension: unknown key; did you mean "retention"?'),
+    ("zzz = 1", "zzz: unknown key; known are redis, embedded, lease, http, retention, sources, subscriptions"),
+]  # fmt: skip
+SOURCES = [
+    ("rate = 0", f"{S}.rate = 0: expected more than 0"),
+    ("rate = inf", f"{S}.rate: expected a number"),
+    ("concurrency = 0", f"{S}.concurrency = 0: expected 1 or more"),
+    ("concurrency = true", f"{S}.concurrency = true: expected a whole number"),
+    ('timeout = "0s"', f'{S}.timeout = "0s": expected 10ms to 1h'),
+    ("type_prefix = ''", f'{S}.type_prefix = "": expected words joined by dots, such as "org.example.api"'),
+    ('proxy = "socks://h"', f'{S}.proxy = "socks://h": {HTTP}'),
+    ('client_key_file = "k"', f"{S}.client_key_file: expected only together with client_cert_file"),
+    ("auth = {}", f"{S}.auth: {KIND}"),
+    ('auth = { token_file = "a", none = true }', f"{S}.auth: {KIND}"),
+    ("auth = { none = false }", f"{S}.auth.none: expected true; leave none out where there is another kind"),
+    ("auth = { command = [] }", f"{S}.auth.command: expected at least one entry"),
+    ('auth = { oauth2 = { client_id = "a", client_secret_file = "b" } }',
+     f"{S}.auth.oauth2.token_url: expected a value: this key is required"),
+    ('headers = { "a b" = "c" }', f"{S}.headers: expected header names of letters, digits and hyphens"),
+    ('headers = { a = "b\\r\\nc: d" }',
+     f"{S}.headers: expected a value of a without line breaks, control characters or spaces around it"),
+    ('headers = { Host = "b" }', f"{S}.headers: expected no Host: the program sets it"),
+    ('interval = "30s"', f"{S}.interval: unknown key; it belongs in [[sources.feeds]]"),
+]  # fmt: skip
+FEEDS = [
+    ('interval = "5 parsecs"', f'{F}.interval = "5 parsecs": {DURATION}'),
+    ('interval = "50ms"', f'{F}.interval = "50ms": expected 100ms to 366d'),
+    ('interval = "1m"\ncron = "* * * * *"', f'{F}.interval = "1m": expected either interval or cron, not both'),
+    ('cron = "61 * * * *"', f'{F}.cron = "61 * * * *": ' + CRON),
+    ('cron = "0 0 31 2 *"', f'{F}.cron = "0 0 31 2 *": ' + CRON),
+    ('interval = "3s"\njitter = "3s"', f'{F}.jitter = "3s": expected less than the interval of 3s'),
+    ('jitter = "1m"', f'{F}.jitter = "1m": expected less than the interval of 1m'),
+    ("limit = 0", f"{F}.limit = 0: expected 1 or more"),
+    ("limit = 2147483648", f"{F}.limit = 2147483648: expected 2147483647 or less"),
+    ('limit = "5"', f'{F}.limit = "5": expected a whole number'),
+    ("fields = []", f"{F}.fields = []: expected at least one entry"),
+    ('fields = ["a", "a"]', f'{F}.fields = ["a", "a"]: expected no entry twice'),
+    ('fields = "id"', f'{F}.fields = "id": expected a list'),
+    ('delta = "always"', f'{F}.delta = "always": expected "on", "off" or "auto"'),
+    ("partial = 1", f"{F}.partial = 1: expected true or false"),
+    ("expired_statuses = [200]", f"{F}.expired_statuses[0] = 200: expected 400 or more"),
+    ('max_removals = "0%"', f'{F}.max_removals = "0%": expected a share of more than 0% and at most 100%'),
+    ("reconcile = true", f'{F}.reconcile = true: {DURATION}, or "off"'),
+    ('ignore = ["a"]', f'{F}.ignore[0] = "a": expected a JSON pointer (RFC 6901) such as "/lastModifiedAt"'),
+    ('ignore = ["/~2"]', f'{F}.ignore[0] = "/~2": expected a JSON pointer (RFC 6901) such as "/lastModifiedAt"'),
+    ('path = "/../x"', f'{F}.path = "/../x": expected a path such as "/positions", without a query and without {{…}}'),
+    ('detail_path = "/x"', f'{F}.detail_path = "/x": expected a path with {{id}} in it, such as "/positions/{{id}}"'),
+    ('qualifications = "auto"', f'{F}.qualifications = "auto": expected only where resource is achievements'),
+    ("intervall = 3", f'{F}.intervall: unknown key; did you mean "interval"?'),
+    ("concurrency = 4", f"{F}.concurrency: unknown key; it belongs in [[sources]] or [[subscriptions]]"),
+    ('[[sources.feeds]]\nresource = "positions"',
+     ('sources[0].feeds[1].path: expected a path such as "/positions", or as resource one of evidenceVariants, '
+     "employmentUnavailabilities, contractTypes, achievements")),
+    ('[[sources.feeds]]\nresource = "achievements"\npath = "/x"',
+     'sources[0].feeds[1].path = "/x": expected no path: achievements are listed per qualification'),
+    ('[[sources.feeds]]\nresource = "achievements"\ndetail_path = "/{id}"',
+     'sources[0].feeds[1].detail_path = "/{id}": expected no detail_path: achievements are list-only'),
+    ('[[sources.feeds]]\nresource = "achievements"\ndelta = "on"',
+     'sources[0].feeds[1].delta = "on": expected "auto" or "off": achievements have no delta'),
+    ('[[sources.feeds]]\nresource = "achievements"\nqualifications = ["a/b"]',
+     'sources[0].feeds[1].qualifications = ["a/b"]: expected ids of 1 to 128 letters, digits and - . _ ~'),
+    (FEED, 'sources[0].feeds[1].name = "contractTypes": expected another name: sources[0].feeds[0] has this one'),
+    (SOURCE + FEED, 'sources[1].name = "acme": expected another name: sources[0] has this one'),
+]  # fmt: skip
+R = "subscriptions[0]"
+SUBSCRIPTIONS = [
+    ('feeds = ["acme/contractType"]', (f'{R}.feeds[0] = "acme/contractType": expected a feed that exists; '
+     'did you mean "acme/contractTypes"?')),
+    ('feeds = ["zzz/1"]', f'{R}.feeds[0] = "zzz/1": expected a feed that exists; there are acme/contractTypes'),
+    ('feeds = ["contractTypes"]', f'{R}.feeds[0] = "contractTypes": expected a feed as SOURCE/NAME'),
+    ("feeds = []", f"{R}.feeds = []: expected at least one entry"),
+    ("filters = [{}]", f"{R}.filters[0]: {ONE}"),
+    ('filters = [{ exact = { type = "a" }, prefix = { type = "a" } }]',
+     f"{R}.filters[0]: {ONE}"),
+    ('filters = [{ not = { any = [{ exakt = { type = "a" } }] } }]',
+     f'{R}.filters[0].not.any[0].exakt: unknown key; did you mean "exact"?'),
+    ('filters = [{ sql = "x" }]', f"{R}.filters[0].sql: unknown key; known are exact, prefix, suffix, all, any, not"),
+    ('filters = [{ exact = { Type = "a" } }]',
+     f"{R}.filters[0].exact: expected names of CloudEvents attributes: lower-case letters and digits"),
+    ("filters = [{ all = [] }]", f"{R}.filters[0].all = []: expected at least one entry"),
+    ('mode = "btach"', f'{R}.mode = "btach": expected "structured", "binary" or "batch"'),
+    ("batch = { max_events = 0 }", f"{R}.batch.max_events = 0: expected 1 or more"),
+    ("retry = { jitter = 2 }", f"{R}.retry.jitter = 2: expected 1 or less"),
+    ('retry = { schedule = ["5s", "-1s"] }', f'{R}.retry.schedule[1] = "-1s": {DURATION}'),
+    ('headers = { webhook-id = "1" }', f"{R}.headers: expected no webhook-id: the delivery sets it"),
+    ("validate = 1", f"{R}.validate = 1: expected true or false"),
+    ("handshake = true", (
+     f"{R}.handshake: unknown key; known are id, allow_private, sink, feeds, types, filters, mode, batch, "
+     "start, secret_files, headers, auth, rate, concurrency, timeout, retry, disable_after, validate")),
+    ('[[subscriptions]]\nid = "r"\nsink = "http://r.example.org/hooks"',
+     'subscriptions[1].sink = "http://r.example.org/hooks": expected https://; http:// only with allow_private = true',
+     'subscriptions[1].id = "r": expected another id: subscriptions[0] has this one'),
+]  # fmt: skip
+CASES = [
+    *((text + "\n" + SOURCE + FEED, lines) for text, *lines in HOUSEKEEPING),
+    *((SOURCE + text + "\n" + FEED, lines) for text, *lines in SOURCES),
+    *((SOURCE + FEED + text, lines) for text, *lines in FEEDS),
+    *((SOURCE + FEED + SUBSCRIPTION + text, lines) for text, *lines in SUBSCRIPTIONS),
+    (SOURCE, [f"{S}.feeds: expected a value: this key is required"]),
+    (SOURCE + "feeds = []", [f"{S}.feeds = []: expected at least one entry"]),
+    ('[[sources]]\nname = "Acme"\nbase_url = "/"\n' + FEED, [
+        f'{S}.name = "Acme": expected 1 to 32 lower-case letters, digits and -, the first not a -',
+        f'{S}.base_url = "/": expected a URL that begins with http:// or https:// and a host, in ASCII']),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "lines"), CASES, ids=[str(at) for at in range(len(CASES))])
+def test_every_problem_has_its_line(text: str, lines: list[str], complaints: Complaints) -> None:
+    """A line names the file, the key path, the value and what is expected; and there is no line beside those."""
+    assert complaints(text) == [f"poller.toml: {line}" for line in lines]
+
+
+def test_all_problems_at_once(complaints: Complaints) -> None:
+    """Problems within tables and between them, in the file and in the environment, are said in one go."""
+    text = (
+        SOURCE
+        + "rate = 0\n"
+        + FEED
+        + 'limit = 0\nintervall = 1\njitter = "2m"\n'
+        + SUBSCRIPTION * 2
+        + 'feeds = ["x/y"]'
+    )
+    found = complaints(text, {"PORT": "x"})
+    keys = [": ".join(line.split(": ")[: 1 if line.startswith("env") else 2]).partition(" = ")[0] for line in found]
+    assert keys == [
+        "environment PORT",
+        *(f"poller.toml: {key}" for key in (f"{S}.rate", f"{F}.jitter", f"{F}.limit")),
+        f"poller.toml: {F}.intervall",
+        "poller.toml: subscriptions[1].id",
+    ]  # fmt: skip
+
+
+def test_no_source() -> None:
+    """With nothing at all the message says the three ways to begin."""
+    with pytest.raises(
+        ConfigurationError, match=r"^configuration: no source: .*\[\[sources\]\].*POLLER_BASE_URL.*`poller demo`$"
+    ):
+        load(None, {})
+
+
+@pytest.mark.parametrize("text", ["", "[redis]\n", "sources = []"])
+def test_a_file_without_sources(text: str, complaints: Complaints) -> None:
+    """A file without a source is named."""
+    assert [line[:24] for line in complaints(text)] == ["poller.toml: no source: "]
+
+
+def test_no_jargon(complaints: Complaints) -> None:
+    """No message speaks of the library that checks, or sends its reader to a web page."""
+    text = "\n".join(complaints(text)[0] for text, _ in CASES)
+    for word in ("Input should", "pydantic", "errors.", "validation", "Value error", "None", "dict", "str", "tuple"):
+        assert word not in text.replace("string", "").replace("structured", "")
+
+
+def test_defaults(loaded: Loader) -> None:
+    """A feed of three lines is complete: every default of the contract is filled in."""
+    settings = loaded(SOURCE + FEED + SUBSCRIPTION)
+    (source,), (wanted,) = settings.sources, settings.subscriptions
+    (feed,) = source.feeds
+    assert (source.event_source, source.type_prefix, source.auth.kind) == (source.base_url, "org.example.api", "none")
+    assert feed.interval is not None
+    assert (feed.name, feed.interval.total_seconds(), feed.jitter.total_seconds()) == ("contractTypes", 60, 6)
+    assert (wanted.feeds, wanted.types, wanted.auth.kind, wanted.handshake, wanted.rate) == (
+        None,
+        None,
+        "none",
+        False,
+        None,
+    )
+
+
+def test_cron_takes_the_place_of_the_interval(loaded: Loader) -> None:
+    """With cron there is no interval, and no jitter unless asked for."""
+    feed = loaded(SOURCE + FEED + 'cron = "*/5 * * * *"').sources[0].feeds[0]
+    assert (feed.cron, feed.interval, feed.jitter.total_seconds()) == ("*/5 * * * *", None, 0)
+
+
+def test_a_path_is_required_to_exist(tmp_path: Path) -> None:
+    """A file that was asked for and is not there is an error, not an empty configuration."""
+    with pytest.raises(ConfigurationError, match=r"no\.toml: there is no such file$"):
+        load(tmp_path / "no.toml", {"POLLER_BASE_URL": "http://localhost"})

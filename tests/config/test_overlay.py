@@ -1,0 +1,123 @@
+"""The environment over the file: what each variable does, and when it cannot be applied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poller.config import RESOURCES, Address, load
+from poller.errors import ConfigurationError
+from tests.config.conftest import FEED, SOURCE, Complaints, Loader
+
+BIND = 'expected HOST:PORT such as "127.0.0.1:8080" or "[::1]:8080", or "off"'
+LOCAL = {"POLLER_BASE_URL": "http://localhost:8081/"}
+TWO = SOURCE + FEED + SOURCE.replace("acme", "beta") + "auth = { none = true }\n" + FEED  # fmt: skip
+
+
+def test_a_base_url_is_enough() -> None:
+    """Without a file POLLER_BASE_URL gives one source, default, with the four resources at 60 s and no credential."""
+    (source,) = load(None, LOCAL).sources
+    assert (source.name, source.base_url, source.type_prefix) == ("default", "http://localhost:8081", "poller")
+    assert source.auth.kind == "none"
+    assert [(feed.name, feed.interval and feed.interval.total_seconds()) for feed in source.feeds] == [
+        (name, 60) for name in RESOURCES
+    ]
+
+
+def test_a_file_without_sources(loaded: Loader) -> None:
+    """A file may hold everything else and leave the source to the environment."""
+    settings = loaded('[lease]\nttl = "5s"\n', LOCAL)
+    assert settings.feed_ids == tuple(f"default/{name}" for name in RESOURCES)
+    assert settings.lease.ttl.total_seconds() == 5
+
+
+def test_environment_beats_file(loaded: Loader) -> None:
+    """REDIS_URL, POLLER_HTTP_BIND and POLLER_DATA_DIR replace their key and leave the rest of the table."""
+    text = '[redis]\nurl = "redis://a"\nprefix = "p"\n[http]\nbind = "off"\n[embedded]\ndata_dir = "/a"\n'
+    environ = {"REDIS_URL": "redis://b", "POLLER_HTTP_BIND": "[::1]:9", "POLLER_DATA_DIR": "/b", "PORT": "7"}
+    settings = loaded(text + SOURCE + FEED, environ)
+    assert (settings.redis.url, settings.redis.prefix) == ("redis://b", "p")
+    assert (settings.http.bind, settings.embedded.data_dir) == (Address("::1", 9), Path("/b"))
+
+
+def test_port_means_all_interfaces() -> None:
+    """PORT binds to every interface, as platforms that run a Procfile expect."""
+    assert load(None, LOCAL | {"PORT": "5000"}).http.bind == Address("0.0.0.0", 5000)  # noqa: S104  # that is the law
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "5 ", "٣", "http", "1" * 5000])
+def test_a_wrong_port(port: str) -> None:
+    """A PORT that is none is refused by its own name."""
+    with pytest.raises(ConfigurationError, match=r"^environment PORT = .*: expected a port, 1 to 65535$"):
+        load(None, LOCAL | {"PORT": port})
+
+
+def test_empty_is_not_set(loaded: Loader) -> None:
+    """An empty variable, as compose files leave behind, changes nothing."""
+    names = "REDIS_URL POLLER_BASE_URL POLLER_TOKEN POLLER_TOKEN_FILE POLLER_HTTP_BIND PORT POLLER_DATA_DIR"
+    assert loaded(SOURCE + FEED, dict.fromkeys(names.split(), "")) == loaded(SOURCE + FEED)
+
+
+def test_base_url_of_the_only_source(loaded: Loader) -> None:
+    """With one source POLLER_BASE_URL replaces its base_url, which may be missing then, and defaults follow."""
+    for text in (SOURCE, SOURCE.replace("base_url", "# base_url")):
+        (source,) = loaded(text + FEED, LOCAL).sources
+        assert (source.name, source.base_url, source.event_source) == ("acme", *["http://localhost:8081"] * 2)
+
+
+def test_base_url_of_several_sources(complaints: Complaints) -> None:
+    """With several sources POLLER_BASE_URL is an error that says so, and no guess."""
+    expected = (
+        "environment POLLER_BASE_URL: expected only with one source: the file has 2, and each has its own base_url"
+    )
+    assert complaints(TWO, LOCAL) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("environ", "kind"), [({"POLLER_TOKEN": "abc"}, "token_env"), ({"POLLER_TOKEN_FILE": "/t"}, "token_file")]
+)
+def test_the_credential(environ: dict[str, str], kind: str, loaded: Loader) -> None:
+    """The token of the environment is the credential of every source that has no auth, and of no other."""
+    first, second = loaded(TWO, environ).sources
+    assert (first.auth.kind, second.auth.kind) == (kind, "none")
+    assert load(None, LOCAL | environ).sources[0].auth.kind == kind
+    assert "abc" not in repr(first)
+
+
+def test_two_credentials(complaints: Complaints) -> None:
+    """POLLER_TOKEN and POLLER_TOKEN_FILE together leave open which is meant."""
+    lines = complaints(TWO, {"POLLER_TOKEN": "a", "POLLER_TOKEN_FILE": "b"})
+    assert lines == ["environment POLLER_TOKEN: expected either POLLER_TOKEN or POLLER_TOKEN_FILE, not both"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("REDIS_URL", "localhost", ('REDIS_URL = "localhost": expected redis://HOST:PORT/DB, rediss://…, unix:///PATH, '
+         "redis+sentinel://H:PORT,H2:PORT/SERVICE/DB or redis+cluster://H:PORT,H2:PORT")),
+        ("POLLER_BASE_URL", "ftp://h", (
+         'POLLER_BASE_URL = "ftp://h": expected a URL that begins with http:// or https:// and a '
+         "host, in ASCII")),
+        ("POLLER_HTTP_BIND", "x", f'POLLER_HTTP_BIND = "x": {BIND}'),
+        ("POLLER_TOKEN_FILE", "a\nb", "POLLER_TOKEN_FILE: expected the path of a file or directory"),
+    ],
+)  # fmt: skip
+def test_a_variable_is_named(name: str, value: str, line: str, complaints: Complaints) -> None:
+    """What is wrong in the environment is said of the variable, not of the file."""
+    assert complaints(SOURCE + FEED, {name: value}) == [f"environment {line}"]
+
+
+def test_the_real_environment_is_not_read(monkeypatch: pytest.MonkeyPatch, loaded: Loader) -> None:
+    """Only the environment that is given counts; variables of the process with the names of keys do not."""
+    for name in ("redis", "REDIS", "POLLER_redis", "POLLER_REDIS", "REDIS_URL"):
+        monkeypatch.setenv(name, '{"url": "redis://elsewhere"}')
+    assert loaded(SOURCE + FEED).redis.url is None
+
+
+def test_wrong_files_stay_wrong(complaints: Complaints) -> None:
+    """Variables do not hide that the tables they belong to have another form."""
+    lines = complaints("sources = 1\n", LOCAL | {"POLLER_TOKEN": "a"})
+    assert lines == ["poller.toml: sources = 1: expected a list"]
+    lines = complaints("sources = [1]\n", LOCAL | {"POLLER_TOKEN": "a"})
+    assert lines == ["poller.toml: sources[0] = 1: expected a table"]
