@@ -46,7 +46,7 @@ def _number(text: str) -> int | Decimal:
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
+    raise ValueError(f"not JSON: {text}")
 
 
 _fast_decode: Final = msgspec.json.Decoder(float_hook=_number).decode
@@ -76,7 +76,15 @@ def parse(raw: bytes) -> Any:
 def _parse_slowly(raw: bytes) -> Any:
     try:
         text = raw.decode("utf-8")
-        return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant)
+        _fast_encode(value)  # refuses the lone surrogates that the standard library lets pass
+        return value
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
+    except UnicodeEncodeError:
+        raise ValueError("not JSON: a lone surrogate") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
     except DecimalException:
         raise ValueError("a number is out of any range") from None
     except RecursionError:

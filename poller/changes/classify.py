@@ -68,6 +68,13 @@ def compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], An
     """
     if snapshot is not None and not snapshot.removed and snapshot.raw == record.raw:
         return None  # the common case, decided without reading either
+    try:
+        return _compare(record, snapshot, strip)
+    except RecursionError:  # reading succeeded with hardly a level to spare, the comparison needs more
+        raise ValueError("nested too deep") from None
+
+
+def _compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], Any] | None) -> Change | None:
     value = _counting(record.raw, strip)
     content = encode(value)
     revision = snapshot.revision + 1 if snapshot else 1

@@ -10,17 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Final
+from functools import cache
+from typing import Any, Final
 
 import msgspec
 
 MAX_ID_LENGTH: Final = 1024
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
-# CloudEvents attributes of type String: no control characters, no surrogates, no non-characters.
-_FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]").search
-_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)").fullmatch
-_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+# CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
+_PLANE_ENDS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
+_FORBIDDEN: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]").search
+_RFC3339: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+).fullmatch
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +51,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+@cache
 def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     """A function that reads the identity out of one record's bytes."""
     head = msgspec.defstruct(
@@ -62,8 +66,8 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     def read(raw: bytes) -> Record | Rejected:
         try:
             found: Any = decode(raw)
-        except msgspec.ValidationError:
-            return Rejected(raw, "not an object")
+        except msgspec.ValidationError as error:  # not an object, or an id that is an integer beyond any range
+            return Rejected(raw, f"not usable: {error}" if raw.lstrip().startswith(b"{") else "not an object")
         except msgspec.DecodeError as error:
             return Rejected(raw, f"not JSON: {error}")
         except UnicodeDecodeError:
@@ -71,10 +75,12 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
         except RecursionError:
             return Rejected(raw, "nested too deep")
         subject = _identity(found.id)
-        reason = _unusable(subject, id_field)
-        if reason:
+        if _UUID(subject):
+            key = subject.lower()
+        elif reason := _unusable(subject, id_field):
             return Rejected(raw, reason)
-        key = subject.lower() if _UUID(subject) else subject
+        else:
+            key = subject
         return Record(key, subject, raw, _moment(found.modified), _reference(found.qualification))
 
     return read
@@ -103,8 +109,8 @@ def _moment(value: Any) -> str | None:
     if not isinstance(value, str) or not _RFC3339(value):
         return None
     try:
-        msgspec.convert(value, _Moment)
-    except msgspec.ValidationError:
+        datetime.fromisoformat(value)  # knows how many days a month has
+    except ValueError:
         return None
     return value
 

@@ -1,0 +1,149 @@
+"""The JSON Schemas of events, for those who read them: CloudEvents attributes, ``data``, and the records of the API.
+
+Law: every event that this program publishes is valid under the schema of its type. The reference does not say which
+fields of a record are required or may be null, so none is required but the id, each may be null, and further ones are
+allowed: whatever the API sends is published as it came.
+
+The keywords used mean the same in JSON Schema 2020-12 and in draft 7, which AsyncAPI builds on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from poller.changes.classify import Kind
+from poller.changes.events import Cause
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+Schema = dict[str, Any]
+
+_UUID: Final[Schema] = {
+    "type": ["string", "null"],
+    "pattern": "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",
+}
+_TEXT: Final[Schema] = {"type": ["string", "null"]}
+_DATE: Final[Schema] = {"type": ["string", "null"], "description": "A calendar date, YYYY-MM-DD."}
+_OBJECT: Final[Schema] = {"type": ["object", "null"]}
+_STAMPS: Final = {"createdAt": _TEXT, "lastModifiedAt": _TEXT}
+_EXTERNAL: Final = {"externalCode": _TEXT, "externalId": _TEXT}
+_DOCUMENTS: Final[Schema] = {
+    "type": ["array", "null"],
+    "items": {"type": "object", "properties": {"contentType": _TEXT, "filename": _TEXT}},
+}
+
+FIELDS: Final[dict[str, dict[str, Schema]]] = {
+    "evidenceVariant": {"qualificationID": _UUID, "code": _TEXT, "name": _TEXT, **_EXTERNAL, "interval": _OBJECT}
+    | _STAMPS,
+    "employmentUnavailability": {"employmentID": _UUID, "reason": _TEXT, "interval": _OBJECT} | _STAMPS,
+    "contractType": {"code": _TEXT, "name": _TEXT, **_EXTERNAL} | _STAMPS,
+    "achievement": {
+        **dict.fromkeys(
+            ("qualificationID", "evidenceVariantID", "employmentID", "submittedByID", "approvedByID"), _UUID
+        ),
+        **dict.fromkeys(("issueDate", "expirationDate", "overriddenExpirationDate"), _DATE),
+        "remark": _TEXT,
+        "scoreOrder": {"type": ["integer", "null"]},
+        "isAutoAchieved": {"type": ["boolean", "null"]},
+        "documents": _DOCUMENTS,
+        **_EXTERNAL,
+    }
+    | _STAMPS,
+}
+"""What the reference says of each kind of record, by its type name, but for the id."""
+
+_ATTRIBUTES: Final[dict[str, Schema]] = {
+    "specversion": {"const": "1.0"},
+    "id": {"type": "string", "pattern": "^[0-9a-f]{32}$", "description": "The same change has the same id, for ever."},
+    "source": {"type": "string", "format": "uri-reference", "minLength": 1, "description": "The listing's URL."},
+    "subject": {"type": "string", "minLength": 1, "description": "The record's id as received."},
+    "time": {
+        "type": "string",
+        "format": "date-time",
+        "description": "The record's lastModifiedAt where that is RFC 3339, else recordedtime.",
+    },
+    "recordedtime": {"type": "string", "format": "date-time", "description": "When the daemon saw it."},
+    "sequence": {
+        "type": "string",
+        "pattern": "^[0-9]{20}$",
+        "description": "Rises by one with each event of a feed, no gaps.",
+    },
+    "partitionkey": {"type": "string", "minLength": 1, "description": "As subject."},
+    "datacontenttype": {"const": "application/json"},
+}
+_REVISION: Final[Schema] = {"type": "integer", "minimum": 1, "description": "1, 2, 3 … for each record."}
+_CAUSE: Final[Schema] = {"enum": [cause.value for cause in Cause], "description": "The kind of reading that found it."}
+_CHANGED: Final[Schema] = {
+    "type": "array",
+    "items": {"type": "string", "pattern": "^(/.*)?$"},
+    "minItems": 1,
+    "uniqueItems": True,
+    "description": "JSON pointers to what differs, sorted; arrays as a whole.",
+}
+_OMITTED: Final[Schema] = {
+    "type": "array",
+    "items": {"const": "previous"},
+    "description": "What was left out because the event would be too large.",
+}
+
+
+def record_schema(type_name: str, *, id_field: str = "id") -> Schema:
+    """A record of this kind; of a kind that the reference does not have, any object with an id."""
+    fields = FIELDS.get(type_name)
+    identity: Schema = {"type": ["string", "integer"]}
+    return {"type": "object", "required": [id_field], "properties": {id_field: identity, **(fields or {})}}
+
+
+def event_schema(type_stem: str, kind: Kind, *, id_field: str = "id") -> Schema:
+    """The events of one kind of change of one kind of record, as structured CloudEvents JSON.
+
+    Args:
+        type_stem: the type up to and without the kind, e.g. ``org.example.api.contractType``.
+        kind: created, modified or removed.
+        id_field: the record's id.
+    """
+    event_type = f"{type_stem}.{kind}.v1"
+    type_name = type_stem.rpartition(".")[2]
+    attributes = {**_ATTRIBUTES, "type": {"const": event_type}}
+    return {
+        "title": event_type,
+        "description": f"A record of the kind {type_name} was {kind}.",
+        "type": "object",
+        "required": [*attributes, "data"],
+        "properties": {**attributes, "data": _data(record_schema(type_name, id_field=id_field), kind)},
+    }
+
+
+def event_schemas(stems: Iterable[tuple[str, str]]) -> dict[str, Schema]:
+    """All schemas by event type, for each ``(type stem, id field)``."""
+    return {
+        f"{stem}.{kind}.v1": event_schema(stem, kind, id_field=id_field)
+        for stem, id_field in dict.fromkeys(stems)
+        for kind in Kind
+    }
+
+
+def events_document(schemas: dict[str, Schema]) -> Schema:
+    """One JSON Schema that an event of any of these types is valid under."""
+    return {
+        "$schema": DIALECT,
+        "title": "Events of poller",
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in schemas],
+        "$defs": schemas,
+    }
+
+
+def _data(record: Schema, kind: Kind) -> Schema:
+    properties: dict[str, Schema] = {"revision": _REVISION, "cause": _CAUSE}
+    required = ["revision", "cause"]
+    if kind is not Kind.REMOVED:
+        properties["record"] = {**record, "description": "The record exactly as received."}
+        required.append("record")
+    if kind is not Kind.CREATED:
+        properties["previous"] = {**record, "description": "The record as last seen."}
+        properties["omitted"] = _OMITTED
+    if kind is Kind.MODIFIED:
+        properties["changed"] = _CHANGED
+        required.append("changed")
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
