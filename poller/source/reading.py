@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
+from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense
 from poller.source.envelope import Page, decode_page
 from poller.source.paging import Drain, Params
@@ -46,13 +47,14 @@ async def read_pages(get: Get, path: str, drain: Drain) -> AsyncGenerator[Page]:
             await asyncio.gather(ahead, return_exceptions=True)
 
 
-def slices(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+def slices(records: Sequence[Record | Rejected]) -> Iterator[Sequence[Record | Rejected]]:
     """The records in runs that are each small enough for one commit."""
     start = size = 0
-    for index, raw in enumerate(records):
-        if index > start and (index - start == SLICE_RECORDS or size + len(raw) > SLICE_BYTES):
+    for index, record in enumerate(records):
+        length = len(record.raw)
+        if index > start and (index - start == SLICE_RECORDS or size + length > SLICE_BYTES):
             yield records[start:index]
             start, size = index, 0
-        size += len(raw)
+        size += length
     if start < len(records):
         yield records[start:]

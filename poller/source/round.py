@@ -30,6 +30,7 @@ from poller.changes.plan import Rules, plan
 from poller.changes.records import Record, record_reader
 from poller.errors import PollerError, SourceRefused, StoreError
 from poller.failpoints import reach
+from poller.source.committing import in_order
 from poller.source.envelope import Page
 from poller.source.feed import Feed, Mode, due
 from poller.source.paging import Drain
@@ -181,19 +182,27 @@ class _Reading:
 
     async def _write(self, page: Page, frame: EventFrame) -> None:
         rules = Rules(self._feed.strip, silent=self._feed.silent_baseline and self.mode is Mode.BASELINE)
-        for part in slices(page.records):
-            records = [self._read(raw) for raw in part]
-            known = await self._store.known([record.key for record in records if isinstance(record, Record)])
-            commit, tally = plan(
-                records,
-                known,
-                frame=frame,
-                generation=self._generation,
-                sequence=self._sequence,
-                recorded=recorded_time(self._now()),
-                rules=rules,
-            )
-            if not commit.empty:
-                await self._store.commit(commit)
+        records = [self._read(raw) for raw in page.records]
+        known = await self._store.known([record.key for record in records if isinstance(record, Record)])
+        async with in_order(self._commit) as put:
+            for part in slices(records):
+                commit, tally = plan(
+                    part,
+                    known,
+                    frame=frame,
+                    generation=self._generation,
+                    sequence=self._sequence,
+                    recorded=recorded_time(self._now()),
+                    rules=rules,
+                )
+                if commit.empty:
+                    self.tally += tally
+                    continue
+                await put((commit, tally))
+                known.update(commit.snapshots)
                 self._sequence = commit.next_sequence
-            self.tally += tally
+
+    async def _commit(self, planned: tuple[Commit, Tally]) -> None:
+        commit, tally = planned
+        await self._store.commit(commit)
+        self.tally += tally

@@ -28,6 +28,7 @@ from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, state_of
 
 LAST_WAIT: Final = 5.0  # seconds that a commit may still take once the round is told to stop
+_READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 _FIRST_PAUSE: Final = 0.05  # seconds between tries of a commit; doubles up to
 _LONGEST_PAUSE: Final = 1.0
 
@@ -118,12 +119,13 @@ class FeedStore:
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
         """The snapshots of these keys, where there are any."""
-        if not record_keys:
-            return {}
-        with translated(self._client):
-            stored = cast("list[bytes | None]", await self._client.hmget(self.keys.snapshots, record_keys))
-        found = {key: value for key, value in zip(record_keys, stored, strict=True) if value is not None}
-        known = self._decoded(found, await self._loaded())
+        known: dict[str, Snapshot] = {}
+        for start in range(0, len(record_keys), _READ_AT_ONCE):
+            some = record_keys[start : start + _READ_AT_ONCE]
+            with translated(self._client):
+                stored = cast("list[bytes | None]", await self._client.hmget(self.keys.snapshots, some))
+            found = {key: value for key, value in zip(some, stored, strict=True) if value is not None}
+            known |= self._decoded(found, await self._loaded())
         reach("known.read")
         return known
 

@@ -10,14 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from poller.cli.loop import run
 from tests.bench.figures import Figure, peak_rss, reading
 from tests.bench.scene import sandbox, short_directory
 from tests.servers import running
-
-try:
-    from uvloop import run
-except ImportError:
-    from asyncio import run
 
 _MIB = 1024 * 1024
 
