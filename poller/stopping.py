@@ -1,11 +1,14 @@
-"""Stopping when told to: SIGTERM and SIGINT set an event, and whoever waits for it ends in order."""
+"""Stopping when told to: signals set an event, whoever waits for it ends in order, and tasks that are cancelled end."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+_CANCEL_AGAIN_SECONDS: Final = 0.1
 
 
 @contextmanager
@@ -21,3 +24,30 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+async def ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks until they have ended, however they end.
+
+    Once is not enough: before Python 3.12 ``asyncio.wait_for``, which redis-py sends its commands through, swallows a
+    cancellation that comes in the moment in which what it waits for is done.
+    """
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_SECONDS)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def finished(task: asyncio.Task[Any], *, within: float) -> None:
+    """Wait for a task that is to finish although its owner was cancelled; end it when it takes longer (seconds).
+
+    Deaf to further cancellations meanwhile, for :func:`ended` repeats them.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + within
+    while not task.done() and (left := deadline - clock()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task}, timeout=left)
+    await ended(task)

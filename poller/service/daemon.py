@@ -21,6 +21,7 @@ from poller.config.settings import Settings
 from poller.service.opening import OpenStore, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.schedule import Schedule
+from poller.stopping import ended
 from poller.store.checks import check_store, enforced
 from poller.store.lease import keep_renewed, release_all
 
@@ -66,8 +67,7 @@ async def _poll_until(
     finally:
         _log.info("stopping")
         await schedule.drain()
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        await ended(renewing)
         await release_all(stores)
 
 
@@ -111,6 +111,4 @@ async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        await ended(working, stopping)

@@ -13,6 +13,7 @@ from poller.service.opening import opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
+from poller.stopping import ended
 from poller.store.lease import keep_renewed, release_all
 
 STORE_PATIENCE: Final = timedelta(seconds=3)
@@ -74,8 +75,7 @@ async def _rounds(
             turn = (polled for polled in feeds if polled.feed.resource.per_qualification is last)
             good += await asyncio.gather(*map(run, turn))
     finally:
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        await ended(renewing)
         await release_all(stores)
     return all(good)
 

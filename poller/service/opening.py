@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
+from poller.stopping import ended
 from poller.store.connection import commands, shown, translated
 from poller.store.embedded import EmbeddedServer
 from poller.store.scripts import SHEBANG
@@ -58,9 +59,7 @@ async def opened_store(settings: Settings) -> AsyncIterator[OpenStore]:
         async with _client(server.url) as client:
             yield OpenStore(server.url, client)
     finally:
-        keeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeping
+        await ended(keeping)
         await server.stop()
 
 

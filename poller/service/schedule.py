@@ -19,6 +19,8 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from poller.stopping import ended
+
 # With thousands of feeds the first rounds are spread out, so many a second.
 _STARTS_PER_SECOND: Final = 100.0
 
@@ -60,6 +62,7 @@ class Schedule:
         """Take the wall clock, UTC."""
         self._now = now
         self._running: set[asyncio.Task[None]] = set()
+        self._draining = False
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
         )
@@ -89,9 +92,8 @@ class Schedule:
         """Start no more rounds, stop those that run, and return when they have stopped."""
         if self._scheduler.running:
             self._scheduler.pause()
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        self._draining = True
+        await ended(*self._running)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
@@ -102,6 +104,10 @@ class Schedule:
         self._running.add(task)
         try:
             sooner = await round_()
+        except asyncio.CancelledError:
+            if self._draining:
+                return  # to APScheduler a cancelled job is a failed one
+            raise
         finally:
             self._running.discard(task)
         if sooner is not None:

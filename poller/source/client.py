@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Final, Self
 
@@ -100,6 +101,7 @@ class ApiClient:
         client = httpx.AsyncClient(
             transport=AiohttpTransport(client=self._session, verify=self._tls, trust_env=False, proxy=proxy),
             headers=headers,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             timeout=None,  # noqa: S113 -- the whole exchange has one deadline, see _exchange
             trust_env=False,
         )
@@ -150,7 +152,7 @@ class ApiClient:
                 raise SourceUnavailable(f"GET {path}: {reason}") from None
         if status == httpx.codes.OK:
             return body
-        raise self._refusal(path, status, hidden(_beginning(body), token))
+        raise self._refusal(path, status, _beginning(body, token))
 
     async def _exchange(self, path: str, params: Params, token: str | None) -> tuple[int, bytes]:
         if self._http is None:
@@ -177,8 +179,9 @@ class ApiClient:
         return SourceRefused(text, status=status)
 
 
-def _beginning(body: bytes) -> str:
-    text = " ".join(body[: 4 * _SHOWN].decode("utf-8", "replace").split())
+def _beginning(body: bytes, token: str | None) -> str:
+    # Hidden before anything is cut: half a token would not be recognised any more.
+    text = " ".join(hidden(body.decode("utf-8", "replace"), token)[: 4 * _SHOWN].split())
     return "".join(filter(str.isprintable, text if len(text) <= _SHOWN else text[:_SHOWN] + "…"))
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from poller.stopping import finished
+
+_LAST_WAIT: Final = 6.0  # seconds; a little more than a commit takes for itself
 T = TypeVar("T")
 
 
@@ -44,5 +47,5 @@ async def in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGenerator[Cal
         await put(None)
         await writing
     finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        writing.cancel()  # reaches the commit that is on its way, which is finished, or the wait for the next
+        await finished(writing, within=_LAST_WAIT)

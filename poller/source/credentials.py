@@ -73,6 +73,7 @@ class FileToken:
             if seen != self._seen:
                 self._token, self._seen = self._path.read_text("utf-8"), seen
         except (OSError, UnicodeDecodeError) as error:
+            self._seen = None  # the next file may look like the last one, down to its inode
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise CredentialUnusable(f"the token cannot be read from {self.origin}: {reason}") from None
         return _checked(self._token, self.origin)

@@ -45,7 +45,8 @@ def decode_page(body: bytes) -> Page:
     except msgspec.ValidationError as error:
         raise SourceNonsense(f"the answer is not a list envelope: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SourceNonsense(f"the answer is not JSON ({len(body)} bytes beginning {body[:40]!r}): {error}") from None
+        # None of the body is shown: what is not ours to read may echo what we sent, the credential too.
+        raise SourceNonsense(f"the answer is not JSON ({_looks(body)}): {error}") from None
     except RecursionError:
         raise SourceNonsense("the answer is nested too deep") from None
     return Page(
@@ -53,6 +54,10 @@ def decode_page(body: bytes) -> Page:
         _token(envelope.delta_token, "deltaToken"),
         _token(envelope.page_token, "pageToken"),
     )
+
+
+def _looks(body: bytes) -> str:
+    return f"{len(body)} bytes" + (" of markup" if body.lstrip().startswith(b"<") else "")
 
 
 def _token(token: str | None, name: str) -> str | None:

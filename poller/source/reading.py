@@ -10,6 +10,7 @@ from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense
 from poller.source.envelope import Page, decode_page
 from poller.source.paging import Drain, Params
+from poller.stopping import ended
 
 # A commit of so many records or bytes keeps the store busy for some milliseconds, not more.
 SLICE_RECORDS: Final = 256
@@ -43,8 +44,7 @@ async def read_pages(get: Get, path: str, drain: Drain) -> AsyncGenerator[Page]:
             yield page
     finally:
         if ahead is not None:
-            ahead.cancel()
-            await asyncio.gather(ahead, return_exceptions=True)
+            await ended(ahead)
 
 
 def slices(records: Sequence[Record | Rejected]) -> Iterator[Sequence[Record | Rejected]]:

@@ -20,6 +20,7 @@ from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
 from poller.errors import Fenced, Stale, StoreError, StoreUnavailable
 from poller.failpoints import reach
+from poller.stopping import finished
 from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
@@ -27,7 +28,7 @@ from poller.store.scripts import BEGIN, COMMIT, RENEW
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, state_of
 
-LAST_WAIT: Final = 5.0  # seconds that a commit may still take once the round is told to stop
+LAST_WAIT: Final = 5.0  # seconds that a commit may still take once its round is told to stop
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 _FIRST_PAUSE: Final = 0.05  # seconds between tries of a commit; doubles up to
 _LONGEST_PAUSE: Final = 1.0
@@ -148,9 +149,7 @@ class FeedStore:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            await asyncio.wait([writing], timeout=LAST_WAIT)
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+            await finished(writing, within=LAST_WAIT)
             raise
 
     async def _write(self, commit: Commit) -> None:

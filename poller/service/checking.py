@@ -1,0 +1,144 @@
+"""What ``poller check`` finds out: does the store keep its promises, does each feed answer. Asks, and changes nothing.
+
+No lease is taken, no state written, no embedded server started; a feed is asked for its first page, without a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from poller.changes.records import Record, Rejected, record_reader
+from poller.config.settings import Settings
+from poller.config.sources import SourceSettings
+from poller.errors import ConfigurationError, SourceError, StoreError
+from poller.service.assembly import client_of, feed_of
+from poller.source.client import ApiClient
+from poller.source.envelope import Page, decode_page
+from poller.source.feed import Feed
+from poller.store.checks import DURABLE, Durability, Finding, Severity, check_store
+from poller.store.connection import commands, shown
+from poller.store.embedded import EmbeddedServer
+from poller.store.embedded_process import SOCKET
+from poller.store.embedded_socket import Answer, asked
+
+UNDELIVERED: Final = "this version publishes to the streams only: webhooks are not delivered yet"
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """One line: how it is, what was looked at, what was found."""
+
+    severity: Severity
+    subject: str
+    text: str
+
+
+async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
+    """Everything that can be asked without changing anything, as it is found."""
+    async with aclosing(_check_store(settings)) as findings:
+        async for found in findings:
+            yield found
+    for source in settings.sources:
+        async with aclosing(_check_source(source, environ)) as findings:
+            async for found in findings:
+                yield found
+    for subscription in settings.subscriptions:
+        yield Checked("warning", f"subscription {subscription.id}", UNDELIVERED)
+
+
+async def _check_store(settings: Settings) -> AsyncGenerator[Checked]:
+    url = settings.redis.url
+    if url is None:
+        directory = settings.embedded.data_dir.absolute()
+        if await asked(directory / SOCKET) is not Answer.READY:
+            yield _not_started(directory)
+            return
+        url = EmbeddedServer(directory).url
+    try:
+        async with commands(url) as client:
+            findings = await check_store(client)
+    except (StoreError, ConfigurationError) as error:
+        yield Checked("error", "store", str(error))
+        return
+    yield Checked("ok", "store", f"{shown(url)} answers")
+    for finding in findings:
+        yield Checked(_weighed(finding, settings.redis.durability), "store", finding.text)
+
+
+def _weighed(finding: Finding, durability: Durability) -> Severity:
+    """What a finding means under ``redis.durability``."""
+    if finding.name not in DURABLE or finding.severity == "ok" or durability == "warn":
+        return finding.severity
+    return "error" if durability == "require" else "ok"
+
+
+def _not_started(directory: Path) -> Checked:
+    if directory.is_dir():
+        return Checked("ok", "store", f"embedded server on {directory}: not running, it will be started")
+    nearest = next((parent for parent in directory.parents if parent.exists()), Path("/"))
+    if directory.exists() or not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        return Checked("error", "store", f"embedded server: {directory} cannot be made; set embedded.data_dir")
+    return Checked("ok", "store", f"embedded server will be started in {directory}")
+
+
+async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
+    """The feeds that stand for themselves side by side, then those that list by qualification."""
+    try:
+        client = client_of(source, environ)
+    except ConfigurationError as error:
+        yield Checked("error", f"source {source.name}", str(error))
+        return
+    yield Checked("ok", f"source {source.name}", source.base_url)
+    feeds = [feed_of(source, feed) for feed in source.feeds]
+    seen: dict[str, None] = {}
+    async with client as api:
+        own = [feed for feed in feeds if not feed.resource.per_qualification]
+        for feed, page in zip(own, await asyncio.gather(*(_first_page(api, feed) for feed in own)), strict=True):
+            yield _judged(feed, page, seen)
+        for feed in feeds:
+            if feed.resource.per_qualification:
+                yield await _check_listings(api, feed, seen)
+
+
+async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None]) -> Checked:
+    qualifications = (*feed.qualifications, *(seen if feed.discover else ()))
+    if not qualifications:
+        return Checked("warning", feed.id, "not asked: no qualification is known so far")
+    page = await _first_page(api, feed, qualifications[0])
+    return _judged(feed, page, {}, of=f" of qualification {qualifications[0]}")
+
+
+async def _first_page(api: ApiClient, feed: Feed, qualification: str | None = None) -> Page | SourceError:
+    try:
+        return decode_page(await api.get(feed.resource.listing_path(qualification), feed.query.first(None)))
+    except SourceError as error:
+        return error
+
+
+def _judged(feed: Feed, page: Page | SourceError, seen: dict[str, None], *, of: str = "") -> Checked:
+    if isinstance(page, SourceError):
+        return Checked("error", feed.id, str(page))
+    read = record_reader(feed.id_field)
+    records = [read(raw) for raw in page.records]
+    seen.update((one.qualification, None) for one in records if isinstance(one, Record) and one.qualification)
+    rejected = [one for one in records if isinstance(one, Rejected)]
+    warnings = _warnings(feed, page, rejected)
+    delta = "a delta token" if page.delta_token else "no delta token"
+    more = "further pages" if page.page_token else "no further page"
+    text = "; ".join((f"answers: {len(records)} records on the first page{of}, {delta}, {more}", *warnings))
+    return Checked("warning" if warnings else "ok", feed.id, text)
+
+
+def _warnings(feed: Feed, page: Page, rejected: Sequence[Rejected]) -> list[str]:
+    warnings = []
+    if rejected:
+        warnings.append(f"{len(rejected)} cannot be used ({rejected[0].reason})")
+    if feed.delta and page.delta_token is None and page.page_token is None:
+        warnings.append("without a delta token each round reads everything")
+    return warnings

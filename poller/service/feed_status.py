@@ -1,0 +1,137 @@
+"""What is known of each feed: its state, its last round, its streams, who has its lease. Reads only."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.store.connection import translated
+from poller.store.keys import FeedKeys
+from poller.store.state import FeedState, state_of
+
+State = Literal["never read", "reading", "ok", "failing"]
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What the last round counted; see :class:`poller.source.result.RoundResult`."""
+
+    pages: int = 0
+    records: int = 0
+    created: int = 0
+    modified: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+
+
+class FeedStatus(msgspec.Struct, frozen=True):
+    """One line of ``poller status --json``, key for key.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        state: ``never read``; ``reading``, its first round has begun and not ended; ``ok`` or ``failing``, as the last
+            round ended.
+        mode: of the last round; None before the first.
+        error: of the last round, where it failed.
+        good_at: when the last good round ended, RFC 3339.
+        good_age_seconds: how long ago that is.
+        round: what the last round counted; None before the first.
+        records: how many are known, removed ones included.
+        events: how many were published so far.
+        stream_length: how many of these the stream still holds.
+        quarantined: how many unusable records are kept.
+        delta_token: whether the next round is a delta.
+        lease: whether some process polls the feed now.
+        lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
+    """
+
+    feed: str
+    state: State
+    mode: str | None
+    error: str | None
+    good_at: str | None
+    good_age_seconds: float | None
+    round: Counts | None
+    records: int
+    events: int
+    stream_length: int
+    quarantined: int
+    delta_token: bool
+    lease: Literal["held", "free"]
+    lease_seconds: float | None
+
+
+class _LastRound(Counts, frozen=True):
+    mode: str | None = None
+    ok: bool = True
+    error: str | None = None
+
+
+async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datetime) -> FeedStatus:
+    """The status of one feed.
+
+    Args:
+        client: of the store.
+        feed_id: ``SOURCE/NAME``.
+        keys: where it is kept.
+        now: UTC.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        asking.hgetall(keys.state)
+        asking.hlen(keys.snapshots)
+        asking.xlen(keys.events)
+        asking.xlen(keys.quarantine)
+        asking.pttl(keys.lease)
+        fields, records, length, quarantined, lease_ms = await asking.execute()
+    return _status(feed_id, state_of(fields), (records, length, quarantined), lease_ms, now)
+
+
+def _status(feed_id: str, state: FeedState, sizes: tuple[int, int, int], lease_ms: int, now: datetime) -> FeedStatus:
+    last = _last_round(state.round)
+    held = lease_ms > 0
+    records, length, quarantined = sizes
+    return FeedStatus(
+        feed=feed_id,
+        state=_word(last, begun=held or records > 0),
+        mode=last.mode if last else None,
+        error=last.error if last else None,
+        good_at=state.good_at.isoformat(timespec="milliseconds").replace("+00:00", "Z") if state.good_at else None,
+        good_age_seconds=round((now - state.good_at).total_seconds(), 3) if state.good_at else None,
+        round=_counts(last) if last else None,
+        records=records,
+        events=state.sequence,
+        stream_length=length,
+        quarantined=quarantined,
+        delta_token=state.delta_token is not None,
+        lease="held" if held else "free",
+        lease_seconds=lease_ms / 1000 if held else None,
+    )
+
+
+def _word(last: _LastRound | None, *, begun: bool) -> State:
+    if last is None:
+        return "reading" if begun else "never read"
+    return "ok" if last.ok else "failing"
+
+
+def _last_round(text: str | None) -> _LastRound | None:
+    """The state's last round; None where there is none, or another version wrote it in a form that is not ours."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=_LastRound)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _counts(last: _LastRound) -> Counts:
+    counted: dict[str, Any] = {name: getattr(last, name) for name in Counts.__struct_fields__}
+    return Counts(**counted)

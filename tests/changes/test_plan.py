@@ -1,0 +1,254 @@
+"""Laws of :mod:`poller.changes.plan`, the last of them as a machine of pages and crashes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from poller.changes.canonical import without
+from poller.changes.classify import Snapshot
+from poller.changes.commit import Commit, Tally
+from poller.changes.events import Cause, EventFrame
+from poller.changes.plan import Rules, plan
+from poller.changes.records import record_reader
+from tests.changes.samples import FEW
+
+QUALIFICATION: Final = "0b8ce21a-7f3d-4cc5-9e1b-00aabbccddee"
+read: Final = record_reader("id")
+
+
+def planned(
+    raws: Iterable[bytes],
+    known: Mapping[str, Snapshot] | None = None,
+    *,
+    sequence: int = 0,
+    rules: Rules | None = None,
+    cause: Cause = Cause.DELTA,
+) -> tuple[Commit, Tally]:
+    frame = EventFrame(feed="acme/f", generation="g", source="urn:x", type_stem="t", cause=cause)
+    return plan(
+        [read(raw) for raw in raws],
+        known or {},
+        frame=frame,
+        generation="g",
+        sequence=sequence,
+        recorded="2025-03-01T12:00:00.000Z",
+        rules=rules or Rules(),
+    )
+
+
+def decoded(commit: Commit) -> list[dict[str, Any]]:
+    return [json.loads(event) for event in commit.events]
+
+
+def sum_of(tally: Tally) -> int:
+    return tally.created + tally.modified + tally.removed + tally.unchanged + tally.quarantined
+
+
+def version(subject: str, value: int) -> bytes:
+    return b'{"id":"%b","n":%d}' % (subject.encode(), value)
+
+
+BROKEN = st.sampled_from([b"{}", b"[]", b'{"id":""}', b'{"id":"a","n":"\xff"}', b'{"id":"a","n":[[[}'])
+VERSIONS = st.builds(version, st.sampled_from("abcd"), st.integers(0, 2))
+SLICES = st.lists(VERSIONS | BROKEN, max_size=8)
+
+
+def distinct(raws: Iterable[bytes]) -> list[bytes]:
+    """Each record once."""
+    return list({getattr(read(raw), "key", raw): raw for raw in raws}.values())
+
+
+@FEW
+@given(SLICES, SLICES)
+def test_planning_a_slice_again_after_its_commit_finds_nothing(earlier: list[bytes], raws: list[bytes]) -> None:
+    """Against the snapshots that its own commit left, a slice of distinct records is all unchanged, in any cause."""
+    known = planned(earlier)[0].snapshots
+    first, tally = planned(distinct(raws), known, sequence=7)
+    left = {**known, **first.snapshots}
+    again, second = planned(distinct(raws), left, sequence=first.next_sequence, cause=Cause.RESYNC)
+    assert (again.events, dict(again.snapshots)) == ((), {})
+    assert again.rejected == first.rejected
+    assert second.unchanged == tally.records - tally.quarantined
+
+
+@FEW
+@given(SLICES)
+def test_every_record_is_counted_once(raws: list[bytes]) -> None:
+    """The kinds add up to the records, each event is a created or modified one, each rejection a quarantined one."""
+    commit, tally = planned(raws)
+    assert tally.records == len(raws) == sum_of(tally)
+    assert len(commit.events) == tally.created + tally.modified
+    assert len(commit.rejected) == tally.quarantined
+
+
+@FEW
+@given(SLICES, st.integers(0, 10**12))
+def test_sequences_have_no_gaps_and_revisions_rise_by_one(raws: list[bytes], sequence: int) -> None:
+    """Events are numbered on from where the feed stands; each key's revisions follow each other."""
+    commit, _ = planned(raws, {"a": Snapshot(5, 3, version("a", 0))}, sequence=sequence)
+    events = decoded(commit)
+    assert [int(event["sequence"]) for event in events] == list(range(sequence + 1, commit.next_sequence + 1))
+    for key, before in (("a", 5), ("b", 0), ("c", 0), ("d", 0)):
+        revisions = [event["data"]["revision"] for event in events if event["subject"] == key]
+        assert revisions == list(range(before + 1, before + 1 + len(revisions)))
+        if revisions:
+            last = [event for event in events if event["subject"] == key][-1]
+            kept = commit.snapshots[key]
+            assert (kept.revision, kept.sequence) == (revisions[-1], int(last["sequence"]))
+            assert json.loads(kept.raw) == last["data"]["record"]
+        else:
+            assert key not in commit.snapshots
+
+
+@FEW
+@given(st.lists(VERSIONS, max_size=8), st.lists(st.tuples(st.integers(0, 8), BROKEN), max_size=4))
+def test_rejected_records_do_not_disturb_the_others(raws: list[bytes], broken: list[tuple[int, bytes]]) -> None:
+    """With unusable records anywhere among them, the good ones give the very same events and snapshots."""
+    mixed = list(raws)
+    for place, raw in broken:
+        mixed.insert(place, raw)
+    alone, disturbed = planned(raws)[0], planned(mixed)[0]
+    assert (disturbed.events, disturbed.snapshots) == (alone.events, alone.snapshots)
+    assert sorted(rejected.raw for rejected in disturbed.rejected) == sorted(raw for _, raw in broken)
+    assert all(rejected.reason for rejected in disturbed.rejected)
+
+
+def test_a_record_twice_in_a_slice_is_compared_with_its_own_first_version() -> None:
+    """Each version that differs is an event; the second names the first as what was before it."""
+    commit, tally = planned([version("a", 1), version("a", 1), version("a", 2)])
+    assert (tally.created, tally.modified, tally.unchanged) == (1, 1, 1)
+    assert decoded(commit)[1]["data"]["previous"] == {"id": "a", "n": 1}
+    assert commit.snapshots == {"a": Snapshot(2, 2, version("a", 2))}
+
+
+def test_a_value_that_goes_and_comes_back_is_three_changes() -> None:
+    """A, B, A gives three events with three ids, in one slice or in three, and the ids are the same either way."""
+    values = [version("a", value) for value in (1, 2, 1)]
+    at_once = [event["id"] for event in decoded(planned(values)[0])]
+    known: dict[str, Snapshot] = {}
+    one_by_one = []
+    for sequence, raw in enumerate(values):
+        commit = planned([raw], known, sequence=sequence, cause=Cause.FULL)[0]
+        known |= commit.snapshots
+        one_by_one += [event["id"] for event in decoded(commit)]
+    assert len(set(at_once)) == 3
+    assert one_by_one == at_once
+
+
+def test_a_record_that_returns_goes_on_counting() -> None:
+    """After its removal the record is created again; its revision goes on and the tombstone is gone."""
+    commit, tally = planned([version("a", 1)], {"a": Snapshot(4, 9, version("a", 1), removed=True)}, sequence=20)
+    event = decoded(commit)[0]
+    assert (tally.created, event["type"], event["data"]["revision"]) == (1, "t.created.v1", 5)
+    assert "previous" not in event["data"]
+    assert commit.snapshots == {"a": Snapshot(5, 21, version("a", 1))}
+
+
+def test_a_silent_baseline_keeps_and_says_nothing() -> None:
+    """Snapshots are kept without events; what comes after is compared with them and begins with revision 1."""
+    silent, tally = planned([version("a", 1), version("b", 1), version("b", 2)], rules=Rules(silent=True))
+    assert (silent.events, silent.next_sequence, sum_of(tally)) == ((), 0, 3)
+    assert silent.snapshots == {"a": Snapshot(0, 0, version("a", 1)), "b": Snapshot(0, 0, version("b", 2))}
+    after = decoded(planned([version("a", 1), version("b", 3)], silent.snapshots)[0])
+    assert [(event["type"], event["data"]["revision"], event["sequence"]) for event in after] == [
+        ("t.modified.v1", 1, "0" * 19 + "1")
+    ]
+
+
+def test_what_is_ignored_gives_no_event() -> None:
+    """A difference in an ignored field alone is silent, and the snapshot stays what was last published."""
+    rules = Rules(without(("/n",)))
+    first = planned([version("a", 1)], rules=rules)[0]
+    again, tally = planned([version("a", 2)], first.snapshots, sequence=1, rules=rules)
+    assert (again.empty, tally.unchanged) == (True, 1)
+
+
+def test_keys_meet_in_any_case_of_their_uuid() -> None:
+    """The same id in other letters is the same record: its next revision, not a new record."""
+    lower, upper = (b'{"id":"%b"}' % subject.encode() for subject in (QUALIFICATION, QUALIFICATION.upper()))
+    commit, tally = planned([lower, upper])
+    assert (tally.created, tally.modified) == (1, 1)
+    assert set(commit.snapshots) == {QUALIFICATION}
+    assert [event["subject"] for event in decoded(commit)] == [QUALIFICATION, QUALIFICATION.upper()]
+
+
+def test_qualifications_are_noted_once() -> None:
+    """Each qualification that a changed record names is noted once, in the order met."""
+    raws = [b'{"id":"%d","qualificationID":"%b"}' % (number, QUALIFICATION.encode()) for number in range(3)]
+    assert planned([*raws, version("a", 1)])[0].qualifications == (QUALIFICATION,)
+
+
+def test_commits_with_different_events_have_different_digests() -> None:
+    """The digest tells a repetition from another commit: equal for the same events, different for others."""
+    digests = [planned([version("a", value) for value in values])[0].digest for values in ((1,), (2,), (1, 2), (1,))]
+    assert digests[0] == digests[3]
+    assert len(set(digests)) == 3
+
+
+class PagesAndCrashes(RuleBasedStateMachine):
+    """Pages are planned and committed, or the process dies before or after the commit and reads the page again.
+
+    Beside it stands the plainest model there is: the last value of each key, and the list of what an observer of
+    every page must have been told.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        self.known: dict[str, Snapshot] = {}
+        self.events: list[dict[str, Any]] = []
+        self.sequence = 0
+        self.model: dict[str, tuple[int, int]] = {}  # key: revision, value
+        self.told: list[tuple[str, str, int, int]] = []  # key, kind, revision, value
+
+    @rule(
+        page=st.dictionaries(st.sampled_from("abcde"), st.integers(0, 2), max_size=5),
+        deaths=st.lists(st.sampled_from(["before", "after"]), max_size=3),
+    )
+    def page(self, page: dict[str, int], deaths: list[str]) -> None:
+        """One page is read until its commit is known; each death on the way leaves it written or not."""
+        for death in [*deaths, "none"]:
+            commit, tally = planned(
+                [version(key, value) for key, value in page.items()], self.known, sequence=self.sequence
+            )
+            assert tally.records == len(page) == sum_of(tally)
+            if death != "before":
+                self._write(commit)
+        for key, value in page.items():
+            revision, last = self.model.get(key, (0, -1))
+            if value != last:
+                self.model[key] = (revision + 1, value)
+                self.told.append((key, "modified" if revision else "created", revision + 1, value))
+
+    def _write(self, commit: Commit) -> None:
+        assert commit.sequence == self.sequence
+        self.known |= commit.snapshots
+        self.events += decoded(commit)
+        self.sequence = commit.next_sequence
+
+    @invariant()
+    def nothing_is_lost_doubled_or_misnamed(self) -> None:
+        """The events are what the model tells, in order, numbered without gaps, no id twice."""
+        seen = [
+            (event["subject"], event["type"].split(".")[1], event["data"]["revision"], event["data"]["record"]["n"])
+            for event in self.events
+        ]
+        assert seen == self.told
+        assert [int(event["sequence"]) for event in self.events] == list(range(1, len(seen) + 1))
+        assert len({event["id"] for event in self.events}) == len(seen)
+
+    @invariant()
+    def the_snapshots_are_the_last_versions(self) -> None:
+        """What is kept of each key is its last version, as received."""
+        assert {key: (kept.revision, kept.raw) for key, kept in self.known.items()} == {
+            key: (revision, version(key, value)) for key, (revision, value) in self.model.items()
+        }
+
+
+PagesAndCrashes.TestCase.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestPagesAndCrashes = PagesAndCrashes.TestCase

@@ -1,0 +1,144 @@
+"""Laws of :mod:`poller.changes.records`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poller.changes.records import MAX_ID_LENGTH, Record, Rejected, record_reader
+from tests.changes.samples import FEW, OBJECTS, spelled
+
+UUID = "0B8ce21A-7f3d-4Cc5-9e1b-00aAbBcCdDeE"
+read = record_reader("id")
+
+
+def record_of(**fields: Any) -> Record:
+    found = read(msgspec.json.encode(fields))
+    assert isinstance(found, Record)
+    return found
+
+
+def test_a_uuid_is_one_key_in_any_case() -> None:
+    """Ids of UUID shape are one key whatever the case of their letters; the subject stays as it was received."""
+    records = [record_of(id=spelling) for spelling in (UUID, UUID.lower(), UUID.upper())]
+    assert {record.key for record in records} == {UUID.lower()}
+    assert [record.subject for record in records] == [UUID, UUID.lower(), UUID.upper()]
+
+
+@pytest.mark.parametrize("subject", ["Ab", UUID + "A", "{" + UUID + "}", UUID.replace("-", ""), "é", " ", "a b/c?d"])
+def test_other_ids_count_as_they_stand(subject: str) -> None:
+    """What is not exactly of UUID shape is a key letter by letter."""
+    assert record_of(id=subject).key == subject
+
+
+@pytest.mark.parametrize(("number", "key"), [(0, "0"), (7, "7"), (-5, "-5"), (10**40, "1" + "0" * 40)])
+def test_integers_are_ids(number: int, key: str) -> None:
+    """An integer is an id, written as its digits."""
+    raw = b'{"id":%d}' % number
+    assert read(raw) == Record(key, key, raw, None, None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"{}", "no id: 'id'"),
+        (b'{"ID":"a"}', "no id"),
+        (b'{"id":""}', "no id"),
+        (b'{"id":null}', "no id"),
+        (b'{"id":true}', "no id"),
+        (b'{"id":{"id":"a"}}', "no id"),
+        (b'{"id":["a"]}', "no id"),
+        (b'{"id":1.0}', "no id"),
+        (b'{"id":"%b"}' % (b"x" * 1_000_000), "an id of 1000000 characters"),
+        (b'{"id":"a\\u0000b"}', "an id with control characters"),
+        (b'{"id":"\\n"}', "an id with control characters"),
+        (b'{"id":"\\u0085"}', "an id with control characters"),
+        (b'{"id":"\\ufffe"}', "an id with control characters"),
+        (b'{"id":"\\ud83f\\udfff"}', "an id with control characters"),
+        (b'{"id":"\\ud800"}', "not JSON"),
+        (b'{"id":%b}' % (b"1" * 5_000), "not usable"),
+        (b'{"id":"\xff"}', "not UTF-8"),
+        (b"[]", "not an object"),
+        (b'"a"', "not an object"),
+        (b"null", "not an object"),
+        (b"5", "not an object"),
+        (b'{"id":"a"', "not JSON"),
+        (b'{"id":"a","b":NaN}', "not JSON"),
+        (b'{"id":"a","b":%b}' % (b"[" * 100_000 + b"]" * 100_000), "nested too deep"),
+    ],
+    ids=lambda value: repr(value[:24]),
+)
+def test_what_has_no_usable_identity_is_rejected(raw: bytes, reason: str) -> None:
+    """Each is rejected with its bytes and the reason, in one short line."""
+    found = read(raw)
+    assert isinstance(found, Rejected)
+    assert found.raw == raw
+    assert found.reason.startswith(reason)
+    assert len(found.reason) < 200
+    assert found.reason.isprintable()
+
+
+def test_the_longest_id_is_usable() -> None:
+    """The limit itself is within the limit."""
+    assert record_of(id="x" * MAX_ID_LENGTH).key == "x" * MAX_ID_LENGTH
+    assert isinstance(read(b'{"id":"%b"}' % (b"x" * (MAX_ID_LENGTH + 1))), Rejected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2025-01-31T09:30:00Z",
+        "2025-01-31T09:30:00.1Z",
+        "2025-01-31T09:30:00.123456789Z",
+        "2025-01-31T09:30:00+02:00",
+        "2025-01-31T09:30:00.5-11:30",
+        "2025-01-31T09:30:00-00:00",
+        "2024-02-29T23:59:59Z",
+    ],
+)
+def test_an_rfc_3339_time_is_kept_as_received(text: str) -> None:
+    """A time with its offset is the record's time, letter by letter."""
+    assert record_of(id="a", lastModifiedAt=text).modified == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "yesterday", "2025-01-31", "2025-01-31T09:30:00", "2025-01-31 09:30:00Z", "2025-01-31T09:30Z"),
+        *("2025-02-30T00:00:00Z", "2025-13-01T00:00:00Z", "2025-01-31T25:00:00Z", "2025-01-31T23:59:60Z"),
+        *("0000-01-01T00:00:00Z", "25-01-31T09:30:00Z", "+02025-01-31T09:30:00Z", "20250131T093000Z"),
+        *("2025-01-31T09:30:00+0200", "2025-01-31T09:30:00+24:00", "2025-01-31T09:30:00,5Z", "2025-01-31T09:30:00.Z"),
+        *("2025-01-31T09:30:00Z\n", " 2025-01-31T09:30:00Z", "٢٠٢٥-01-31T09:30:00Z", "2025-W05-5T09:30:00Z"),
+        *(None, 1738315800, 1738315800.5, True, [], {"at": "2025-01-31T09:30:00Z"}),
+    ],
+)
+def test_what_is_no_rfc_3339_time_counts_as_none(value: Any) -> None:
+    """The reference does not say what the field holds; whatever it is, the record stays usable."""
+    assert record_of(id="a", lastModifiedAt=value).modified is None
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"), [(UUID, UUID), ("q", None), ("", None), (None, None), (5, None), ([], None)]
+)
+def test_a_qualification_is_kept_where_it_is_one(value: Any, kept: str | None) -> None:
+    """Only an id of UUID shape can be put into the path of a listing."""
+    assert record_of(id="a", qualificationID=value).qualification == kept
+
+
+@FEW
+@given(OBJECTS, st.text(min_size=1, max_size=5, alphabet="abcñ 1-"))
+def test_the_bytes_are_those_received(fields: Any, subject: str) -> None:
+    """Whatever else a record holds, its bytes are kept as they came and its id is read out of them."""
+    raw = spelled({**fields, "id": subject})
+    assert read(raw) == Record(subject, subject, raw, None, None)
+
+
+def test_the_id_field_is_the_feeds() -> None:
+    """A feed may call its id otherwise; then ``id`` is a field like any other."""
+    found = record_reader("code")(b'{"id":"x","code":"y"}')
+    assert isinstance(found, Record)
+    assert found.key == "y"

@@ -1,0 +1,97 @@
+"""An API of a test's own on a loopback socket: each connection brings one request and gets the bytes the test chose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What arrived: the target as on the wire, headers by lower-case name, the loop's time."""
+
+    target: str
+    headers: dict[str, str]
+    at: float
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def params(self) -> list[tuple[str, str]]:
+        return parse_qsl(urlsplit(self.target).query, keep_blank_values=True, strict_parsing=True)
+
+
+Answer = Callable[[Request, asyncio.StreamWriter], Awaitable[bytes | None]]
+
+
+class Api:
+    """The requests so far, and where to send more."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.url = ""
+        self.requests: list[Request] = []
+        self._answer = answer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                headers = (line.split(": ", 1) for line in head[1:] if line)
+                request = Request(
+                    head[0].split(" ")[1],
+                    {name.lower(): value for name, value in headers},
+                    asyncio.get_running_loop().time(),
+                )
+                self.requests.append(request)
+                writer.write(await self._answer(request, writer) or b"")
+                await writer.drain()
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serving(answer: Answer | bytes | list[bytes]) -> AsyncIterator[Api]:
+    """The API, answering always the same, one after the other (the last again and again), or as the function says."""
+    api = Api(_constant(answer) if isinstance(answer, (bytes, list)) else answer)
+    server = await asyncio.start_server(api.connected, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    api.url = f"http://{host}:{port}"
+    try:
+        yield api
+    finally:
+        server.close()
+        await server.wait_closed()
+        await api.close()
+
+
+def _constant(answers: bytes | list[bytes]) -> Answer:
+    left = [answers] if isinstance(answers, bytes) else list(answers)
+
+    async def answer(*_: Any) -> bytes:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return answer
+
+
+def http(status: int, body: bytes = b"", *headers: str, length: int | None = None) -> bytes:
+    """An answer of HTTP/1.1; ``length`` lies about the body's."""
+    length = len(body) if length is None else length
+    lines = (f"HTTP/1.1 {status} Some Reason", f"Content-Length: {length}", "Connection: close", *headers)
+    return "\r\n".join((*lines, "", "")).encode() + body

@@ -1,0 +1,173 @@
+"""The other side of a round: an API of scripted answers, and a store that is a plain dict."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from poller.changes.classify import Snapshot
+from poller.changes.commit import Commit
+from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
+from poller.source.feed import Feed
+from poller.source.paging import Params, Query
+from poller.source.resources import KNOWN
+from poller.source.result import RoundResult
+from poller.source.round import poll
+from poller.store.feed import HeldElsewhere
+from poller.store.state import FeedState, state_of
+
+NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+GONE = SourceRefused("GET /contractTypes: the API answered 410", status=410)
+DOWN = SourceUnavailable("GET /contractTypes: the API answered 503 (3 attempts)")
+FEED = Feed(
+    id="acme/contractTypes",
+    resource=KNOWN["contractTypes"],
+    query=Query(),
+    event_source="https://api.example.org/v1",
+    type_prefix="org.example.api",
+    reconcile=DAY,
+)
+ACHIEVEMENTS = msgspec.structs.replace(
+    FEED, id="acme/achievements", resource=KNOWN["achievements"], delta=False, qualifications=("q1", "q2")
+)
+
+
+class MemoryStore:
+    """What a feed's store promises, in memory: a commit is written whole, on the state it was planned on, or not."""
+
+    def __init__(self) -> None:
+        self.fields = {b"generation": b"g", b"sequence": b"0"}
+        self.snapshots: dict[str, Snapshot] = {}
+        self.events: list[dict[str, Any]] = []
+        self.quarantine: list[tuple[bytes, str]] = []
+        self.commits: list[Commit] = []
+        self.held_elsewhere: HeldElsewhere | None = None
+        self.failing: Callable[[Commit], StoreError | None] = lambda _: None
+        self.unreachable: StoreError | None = None
+        self.before_commit: Callable[[Commit], Any] | None = None
+
+    @property
+    def state(self) -> FeedState:
+        return state_of(self.fields)
+
+    def mark(self, name: str, value: str) -> None:
+        """Set a field of the state, as if an earlier round had."""
+        self.fields[name.encode()] = value.encode()
+
+    async def begin(self) -> FeedState | HeldElsewhere:
+        if self.unreachable:
+            raise self.unreachable
+        return self.held_elsewhere or self.state
+
+    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        return {key: self.snapshots[key] for key in record_keys if key in self.snapshots}
+
+    async def commit(self, commit: Commit) -> None:
+        if self.before_commit:
+            await self.before_commit(commit)
+        failure = self.failing(commit)
+        if failure:
+            raise failure
+        if (commit.generation, commit.sequence) != (self.state.generation, self.state.sequence):
+            raise Stale("planned on another state")
+        self.commits.append(commit)
+        self.snapshots |= commit.snapshots
+        self.events += [json.loads(event) for event in commit.events]
+        self.quarantine += [(rejected.raw, rejected.reason) for rejected in commit.rejected]
+        for name, value in commit.marks.items():
+            if value is None:
+                self.fields.pop(name.encode(), None)
+            else:
+                self.mark(name, value)
+        self.mark("sequence", str(commit.next_sequence))
+
+
+class Script:
+    """Answers by path, page token and delta token, the likeness of an API; what was asked is kept, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.more = asyncio.Event()
+        self._answers: dict[tuple[str, str | None, str | None], bytes | PollerError] = {}
+
+    def on(
+        self,
+        answer: PollerError | list[Any],
+        *,
+        path: str = "/contractTypes",
+        page: str | None = None,
+        since: str | None = None,
+        further: str | None = None,
+        delta: str | None = None,
+    ) -> Script:
+        """Answer this request with these records and tokens, or with this error, whenever it comes."""
+        body = {"results": answer, "pageToken": further, "deltaToken": delta}
+        self._answers[path, page, since] = answer if isinstance(answer, PollerError) else json.dumps(body).encode()
+        return self
+
+    async def get(self, path: str, params: Params) -> bytes:
+        asked = dict(params)
+        self.asked.append((path, asked))
+        self.more.set()
+        answer = self._answers[path, asked.get("pageToken"), asked.get("sinceDeltaToken")]
+        if isinstance(answer, PollerError):
+            raise answer
+        return answer
+
+    async def until(self, count: int) -> None:
+        """Wait until so many requests were made."""
+        while len(self.asked) < count:
+            self.more.clear()
+            await self.more.wait()
+
+
+class Clock:
+    """A wall clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = NOON
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def pass_by(self, span: timedelta) -> None:
+        self.time += span
+
+
+def records(*subjects: str, value: int = 1) -> list[dict[str, Any]]:
+    return [{"id": subject, "n": value} for subject in subjects]
+
+
+class Round:
+    """A feed with its store, API and clock; call it for a round."""
+
+    def __init__(self, feed: Feed = FEED) -> None:
+        self.feed = feed
+        self.store = MemoryStore()
+        self.clock = Clock()
+        self.seen: Sequence[str] = ()
+
+    async def __call__(self, script: Script, feed: Feed | None = None) -> RoundResult:
+        async def qualifications() -> Sequence[str]:
+            return self.seen
+
+        now, feed = self.clock, feed or self.feed
+        result = await poll(feed, self.store, script.get, now=now, qualifications=qualifications)
+        assert result.feed == feed.id
+        assert result.records == result.changes + result.unchanged + result.quarantined
+        assert result.ok == (result.error is None)
+        return result
+
+    @property
+    def causes(self) -> list[tuple[str, str, str]]:
+        return [(event["subject"], event["type"].split(".")[-2], event["data"]["cause"]) for event in self.store.events]
+
+    @property
+    def kept(self) -> str | None:
+        return self.store.state.delta_token

@@ -1,0 +1,152 @@
+"""Laws of :mod:`poller.source.client`, over real sockets: the bounds of an exchange, and what it keeps to itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poller.errors import SourceNonsense, SourceUnavailable
+from poller.source.client import ATTEMPTS, Limits, Transport
+from tests.source.api import Request, http, serving
+from tests.source.clients import TOKEN, client_of, failure_of
+
+
+@pytest.mark.parametrize("where", ["before the head", "in the head", "in the body"])
+async def test_a_server_that_drips_is_given_up_in_time(where: str) -> None:
+    """The timeout is that of the whole exchange: bytes that keep coming do not prolong it."""
+    loop = asyncio.get_running_loop()
+
+    async def drip(_: Request, writer: asyncio.StreamWriter) -> None:
+        head = {"before the head": b"", "in the head": b"HTTP/1.1 200 OK\r\nX: "}.get(where, http(200, length=10**6))
+
+        def drop() -> None:
+            if not writer.is_closing() and where != "before the head":
+                writer.write(b"y")
+                loop.call_later(0.01, drop)
+
+        writer.write(head)
+        drop()
+        await asyncio.Event().wait()
+
+    async with serving(drip) as api, client_of(api.url, limits=Limits(timeout=timedelta(seconds=0.1))) as client:
+        started = loop.time()
+        failed = await failure_of(client)
+        assert isinstance(failed, SourceUnavailable)
+        assert "no complete answer within 0.1 s" in str(failed)
+        assert 0.3 <= loop.time() - started < 3
+        assert len(api.requests) == ATTEMPTS
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip bomb"])
+async def test_a_body_beyond_the_limit_is_refused(packed: bool) -> None:
+    """The limit is that of the decoded body; the limit itself is within it. Asking again would not help."""
+    limits = Limits(max_page_bytes=100_000)
+
+    def answer(size: int) -> bytes:
+        body = b"0" * size
+        return http(200, gzip.compress(body), "Content-Encoding: gzip") if packed else http(200, body)
+
+    async with serving([answer(100_000), answer(100_001), answer(20_000_000)]) as api:
+        async with client_of(api.url, limits=limits) as client:
+            assert len(await client.get("/x")) == 100_000
+            for _ in range(2):
+                failed = await failure_of(client)
+                assert isinstance(failed, SourceNonsense)
+                assert "max_page_bytes" in str(failed)
+        assert len(api.requests) == 3
+
+
+async def test_no_cookie_is_kept() -> None:
+    """What one answer sets is not sent with the next request."""
+    async with serving(http(200, b"", "Set-Cookie: a=b; Path=/")) as api, client_of(api.url) as client:
+        for _ in range(2):
+            await client.get("/x")
+        assert ["cookie" in request.headers for request in api.requests] == [False, False]
+
+
+async def test_nothing_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither proxies nor netrc: what is not configured is not used."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    async with serving(http(502)) as proxy, serving(http(200, b"direct")) as api:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        async with client_of(api.url, credential=None) as client:
+            assert await client.get("/x") == b"direct"
+        assert "authorization" not in api.requests[0].headers
+        assert proxy.requests == []
+
+
+async def test_the_configured_proxy_is_used() -> None:
+    """A proxy of the source's own gets the request, with the whole URL as its target."""
+    async with serving(http(200, b"by proxy")) as proxy:
+        async with client_of("http://api.invalid", transport=Transport(proxy=proxy.url)) as client:
+            assert await client.get("/x") == b"by proxy"
+        assert proxy.requests[0].target == "http://api.invalid/x"
+
+
+async def test_no_more_requests_than_allowed_are_in_flight() -> None:
+    """As many as allowed run at once, never one more."""
+    flying: list[int] = [0]
+    together = asyncio.Barrier(2)
+
+    async def answer(*_: Any) -> bytes:
+        flying.append(flying[-1] + 1)
+        await together.wait()
+        flying.append(flying[-1] - 1)
+        return http(200)
+
+    async with serving(answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
+        await asyncio.gather(*(client.get("/x") for _ in range(8)))
+    assert max(flying) == 2
+
+
+async def test_requests_start_no_faster_than_the_rate() -> None:
+    """By the loop's clock: the n-th request starts n-1 intervals after the first, whoever asks, retries included."""
+    answers = [http(503), *[http(200)] * 6]
+    async with serving(answers) as api, client_of(api.url, limits=Limits(rate=50, concurrency=8)) as client:
+        await asyncio.gather(*(client.get("/x") for _ in range(6)))
+        starts = [request.at for request in api.requests]
+    assert len(starts) == 7
+    assert starts[-1] - starts[0] >= 6 / 50 - 0.02
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 503])
+async def test_a_token_that_is_echoed_is_hidden(status: int) -> None:
+    """Wherever in the body it stands, no part of it is in the message, not even where the message is cut."""
+    paddings = [*range(150, 206, 4), *range(760, 806, 4)]
+    bodies = [b"y" * (padding // 2) + b" " * (padding - padding // 2) + TOKEN.encode() for padding in paddings]
+    bodies += [b"y" * padding + b" Bearer " + TOKEN.encode() for padding in paddings]
+    repeat = ATTEMPTS if status >= 500 else 1
+    answers = [http(status, body) for body in bodies for _ in range(repeat)]
+    async with serving(answers) as api, client_of(api.url) as client:
+        for _ in bodies:
+            await failure_of(client)
+        assert len(api.requests) == len(answers)
+
+
+async def test_a_cancelled_request_frees_its_place() -> None:
+    """With one place, a request that hangs and is cancelled lets the next one through."""
+    asked = asyncio.Event()
+
+    async def answer(request: Request, _: asyncio.StreamWriter) -> bytes:
+        if request.path == "/hangs":
+            asked.set()
+            await asyncio.Event().wait()
+        return http(200, b"ok")
+
+    async with serving(answer) as api, client_of(api.url, limits=Limits(concurrency=1)) as client:
+        hanging = asyncio.create_task(client.get("/hangs"))
+        await asked.wait()
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        assert hanging.cancelled()
+        assert await client.get("/x") == b"ok"

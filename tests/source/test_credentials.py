@@ -1,0 +1,79 @@
+"""Laws of :mod:`poller.source.credentials`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poller.errors import CredentialUnusable
+from poller.source.credentials import EnvironmentToken, FileToken, NoCredential, hidden
+
+
+async def test_a_file_gives_its_content_without_white_space(tmp_path: Path) -> None:
+    """Editors end files with a line break; that is no part of the token."""
+    path = tmp_path / "token"
+    path.write_text("  abc.def \r\n")
+    assert await FileToken(path).token() == "abc.def"
+
+
+async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    """Written over or replaced by another file, of the same length too: the next token is the new one."""
+    path, other = tmp_path / "token", tmp_path / "other"
+    path.write_text("one")
+    credential = FileToken(path)
+    assert await credential.token() == "one"
+    path.write_text("three")
+    assert await credential.token() == "three"
+    other.write_text("seven")
+    other.replace(path)
+    assert await credential.token() == "seven"
+
+
+async def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    """While it is missing there is no token, not even the old one; afterwards there is."""
+    path = tmp_path / "token"
+    path.write_text("one")
+    credential = FileToken(path)
+    assert await credential.token() == "one"
+    path.unlink()
+    with pytest.raises(CredentialUnusable, match="No such file"):
+        await credential.token()
+    path.write_text("two")
+    assert await credential.token() == "two"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b" \n", b"s3cret two", b"s3cret\ntwo", "s3crét".encode(), b"s3cret\x00", b"\xffs3cret"]
+)
+async def test_what_is_no_token_is_refused_without_being_shown(content: bytes, tmp_path: Path) -> None:
+    """Empty, several words, other than printable ASCII: the message names the file and keeps the content to itself."""
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(CredentialUnusable) as refused:
+        await FileToken(path).token()
+    assert str(path) in str(refused.value)
+    assert "s3cr" not in str(refused.value)
+
+
+async def test_a_variable_gives_its_value_of_now() -> None:
+    """The environment is looked at for each request; a missing or empty variable is named."""
+    environ = {"TOKEN": " abc "}
+    credential = EnvironmentToken("TOKEN", environ)
+    assert await credential.token() == "abc"
+    environ |= {"TOKEN": "def"}
+    assert await credential.token() == "def"
+    del environ["TOKEN"]
+    with pytest.raises(CredentialUnusable, match="environment variable TOKEN holds no token"):
+        await credential.token()
+
+
+async def test_no_credential_is_no_token() -> None:
+    """An API that asks for none is sent none."""
+    assert await NoCredential().token() is None
+
+
+def test_a_token_is_taken_out_of_text_wherever_it_stands() -> None:
+    """Every place of it; without a token the text stays as it is."""
+    assert hidden("abc x abc", "abc") == "[redacted] x [redacted]"
+    assert hidden("abc", None) == "abc"

@@ -1,0 +1,80 @@
+"""Laws of :mod:`poller.source.envelope`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poller.errors import SourceNonsense
+from poller.source.envelope import MAX_TOKEN_LENGTH, Page, decode_page
+
+
+def test_records_are_the_bytes_they_came_in() -> None:
+    """Each record is kept as it stands between the commas, whatever it is; unknown keys of the envelope are ignored."""
+    body = b'{"more":1,"results":[ {"n": 1.0} ,{"n":12345678901234567890123},null,[1],"\xff"],"pageToken":"p"}'
+    records = [b'{"n": 1.0}', b'{"n":12345678901234567890123}', b"null", b"[1]", b'"\xff"']
+    assert decode_page(body) == Page(records, None, "p")
+
+
+@pytest.mark.parametrize("nothing", ["", None])
+def test_an_empty_token_is_none(nothing: str | None) -> None:
+    """Absent, null and empty are one: no token."""
+    assert decode_page(json.dumps({"results": [], "deltaToken": nothing, "pageToken": nothing}).encode()) == Page(
+        [], None, None
+    )
+    assert decode_page(b'{"results":[]}') == Page([], None, None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(min_size=1, alphabet=st.characters(categories=("L", "N", "P", "S")) | st.just(" ")))
+def test_tokens_are_opaque(token: str) -> None:
+    """Whatever can be printed is taken as it is."""
+    page = decode_page(json.dumps({"results": [], "deltaToken": token, "pageToken": token}).encode())
+    assert (page.delta_token, page.page_token) == (token, token)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"<html>", "markup"),
+        (b'{"results":[{"id":"a"}', "not JSON"),
+        (b'{"results":[]} x', "not JSON"),
+        (b"\xff", "not JSON"),
+        (b'{"results":[NaN]}', "not JSON"),
+        (b"[]", "not a list envelope"),
+        (b"{}", "not a list envelope"),
+        (b'{"results":null}', "not a list envelope"),
+        (b'{"results":{}}', "not a list envelope"),
+        (b'{"results":[],"pageToken":5}', "not a list envelope"),
+        (b'{"results":[],"deltaToken":"\xff"}', "not JSON"),
+        (b'{"results":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+        (b'{"results":[],"deltaToken":"a\\nb"}', "deltaToken cannot be sent back"),
+        (b'{"results":[],"pageToken":"%b"}' % (b"x" * (MAX_TOKEN_LENGTH + 1)), "pageToken cannot be sent back"),
+    ],
+    ids=lambda value: repr(value[:24]),
+)
+def test_what_is_not_the_envelope_is_nonsense(body: bytes, reason: str) -> None:
+    """Cut, not JSON, another shape, a token that cannot be sent back: an error of one short line that says which."""
+    with pytest.raises(SourceNonsense, match=reason) as refused:
+        decode_page(body)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("body", [b"Authorization: Bearer s3cret", b'"s3cret"', b'{"results":"s3cret"}'])
+def test_an_error_repeats_nothing_of_the_body(body: bytes) -> None:
+    """A proxy may echo the request, credential included; the error shows none of it."""
+    with pytest.raises(SourceNonsense) as refused:
+        decode_page(body)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_token_within_the_limit_is_taken() -> None:
+    """The limit itself is within the limit."""
+    found: Any = decode_page(b'{"results":[],"pageToken":"%b"}' % (b"x" * MAX_TOKEN_LENGTH))
+    assert len(found.page_token) == MAX_TOKEN_LENGTH

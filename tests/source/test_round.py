@@ -1,0 +1,174 @@
+"""Laws of :mod:`poller.source.round`: what is read, in which mode, and what is committed when."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from poller.changes.canonical import without
+from poller.changes.commit import Commit
+from poller.errors import SourceRefused
+from poller.source.feed import Mode
+from poller.source.paging import Query
+from poller.source.reading import SLICE_RECORDS
+from poller.source.result import RoundResult
+from poller.store.state import DELTA_TOKEN, READ_AT
+from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, NOON, Round, Script, records
+
+
+async def test_a_baseline_publishes_all_and_keeps_the_token() -> None:
+    """The first reading: every record created with the cause baseline, the token of its first page kept."""
+    feed = Round()
+    script = Script().on(records("a", "b"), further="p", delta="d1").on([*records("c"), 7], page="p", delta="d2")
+    result = await feed(script)
+    assert msgspec.structs.replace(result, seconds=0.0) == RoundResult(
+        feed="acme/contractTypes", mode=Mode.BASELINE, ok=True, pages=2, records=4, created=3, quarantined=1
+    )
+    assert feed.causes == [(subject, "created", "baseline") for subject in "abc"]
+    assert (feed.kept, feed.store.state.read_at, feed.store.state.good_at) == ("d1", NOON, NOON)
+    assert feed.store.quarantine == [(b"7", "not an object")]
+    assert script.asked == [("/contractTypes", {}), ("/contractTypes", {"pageToken": "p"})]
+    assert json.loads(feed.store.state.round or "") == result.public
+
+
+async def test_a_delta_starts_from_the_token_and_moves_it(read: Round) -> None:
+    """With a token a round asks for what changed since, on every page; the next one starts from the new token."""
+    read.clock.pass_by(DAY / 2)
+    script = (
+        Script().on(records("b", value=2), since="d1", further="p", delta="d3").on(records("c"), page="p", since="d1")
+    )
+    result = await read(script)
+    assert (result.mode, result.modified, result.created) == (Mode.DELTA, 1, 1)
+    assert read.causes[2:] == [("b", "modified", "delta"), ("c", "created", "delta")]
+    assert read.kept == "d3"
+    assert read.store.state.read_at == NOON  # a delta is no full reading
+    again = await read(Script().on(records("c"), since="d3"))
+    assert (again.mode, again.unchanged, again.changes) == (Mode.DELTA, 1, 0)
+    assert read.kept == "d3"  # no new one came, the old one stays good
+
+
+@pytest.mark.parametrize(
+    ("change", "passed", "mode"),
+    [
+        ({}, DAY / 2, Mode.DELTA),
+        ({}, DAY, Mode.RECONCILE),
+        ({"delta": False}, DAY / 2, Mode.FULL),
+        ({"query": Query(limit=5)}, DAY / 2, Mode.RESYNC),
+    ],
+)
+async def test_each_kind_of_reading_is_silent_where_nothing_changed(
+    read: Round, change: dict[str, Any], passed: timedelta, mode: Mode
+) -> None:
+    """Whatever makes the feed be read again, records that are the same give no event; full ones renew the date."""
+    read.clock.pass_by(passed)
+    since = "d1" if mode is Mode.DELTA else None
+    script = Script().on(records("a", "b"), since=since, delta="d9")
+    feed = msgspec.structs.replace(FEED, **change)
+    result = await read(script, feed)
+    assert (result.mode, result.unchanged, result.changes) == (mode, 2, 0)
+    assert read.store.state.read_at == (NOON if mode is Mode.DELTA else read.clock.time)
+    assert read.kept == (None if mode is Mode.FULL else "d9")
+    assert len(read.store.commits[3:]) == 1  # the conclusion alone
+    after = await read(Script().on([], since=read.kept), feed)
+    assert after.mode is (Mode.FULL if mode is Mode.FULL else Mode.DELTA)
+
+
+async def test_without_a_token_each_round_is_a_full_reading() -> None:
+    """An API that gives none is read in full each time, and an empty token is none."""
+    feed = Round()
+    modes = [(await feed(Script().on(records("a"), delta=""))).mode for _ in range(3)]
+    assert modes == [Mode.BASELINE, Mode.FULL, Mode.FULL]
+    assert len(feed.store.events) == 1
+
+
+async def test_the_token_is_committed_after_the_last_page_and_never_before() -> None:
+    """No commit before the last one has a token or a date in it, and that one has nothing else."""
+    feed = Round()
+    script = Script().on(records("a"), further="p", delta="d1").on(records("b"), page="p", further="q", delta="d2")
+    await feed(script.on(records("c"), page="q", delta="d3"))
+    *pages, last = feed.store.commits
+    assert len(pages) == 3
+    assert all(not commit.marks for commit in pages)
+    assert (last.marks[DELTA_TOKEN], last.events, dict(last.snapshots)) == ("d1", (), {})
+
+
+async def test_the_next_page_is_asked_for_before_this_one_is_committed() -> None:
+    """While a page is being committed the next one is on its way, and never more than that one."""
+    feed = Round()
+    asked: list[int] = []
+    script = Script().on(records("a"), further="p").on(records("b"), page="p", further="q").on(records("c"), page="q")
+
+    async def before_commit(commit: Commit) -> None:
+        if commit.events:
+            await script.until(min(len(asked) + 2, 3))
+            asked.append(len(script.asked))
+
+    feed.store.before_commit = before_commit
+    assert (await feed(script)).ok
+    assert asked == [2, 3, 3]
+
+
+async def test_a_large_page_is_committed_in_slices() -> None:
+    """No commit is larger than a slice; together they are the page, numbered without gaps."""
+    feed, count = Round(), 2 * SLICE_RECORDS + 1
+    result = await feed(Script().on(records(*map(str, range(count)))))
+    assert [len(commit.events) for commit in feed.store.commits] == [SLICE_RECORDS, SLICE_RECORDS, 1, 0]
+    assert (result.pages, result.created) == (1, count)
+    assert [int(event["sequence"]) for event in feed.store.events] == list(range(1, count + 1))
+
+
+async def test_a_silent_baseline_publishes_nothing_until_something_changes() -> None:
+    """The first reading is counted and kept, not published; a resync later is as loud as ever."""
+    feed = Round(msgspec.structs.replace(FEED, silent_baseline=True, strip=without(("/at",))))
+    result = await feed(Script().on(records("a", "b"), delta="d1"))
+    assert (result.created, feed.store.events) == (2, [])
+    await feed(Script().on(records("b", value=2), since="d1"))
+    assert feed.causes == [("b", "modified", "delta")]
+    feed.store.mark("query", "another")
+    await feed(Script().on([*records("a"), {**records("b", value=2)[0], "at": 1}, *records("c")], delta="d2"))
+    assert feed.causes[1:] == [("c", "created", "resync")]
+
+
+async def test_achievements_are_read_listing_by_listing() -> None:
+    """Each qualification once, those configured and those seen where that is asked for; the event says which."""
+    feed = Round(msgspec.structs.replace(ACHIEVEMENTS, discover=True))
+    feed.seen = ("q2", "q3")
+    script = Script()
+    for name in ("q1", "q2", "q3"):
+        script.on(records(name), path=f"/qualifications/{name}/achievements", delta="d")
+    result = await feed(script)
+    assert (result.mode, result.pages, result.created) == (Mode.BASELINE, 3, 3)
+    assert [path.split("/")[2] for path, _ in script.asked] == ["q1", "q2", "q3"]
+    assert {event["source"] for event in feed.store.events} == {
+        f"https://api.example.org/v1/qualifications/{name}/achievements" for name in (*feed.seen, "q1")
+    }
+    assert feed.kept is None
+    assert (await feed(script)).mode is Mode.FULL
+
+
+async def test_a_qualification_that_is_gone_lists_nothing() -> None:
+    """404 for one listing is no error; the others are read, and the reading is complete."""
+    feed = Round(ACHIEVEMENTS)
+    script = Script().on(SourceRefused("no", status=404), path="/qualifications/q1/achievements")
+    result = await feed(script.on(records("x"), path="/qualifications/q2/achievements"))
+    assert (result.ok, result.created, feed.store.state.read_at) == (True, 1, NOON)
+
+
+async def test_another_refusal_of_a_listing_fails_the_round() -> None:
+    """What is not 404 is an error; what came before it is kept, the reading does not count as complete."""
+    feed = Round(ACHIEVEMENTS)
+    script = Script().on(records("x"), path="/qualifications/q1/achievements")
+    result = await feed(script.on(SourceRefused("no", status=403), path="/qualifications/q2/achievements"))
+    assert (result.ok, result.created, feed.store.state.read_at) == (False, 1, None)
+
+
+async def test_achievements_without_a_qualification_are_not_read_yet() -> None:
+    """As long as no qualification is known nothing is asked, and the first reading is still to come."""
+    feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=(), discover=True))
+    result = await feed(Script())
+    assert (result.ok, result.pages, result.mode) == (True, 0, Mode.BASELINE)
+    assert READ_AT.encode() not in feed.store.fields

@@ -1,0 +1,161 @@
+"""Laws of :mod:`poller.source.round` where something fails: what is kept, what moves, how the round ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from poller.changes.commit import Commit
+from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreUnavailable
+from poller.source.feed import Mode
+from poller.source.paging import Params
+from poller.source.result import RoundResult
+from poller.source.round import poll
+from poller.store.feed import HeldElsewhere
+from tests.source.round_sides import DOWN, FEED, GONE, NOON, Round, Script, records
+
+
+@pytest.mark.parametrize(
+    "failure", [DOWN, SourceNonsense("the answer is not JSON"), GONE, SourceRefused("no", status=403)]
+)
+async def test_a_page_that_fails_keeps_what_was_committed_and_moves_nothing(read: Round, failure: Any) -> None:
+    """The pages before are kept, the token stays, the result says why; the next round gets the rest and only that."""
+    script = Script().on(records("c"), since="d1", further="p", delta="d9").on(failure, page="p", since="d1")
+    result = await read(script)
+    assert (result.mode, result.ok, result.pages, result.created, result.error) == (
+        Mode.DELTA,
+        False,
+        1,
+        1,
+        str(failure),
+    )
+    assert read.kept == "d1"
+    assert read.store.state.read_at == read.store.state.good_at == NOON
+    assert json.loads(read.store.state.round or "")["error"] == str(failure)
+    good = Script().on(records("c"), since="d1", further="p", delta="d9").on(records("d"), page="p", since="d1")
+    result = await read(good)
+    assert (result.created, result.unchanged, read.kept) == (1, 1, "d9")
+    assert [event["subject"] for event in read.store.events] == ["a", "b", "c", "d"]
+
+
+async def test_a_baseline_that_fails_is_a_baseline_again() -> None:
+    """Until a first reading is complete, the next one is the first; what it has published already is not repeated."""
+    feed = Round()
+    await feed(Script().on(records("a"), further="p", delta="d1").on(DOWN, page="p"))
+    assert (feed.kept, feed.store.state.read_at) == (None, None)
+    result = await feed(Script().on(records("a", "b"), delta="d2"))
+    assert (result.mode, result.created, result.unchanged, feed.kept) == (Mode.BASELINE, 1, 1, "d2")
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 410, 412])
+async def test_an_expired_token_leads_to_a_resync(read: Round, status: int) -> None:
+    """The token is refused, the same request without it works: read in full, silent but for what is new."""
+    script = Script().on(SourceRefused("no", status=status), since="d1").on(records("a", "b", "c"), delta="d5")
+    result = await read(script)
+    assert (result.mode, result.ok, result.unchanged, result.created) == (Mode.RESYNC, True, 2, 1)
+    assert read.causes[2:] == [("c", "created", "resync")]
+    assert read.kept == "d5"
+    assert (await read(Script().on([], since="d5"))).mode is Mode.DELTA
+
+
+@pytest.mark.parametrize("failure", [GONE, DOWN, SourceRefused("no", status=403)])
+async def test_a_token_is_kept_where_the_request_fails_without_it_too(read: Round, failure: Any) -> None:
+    """Then it was not the token: an error of its own, and the next round tries the token again."""
+    result = await read(Script().on(GONE, since="d1").on(failure))
+    assert (result.ok, result.error, read.kept) == (False, str(failure), "d1")
+    assert (await read(Script().on([], since="d1"))).ok
+
+
+@pytest.mark.parametrize("status", [401, 403, 422])
+async def test_other_refusals_do_not_cast_doubt_on_the_token(read: Round, status: int) -> None:
+    """A refusal that says nothing about tokens ends the round without a second request."""
+    script = Script().on(SourceRefused("no", status=status), since="d1")
+    result = await read(script)
+    assert (result.mode, result.ok, read.kept, len(script.asked)) == (Mode.DELTA, False, "d1", 1)
+
+
+async def test_a_circle_keeps_the_records_and_not_the_token(read: Round) -> None:
+    """Pages that lead back to each other: what they hold counts, the round fails, the token stays."""
+    script = Script().on(records("c"), since="d1", further="p", delta="d9")
+    result = await read(script.on(records("d"), page="p", since="d1", further="p"))
+    assert (result.ok, result.created, result.pages, read.kept) == (False, 2, 2, "d1")
+    assert "circle" in (result.error or "")
+
+
+async def test_a_feed_that_another_process_has_is_skipped() -> None:
+    """No request, no commit; the result is fine and says how long the other's lease lasts."""
+    feed, script = Round(), Script()
+    feed.store.held_elsewhere = HeldElsewhere(timedelta(seconds=7))
+    result = await feed(script)
+    assert result == RoundResult(feed=FEED.id, mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=7))
+    assert (script.asked, feed.store.commits) == ([], [])
+
+
+async def test_a_store_that_cannot_be_reached_is_the_rounds_error() -> None:
+    """Before anything was read the round is a skipped one that failed."""
+    feed, script = Round(), Script()
+    feed.store.unreachable = StoreUnavailable("no connection")
+    result = await feed(script)
+    assert (result.mode, result.ok, result.error, script.asked) == (Mode.SKIPPED, False, "no connection", [])
+
+
+async def test_a_commit_that_is_refused_ends_the_round(read: Round) -> None:
+    """Fenced in the middle: nothing more is written, not even the result; counted is what was committed."""
+    read.store.failing = lambda commit: Fenced("the lease is another's") if len(commit.events) == 2 else None
+    before = len(read.store.commits)
+    script = Script().on(records("c"), since="d1", further="p", delta="d9").on(records("d", "e"), page="p", since="d1")
+    result = await read(script)
+    assert (result.ok, result.created, result.pages, result.error) == (False, 1, 1, "the lease is another's")
+    assert (len(read.store.commits), read.kept) == (before + 1, "d1")
+
+
+async def test_a_conclusion_that_cannot_be_written_is_a_failed_round(read: Round) -> None:
+    """All pages are committed, the token is not: the round says so, and the next one reads the same in silence."""
+    read.store.failing = lambda commit: StoreUnavailable("no answer") if commit.marks else None
+    script = Script().on(records("c"), since="d1", delta="d9")
+    result = await read(script)
+    assert (result.ok, result.created, result.error, read.kept) == (False, 1, "no answer", "d1")
+    read.store.failing = lambda _: None
+    result = await read(script)
+    assert (result.ok, result.unchanged, result.created, read.kept) == (True, 1, 0, "d9")
+
+
+@pytest.mark.parametrize("where", ["fetch", "commit"])
+async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
+    """Cancelled at any await, the round ends, the page on its way with it, and the token is where it was."""
+    feed, reached, stuck = Round(), asyncio.Event(), asyncio.Event()
+    script = Script().on(records("a"), further="p", delta="d1").on(records("b"), page="p")
+    ended = []
+
+    async def get(path: str, params: Params) -> bytes:
+        if params:
+            try:
+                if where == "fetch":
+                    reached.set()
+                await stuck.wait()
+            finally:
+                ended.append(path)
+        return await script.get(path, params)
+
+    async def before_commit(_: Commit) -> None:
+        if where == "commit":
+            reached.set()
+            await stuck.wait()
+
+    async def none() -> Sequence[str]:
+        return ()
+
+    feed.store.before_commit = before_commit
+    task = asyncio.create_task(poll(FEED, feed.store, get, now=feed.clock, qualifications=none))
+    await reached.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert ended in ([], ["/contractTypes"])
+    assert feed.kept is None
