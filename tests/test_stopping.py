@@ -45,9 +45,10 @@ async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
 
 async def test_what_is_to_finish_is_not_disturbed_by_repeated_cancellations() -> None:
     """Law: an owner that is cancelled again and again still sees its work to the end."""
-    work = asyncio.Event()
+    work, started = asyncio.Event(), asyncio.Event()
 
     async def owner(task: asyncio.Task[bool]) -> None:
+        started.set()
         try:
             await asyncio.shield(task)
         finally:
@@ -55,6 +56,7 @@ async def test_what_is_to_finish_is_not_disturbed_by_repeated_cancellations() ->
 
     task = asyncio.create_task(work.wait())
     owning = asyncio.create_task(owner(task))
+    await started.wait()
     asyncio.get_running_loop().call_later(0.35, work.set)  # after several repetitions
     await ended(owning)
     assert task.done()

@@ -92,6 +92,9 @@ class FeedStore:
         Raises:
             StoreError: see :func:`~poller.store.connection.translated`.
         """
+        if not self.held:
+            self._codec = None  # while the lease was not ours, another may have added a dictionary
+        self.held = True  # until told otherwise: it may have been granted though the answer never comes
         with translated(self._client):
             answer = await self._scripts.begin(
                 [self.keys.lease, self.keys.state], [self._nonce, self._milliseconds(), self._draw()]
@@ -100,8 +103,8 @@ class FeedStore:
             self.held = False
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
         state = state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
-        if not self.held or state.generation != self._generation:
-            self._codec = None  # another may have added a dictionary meanwhile, or all of them are gone
+        if state.generation != self._generation:
+            self._codec = None  # the dictionaries are gone with the state that they belonged to
         self.held, self._generation = True, state.generation
         return state
 

@@ -1,0 +1,178 @@
+"""The commands and their options. What each of them does stands in its own module, imported when it is called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from poller.cli.options import Asked, Config, Document, Feeds, Format, Json, Verbosity
+
+app = typer.Typer(
+    help="Turns a polled API into CloudEvents on Redis streams, exactly once.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: it is ready before rich is even imported
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:  # noqa: FBT001 -- typer calls it with the value alone
+    if asked:
+        from poller import __version__  # noqa: PLC0415 -- late: reads the package's metadata
+
+        typer.echo(f"poller {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    *,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+    version: Annotated[  # noqa: ARG001 -- its callback does it
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    context.obj = Asked(config, log_format, log_level)
+
+
+@app.command()
+def demo(
+    context: typer.Context,
+    *,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Default: until Ctrl-C.", show_default=False)] = None,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """The whole system on one machine, nothing to configure."""
+    from poller.cli.demo import demo as command  # noqa: PLC0415 -- late
+
+    command(Asked.by(context, config, log_format, log_level), seconds=seconds)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    *,
+    only: Annotated[
+        str | None, typer.Option(metavar="ROLES", help="Some of poll,deliver,serve. Default: all that there are.")
+    ] = None,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """The daemon: polls every feed until told to stop."""
+    from poller.cli.run import run as command  # noqa: PLC0415 -- late
+
+    command(Asked.by(context, config, log_format, log_level), only=only)
+
+
+@app.command()
+def once(
+    context: typer.Context,
+    feeds: Feeds = None,
+    *,
+    json: Json = False,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """One round for every feed, or those named. Exit code 1 if any failed."""
+    from poller.cli.once import once as command  # noqa: PLC0415 -- late
+
+    _exit(good=command(Asked.by(context, config, log_format, log_level), feeds, json=json))
+
+
+@app.command()
+def sandbox(
+    context: typer.Context,
+    *,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: any that is free.")] = 8090,
+    records: Annotated[int, typer.Option(min=0, max=10_000_000, help="Records to begin with.")] = 500,
+    changes_per_second: Annotated[float, typer.Option(min=0, max=100_000, help="Changes made by itself.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same records and changes.")] = 1,
+    token: Annotated[str, typer.Option(help="The bearer token that it asks for.")] = "sandbox",  # noqa: S107 -- public
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """The API, simulated over real HTTP."""
+    from poller.cli.sandbox import sandbox as command  # noqa: PLC0415 -- late
+
+    command(
+        Asked.by(context, config, log_format, log_level),
+        port=port,
+        records=records,
+        changes_per_second=changes_per_second,
+        seed=seed,
+        token=token,
+    )
+
+
+@app.command()
+def check(
+    context: typer.Context, *, config: Config = None, log_format: Format = None, log_level: Verbosity = None
+) -> None:
+    """Says what is configured and whether it answers. Changes nothing."""
+    from poller.cli.check import check_all  # noqa: PLC0415 -- late
+
+    _exit(good=check_all(Asked.by(context, config, log_format, log_level)))
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    *,
+    json: Json = False,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Every feed: state, last round, errors."""
+    from poller.cli.status import status as command  # noqa: PLC0415 -- late
+
+    command(Asked.by(context, config, log_format, log_level), json=json)
+
+
+@app.command()
+def tail(
+    context: typer.Context,
+    feeds: Feeds = None,
+    *,
+    start: Annotated[
+        str, typer.Option("--from", metavar="ID|now|earliest", help="Start after the entry ID, or there.")
+    ] = "now",
+    json: Json = False,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Follows the event streams until Ctrl-C."""
+    from poller.cli.tail import tail as command  # noqa: PLC0415 -- late
+
+    command(Asked.by(context, config, log_format, log_level), feeds, start=start, json=json)
+
+
+@app.command()
+def schema(
+    context: typer.Context,
+    document: Annotated[Document, typer.Argument(help="What to describe.")] = Document.ASYNCAPI,
+    *,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """AsyncAPI 3 document, JSON Schemas of events or configuration."""
+    from poller.cli.schema import schema as command  # noqa: PLC0415 -- late
+
+    command(Asked.by(context, config, log_format, log_level), document.value)
+
+
+def _exit(*, good: bool) -> None:
+    if not good:
+        raise typer.Exit(1)

@@ -1,0 +1,116 @@
+"""An event as one line for people: when, which feed, what kind, whose, and what changed.
+
+Law: values are shown as the very text that was received, shortened, never as a number near it; nothing that a record
+holds can steer the terminal.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+STYLES: Final = {"created": "green", "modified": "yellow", "removed": "red"}
+
+_STAMPS: Final = frozenset({"createdAt", "lastModifiedAt"})
+_DULL: Final = ("ID", "Id", "Code")  # endings of names that say nothing to a person
+_LONGEST: Final = 36
+_MOST_SHOWN: Final = 3
+_KIND_WIDTH: Final = 8
+_SUBJECT_WIDTH: Final = 8
+
+
+class Content(msgspec.Struct, frozen=True):
+    """The event's data; see the contract. ``record`` is absent where it was removed, ``previous`` where created."""
+
+    revision: int
+    cause: str
+    record: msgspec.Raw = msgspec.Raw()
+    previous: msgspec.Raw = msgspec.Raw()
+    changed: tuple[str, ...] = ()
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What is shown of an event."""
+
+    id: str
+    type: str
+    subject: str
+    time: str
+    recordedtime: str
+    data: Content
+
+    @property
+    def kind(self) -> str:
+        """``created``, ``modified`` or ``removed``."""
+        return self.type.split(".")[-2]
+
+
+read_event: Final = msgspec.json.Decoder(Event).decode
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def compact(event: bytes) -> str:
+    """The event's JSON without white space between its parts; every number and text as it is."""
+    return msgspec.json.format(event, indent=-1).decode()
+
+
+def line_of(event: Event, feed: str, *, feed_width: int = 0) -> list[tuple[str, str]]:
+    """The line in parts of ``(text, style)``."""
+    return [
+        (event.recordedtime[11:23], "dim"),
+        (f"  {feed:<{feed_width}}  ", ""),
+        (f"{event.kind:<{_KIND_WIDTH}}", STYLES.get(event.kind, "")),
+        (f"  {_printable(event.subject)[:_SUBJECT_WIDTH]:<{_SUBJECT_WIDTH}}  r{event.data.revision}  ", "dim"),
+        (what_changed(event.data), ""),
+    ]
+
+
+def what_changed(data: Content) -> str:
+    """Old and new values where it was modified; the record's telling members where it was created or removed."""
+    if not data.changed:
+        return _digest(bytes(data.record) or bytes(data.previous))
+    telling = [pointer for pointer in data.changed if pointer[1:] not in _STAMPS] or list(data.changed)
+    parts = [
+        f"{_printable(pointer[1:])}: {_value(data.previous, pointer)} → {_value(data.record, pointer)}"
+        for pointer in telling[:_MOST_SHOWN]
+    ]
+    more = len(telling) - _MOST_SHOWN
+    return ", ".join(parts) + (f", {more} more" if more > 0 else "")
+
+
+def _digest(record: bytes) -> str:
+    if not record:
+        return ""
+    telling = [
+        f"{_printable(name)}: {_short(bytes(value))}"
+        for name, value in _members(record).items()
+        if name not in _STAMPS and name != "id" and not name.endswith(_DULL)
+    ]
+    return ", ".join(telling[:_MOST_SHOWN])
+
+
+def _value(record: msgspec.Raw, pointer: str) -> str:
+    """The text at a JSON pointer through objects; arrays are compared as a whole, so no pointer leads into one."""
+    raw = bytes(record)
+    if not raw:
+        return "…"  # too large for the event
+    for token in pointer.split("/")[1:]:
+        try:
+            members = _members(raw)
+        except msgspec.ValidationError:
+            return "absent"
+        found = members.get(token.replace("~1", "/").replace("~0", "~"))
+        if found is None:
+            return "absent"
+        raw = bytes(found)
+    return _short(raw)
+
+
+def _short(raw: bytes) -> str:
+    text = _printable(msgspec.json.format(raw, indent=-1).decode())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in text)

@@ -1,0 +1,57 @@
+"""``poller run``: the daemon, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import structlog
+
+from poller.cli.loop import run as run_loop
+from poller.cli.options import Asked, utc_now
+from poller.config.settings import Settings
+from poller.errors import ConfigurationError
+from poller.service import daemon
+from poller.service.checking import UNDELIVERED
+from poller.stopping import stopped_by_signals
+
+ROLES: Final = ("poll", "deliver", "serve")
+PRESENT: Final = ("poll",)
+
+
+def run(asked: Asked, *, only: str | None) -> None:
+    """Poll until SIGTERM or SIGINT.
+
+    Raises:
+        PollerError: see :func:`poller.service.daemon.run`.
+    """
+    asked.set_up_logs("info")
+    check_roles(only)
+    settings = asked.settings()
+    if settings.subscriptions:
+        structlog.get_logger("poller.daemon").warning(UNDELIVERED, subscriptions=len(settings.subscriptions))
+    run_loop(_until_told(settings))
+
+
+async def _until_told(settings: Settings) -> None:
+    with stopped_by_signals() as stop:
+        await daemon.run(settings, os.environ, stop=stop, now=utc_now)
+
+
+def check_roles(only: str | None) -> None:
+    """Look at ``--only``; None asks for every role there is.
+
+    Raises:
+        ConfigurationError: no such role, or one that this version does not have yet.
+    """
+    if only is None:
+        return
+    roles = [role.strip() for role in only.split(",")]
+    for role in roles:
+        if role not in ROLES:
+            raise ConfigurationError(f'--only: there is no role "{role}"; expected one or more of {",".join(ROLES)}')
+    missing = [role for role in roles if role not in PRESENT]
+    if missing:
+        raise ConfigurationError(
+            f"--only: this version does not have {' and '.join(missing)} yet; it has {','.join(PRESENT)}"
+        )

@@ -1,0 +1,80 @@
+"""``poller status``: every feed, and how it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from poller.cli.loop import run
+from poller.cli.options import Asked, utc_now
+from poller.cli.output import say, say_json, say_table
+from poller.config.settings import Settings
+from poller.service.assembly import keys_of
+from poller.service.feed_status import FeedStatus, feed_status
+from poller.service.once import STORE_PATIENCE
+from poller.service.opening import opened_store, until_ready
+
+_NUMBERS: Final = ("records", "events", "in stream", "quarantined")
+_HEADINGS: Final = ("feed", "state", "last mode", "last good", "last round", *_NUMBERS, "delta token", "lease")
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def status(asked: Asked, *, json: bool) -> None:
+    """Show the status of every feed.
+
+    JSON: one object a line with the keys of :class:`~poller.service.feed_status.FeedStatus`.
+
+    Raises:
+        ConfigurationError: something is set up wrongly.
+        StoreError: the store is away.
+    """
+    asked.set_up_logs("error")
+    found = run(_read(asked.settings()))
+    if json:
+        for one in found:
+            say_json(one)
+        return
+    say_table(_HEADINGS, [_row(one) for one in found], numbers=_NUMBERS)
+    for one in found:
+        if one.error is not None:
+            say(f"{one.feed}: {one.error}")
+
+
+async def _read(settings: Settings) -> Sequence[FeedStatus]:
+    async with opened_store(settings) as store:
+        await until_ready(store, patience=STORE_PATIENCE)
+        return [
+            await feed_status(store.client, feed_id, keys_of(settings, feed_id), now=utc_now())
+            for feed_id in settings.feed_ids
+        ]
+
+
+def _row(one: FeedStatus) -> tuple[str, ...]:
+    return (
+        one.feed,
+        one.state,
+        one.mode or "-",
+        "-" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago",
+        _round(one),
+        str(one.records),
+        str(one.events),
+        str(one.stream_length),
+        str(one.quarantined),
+        "yes" if one.delta_token else "no",
+        one.lease if one.lease_seconds is None else f"held ({one.lease_seconds:.0f} s)",
+    )
+
+
+def _round(one: FeedStatus) -> str:
+    if one.round is None:
+        return "-"
+    counts = one.round
+    return f"{counts.records} read, +{counts.created} ~{counts.modified} -{counts.removed}"
+
+
+def ago(seconds: float) -> str:
+    """``12 s``, ``5 min``, ``3 h``, ``2 d``."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -1,0 +1,99 @@
+"""The real program as a subprocess, a sandbox in this process, and a configuration that joins the two."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+
+from poller.sandbox.model import History
+from poller.sandbox.program import SEEDED_AT
+from poller.sandbox.resources import RESOURCES
+from poller.sandbox.seed import seed
+from poller.sandbox.serving import serving
+
+_LIMIT = 30.0  # seconds; a program that takes longer hangs
+
+
+class Ended(NamedTuple):
+    """How a program ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Poller = Callable[..., Awaitable[Ended]]
+
+
+class Site(NamedTuple):
+    """A served sandbox and the configuration of a daemon for it."""
+
+    history: History
+    file: Path
+    url: str
+
+
+def environment(extra: dict[str, str]) -> dict[str, str]:
+    """The test's own environment without anything that configures the program."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+    return {**kept, "PYTHONUTF8": "1", **extra}
+
+
+@asynccontextmanager
+async def started(*arguments: str, cwd: Path, **extra: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The program while the block runs; killed at its end should it still be there."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "poller",
+        *arguments,
+        cwd=cwd,
+        env=environment(extra),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.fixture
+def poller(tmp_path: Path) -> Poller:
+    """Run ``poller ARGUMENTS`` in an empty directory to its end."""
+
+    async def run(*arguments: str, **extra: str) -> Ended:
+        async with started(*arguments, cwd=tmp_path, **extra) as process, asyncio.timeout(_LIMIT):
+            out, err = await process.communicate()
+        assert process.returncode is not None
+        return Ended(process.returncode, out.decode(), err.decode())
+
+    return run
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    """Sixty records, served; the store is embedded, in a directory with a path short enough for a socket."""
+    history, rng = History(), Random(5)
+    seed(history, rng, records=60, at=SEEDED_AT)
+    with TemporaryDirectory(prefix="pc-") as short:
+        async with serving(history, rng=rng) as url:
+            file = Path(short) / "poller.toml"
+            lines = [f'embedded = {{ data_dir = "{short}/data" }}', 'http = { bind = "off" }']
+            lines += ["[[sources]]", 'name = "acme"', f'base_url = "{url}"', 'auth = { token_env = "API_TOKEN" }']
+            for resource in RESOURCES:
+                lines += ["[[sources.feeds]]", f'resource = "{resource}"', 'interval = "1h"']
+            file.write_text("\n".join(lines), "utf-8")
+            yield Site(history, file, url)

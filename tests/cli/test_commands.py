@@ -1,0 +1,97 @@
+"""``check``, ``once``, ``status`` and ``tail`` on a real sandbox and the embedded store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
+
+from poller.sandbox.mutate import mutate
+from poller.sandbox.resources import RESOURCES
+from tests.cli.conftest import Poller, Site, started
+
+COUNTS = ["records", "created", "modified", "removed", "unchanged", "quarantined"]
+KEYS = ["feed", "mode", "ok", "pages", *COUNTS, "seconds", "error"]
+TOKEN = {"API_TOKEN": "sandbox"}
+
+
+def lines(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) -> None:
+    """What one command writes the next one reads: every record once, valid under its schema, and then the changes."""
+    config = ("-c", str(site.file))
+    checked = await poller("check", *config, **TOKEN)
+    assert checked.code == 0
+    assert "will be started in" in checked.out
+    assert not (site.file.parent / "data").exists()
+    assert all(line.startswith(("ok ", "warning ")) for line in checked.out.splitlines())
+
+    first = await poller("once", "--json", *config, **TOKEN)
+    assert first.code == 0
+    assert [list(result) for result in lines(first.out)] == [KEYS] * 4
+    assert sum(result["created"] for result in lines(first.out)) == 60
+
+    status = await poller(*config, "status", "--json", **TOKEN)
+    assert {one["feed"]: one["state"] for one in lines(status.out)} == {f"acme/{name}": "ok" for name in RESOURCES}
+    assert sum(one["events"] for one in lines(status.out)) == 60
+    assert {one["lease"] for one in lines(status.out)} == {"free"}
+
+    schema = lines((await poller("schema", "events", *config)).out.replace("\n", ""))[0]
+    validator = Draft202012Validator(schema)
+    async with started("tail", "--from", "earliest", "--json", *config, cwd=tmp_path) as tail, asyncio.timeout(20):
+        assert tail.stdout is not None
+        events = [await tail.stdout.readline() for _ in range(60)]
+        for event in events:
+            validator.validate(json.loads(event))
+        version = mutate(site.history, Random(1), datetime.now(UTC))
+        again = await poller("once", *config, **TOKEN)
+        assert again.code == 0
+        changed = await tail.stdout.readline()
+        validator.validate(json.loads(changed))
+        assert version.record is not None
+        assert msgspec.json.format(version.record, indent=-1) in changed
+        tail.send_signal(signal.SIGINT)
+        assert await tail.wait() == 0
+
+
+async def test_failures_are_told(poller: Poller, site: Site) -> None:
+    """A token that is refused fails each feed: exit code 1, and the reason stands in the result."""
+    config = ("-c", str(site.file))
+    ended = await poller("once", "--json", "contractTypes", *config, API_TOKEN="wrong")  # noqa: S106 -- it is wrong
+    assert ended.code == 1
+    (result,) = lines(ended.out)
+    assert result["ok"] is False
+    assert "401" in result["error"]
+    checked = await poller("check", *config, API_TOKEN="wrong")  # noqa: S106 -- as above
+    assert checked.code == 1
+    assert "error    acme/contractTypes" in checked.out
+
+
+async def test_sandbox_stops(tmp_path: Path) -> None:
+    """The sandbox says where it is, and ends with 0 when told to stop."""
+    async with started("sandbox", "--port", "0", cwd=tmp_path) as sandbox, asyncio.timeout(20):
+        assert sandbox.stdout is not None
+        assert b"http://127.0.0.1:" in await sandbox.stdout.readline()
+        sandbox.send_signal(signal.SIGTERM)
+        assert await sandbox.wait() == 0
+
+
+async def test_demo(poller: Poller, tmp_path: Path) -> None:
+    """The demo shows events of several resources, accounts for every change, and leaves nothing behind."""
+    ended = await poller("demo", "--seconds", "4", TMPDIR=str(tmp_path))
+    assert ended.code == 0, ended.err
+    shown = [line.split() for line in ended.out.splitlines() if line[:2].isdigit()]
+    assert len({words[1] for words in shown}) >= 3
+    assert {"created", "modified"} <= {words[2] for words in shown}
+    assert "nothing lost" in ended.out
+    assert os.listdir(tmp_path) == []  # noqa: PTH208 -- the loop is idle

@@ -1,0 +1,48 @@
+"""The program from the outside: exit codes, and one paragraph on standard error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Poller
+
+GONE = "redis://127.0.0.1:1"  # nothing listens there
+
+
+def paragraph(err: str) -> bool:
+    return err.startswith("poller: ") and "Traceback" not in err and "\n\n" not in err.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "says"),
+    [
+        (["--version"], {}, 0, ""),
+        (["--help"], {}, 0, ""),
+        (["once", "--nonsense"], {}, 2, "--nonsense"),
+        (["sandbox", "--port", "70000"], {}, 2, "--port"),
+        (["-c", "absent.toml", "once"], {}, 2, "absent.toml: there is no such file"),
+        (["once", "-c", "absent.toml"], {}, 2, "absent.toml: there is no such file"),
+        (["once"], {}, 2, "no source"),
+        (["once", "nix"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, 'no feed "nix"'),
+        (["tail", "--from", "soon"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, '--from is "soon"'),
+        (["run", "--only", "poll,deliver"], {}, 2, "does not have deliver yet"),
+        (["run", "--only", "dance"], {}, 2, 'no role "dance"'),
+        (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
+        (["once"], {"POLLER_FAILPOINT": "nowhere"}, 2, "POLLER_FAILPOINT"),
+    ],
+)
+async def test_exit_codes(poller: Poller, arguments: list[str], environ: dict[str, str], code: int, says: str) -> None:
+    """Wrong usage and configuration end with 2, failures with 1, each with one paragraph that names what is wrong."""
+    ended = await poller(*arguments, **environ)
+    assert ended.code == code, ended
+    assert says in ended.err
+    assert paragraph(ended.err) if code else not ended.err
+
+
+async def test_traceback_on_demand(poller: Poller, tmp_path: Path) -> None:
+    """``--log-level debug`` shows where an error comes from."""
+    ended = await poller("--log-level", "debug", "-c", str(tmp_path / "absent.toml"), "once")
+    assert ended.code == 2
+    assert "Traceback" in ended.err
