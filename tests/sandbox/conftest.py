@@ -25,7 +25,7 @@ def at() -> datetime:
 
 @pytest.fixture
 def rng() -> Random:
-    return Random(7)  # noqa: S311 - reproducible on purpose
+    return Random(7)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_struck_rows_are_dropped_in_the_end() -> None:
 
 def test_a_pick_is_live() -> None:
     """A pick is never a struck row, reaches every live one, and is None when there is none."""
-    rng = Random(1)  # noqa: S311 - reproducible on purpose
+    rng = Random(1)
     listing = listing_of([Row(number) for number in range(1, 21)], set(range(1, 17)))
     picks = [listing.pick(rng) for _ in range(200)]
     assert {row.number for row in picks if row} == {17, 18, 19, 20}

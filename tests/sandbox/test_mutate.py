@@ -27,7 +27,7 @@ def decoded(version: Version | None) -> dict[str, Any]:
 
 
 def mutated(at: datetime, count: int) -> History:
-    rng = Random(3)  # noqa: S311 - reproducible on purpose
+    rng = Random(3)
     history = History()
     seed(history, rng, records=40, at=at)
     for number in range(count):
@@ -38,7 +38,7 @@ def mutated(at: datetime, count: int) -> History:
 def test_a_call_is_one_version_of_now(at: datetime) -> None:
     """Each call adds one version; it is no removal, is stamped with the time, and differs from the one before."""
     history = mutated(at, 0)
-    rng = Random(5)  # noqa: S311 - reproducible on purpose
+    rng = Random(5)
     for number in range(500):
         now = at + timedelta(seconds=number)
         before = {(version.resource, version.id): version for version in history.since(0)}

@@ -24,7 +24,7 @@ INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 def seeded(number: int, at: datetime, records: int = 600) -> History:
     history = History()
-    seed(history, Random(number), records=records, at=at)  # noqa: S311 - reproducible on purpose
+    seed(history, Random(number), records=records, at=at)
     return history
 
 
