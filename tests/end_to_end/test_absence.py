@@ -1,0 +1,80 @@
+"""Source or store go away, at the start or in the middle: rounds fail and say why, and go on when it is back."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from tests.harness.gate import gated
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES, scene
+from tests.servers import running
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tests.harness.processes import Daemon
+    from tests.servers import Server
+
+
+async def test_a_source_that_is_away_is_waited_for(tmp_path: Path, store: str) -> None:
+    """Away at the start and again later: each time a line says what was asked in vain, then all is caught up."""
+    async with scene(tmp_path, store=store) as played, gated(played.source) as gate:
+        gate.shut()
+        async with daemon(played.config(source=gate.url)) as waiting:
+            await _says(waiting, "GET /", since=0)
+            gate.open()
+            await waiting.polled(RESOURCES, since=len(waiting.lines))
+            gate.shut()
+            await _says(waiting, "GET /", since=len(waiting.lines))
+            gate.open()
+            verdict = await played.caught_up()
+    assert verdict.clean, verdict
+
+
+async def test_a_source_that_leaves_between_pages_is_read_again(tmp_path: Path, store: str) -> None:
+    """Gone after a page, in the first reading and in a delta: the token stays, and what came after is not skipped."""
+    async with scene(tmp_path, store=store, changes_per_second=0) as played, gated(played.source) as gate:
+        gate.shut_at(b"pageToken")
+        async with daemon(played.config(source=gate.url, limit="10")) as waiting:
+            for _ in range(2):
+                await _says(waiting, "GET /employmentUnavailabilities", since=len(waiting.lines))
+                assert await played.published()
+                gate.open()
+                await waiting.polled(RESOURCES, since=len(waiting.lines))
+                gate.shut_at(b"pageToken")
+                await played.change(60)
+            gate.open()
+            verdict = await played.caught_up()
+    assert verdict.clean, verdict
+
+
+async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> None:
+    """The store is killed with -9 under a running daemon, twice, and comes back on its append-only file."""
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(_server(tmp_path))
+        played = await stack.enter_async_context(scene(tmp_path, store=server.url))
+        waiting = await stack.enter_async_context(daemon(played.config()))
+        await played.growth(60, unless=waiting.gone)
+        for _ in range(2):
+            since = len(waiting.lines)
+            server.process.kill()
+            server.process.wait()
+            await _says(waiting, " ", since=since)
+            server = stack.enter_context(_server(tmp_path))
+            await waiting.polled(RESOURCES, since=len(waiting.lines))
+        verdict = await played.caught_up()
+    assert verdict.clean, verdict
+
+
+def _server(directory: Path) -> AbstractContextManager[Server]:
+    return running("valkey", directory / "v", appendfsync="always")
+
+
+async def _says(waiting: Daemon, what: str, *, since: int) -> None:
+    """Wait for a failed round; its error is one line that names what was tried."""
+    line = await waiting.until(
+        lambda line: line.get("ok") is False and what in line["error"], f"a round that failed at {what}", since=since
+    )
+    assert "\n" not in line["error"]

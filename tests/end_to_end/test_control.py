@@ -1,0 +1,57 @@
+"""The scenes can fail: a daemon that commits naively is caught in them, by the same faults and the same checker."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES, scene
+from tests.proxy import proxied
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.checker import Verdict
+
+
+async def test_unharmed_even_naive_commits_are_right(tmp_path: Path, store: str) -> None:
+    """What the checker finds in the other tests is the fault's doing: without one it finds nothing."""
+    verdict = await _played(tmp_path, store, "events")
+    assert verdict.clean, verdict
+    assert verdict.events
+
+
+async def test_dying_between_events_and_snapshots_doubles(tmp_path: Path, store: str) -> None:
+    """Events written, snapshots not: the next round publishes them again, under numbers that were given out."""
+    verdict = await _played(tmp_path, store, "events", failpoint="commit.sent:3")
+    assert verdict.doubled
+    assert verdict.misclassified
+    assert verdict.gaps
+
+
+async def test_dying_between_snapshots_and_events_loses(tmp_path: Path, store: str) -> None:
+    """Snapshots written, events not: the next round takes for published what never was."""
+    verdict = await _played(tmp_path, store, "snapshots", failpoint="commit.sent:3")
+    assert verdict.lost
+
+
+async def test_a_lost_reply_doubles(tmp_path: Path, store: str) -> None:
+    """A client that sends again what was not answered by itself: the same event stands there twice."""
+    async with proxied(store) as proxy:
+        proxy.lose_reply(to=b"XADD", skip=5)
+        verdict = await _played(tmp_path, store, "events", through=proxy.url)
+    assert len(verdict.doubled) == 2  # the id, and the content
+
+
+async def _played(directory: Path, store: str, order: str, *, failpoint: str = "", through: str = "") -> Verdict:
+    """The verdict on a naive daemon that reads a source at rest, dying once on the way where that is asked."""
+    naive = ("tests.harness.naive", order)
+    async with scene(directory, store=store, changes_per_second=0) as played:
+        config = played.config(store=through or store)
+        if failpoint:
+            async with daemon(config, failpoint=failpoint, command=naive) as dying:
+                assert await dying.left() == -signal.SIGKILL, dying
+        async with daemon(config, command=naive) as recovering:
+            await recovering.polled(RESOURCES)
+        return await played.verdict()

@@ -1,0 +1,44 @@
+"""The daemon dies at every place of a round that has a name; the next one goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from poller.failpoints import POINTS
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES, Scene, scene
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BEFORE_ANY_COMMIT = ("lease.taken", "page.fetched", "known.read", "commit.planned")
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_dying_there_loses_nothing(point: str, tmp_path: Path, store: str) -> None:
+    """Killed at the first time, then at the third, then left alone: all is published, once and rightly."""
+    async with scene(tmp_path, store=store, seed=POINTS.index(point)) as played:
+        await _die_at(played, f"{point}:1")
+        assert await _committed(played) == (point not in _BEFORE_ANY_COMMIT)
+        await _die_at(played, f"{point}:3")
+        async with daemon(played.config()):
+            verdict = await played.caught_up()
+    assert verdict.clean, verdict
+    assert verdict.events
+
+
+async def _die_at(played: Scene, failpoint: str) -> None:
+    async with daemon(played.config(), failpoint=failpoint) as dying:
+        if failpoint.startswith("lease.released"):
+            await dying.polled(RESOURCES)
+            dying.send(signal.SIGTERM)
+        assert await dying.left() == -signal.SIGKILL, dying
+
+
+async def _committed(played: Scene) -> bool:
+    """Whether anything was ever written but a lease and an empty state."""
+    states = [await played.client.hkeys(f"poller:{{acme/{resource}}}:state") for resource in RESOURCES]
+    return any(b"digest" in names for names in states)

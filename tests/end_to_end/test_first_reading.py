@@ -1,0 +1,50 @@
+"""Ten thousand records read for the first time, then fifty rounds of changes: the stream is the source, retold."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from random import Random
+from typing import TYPE_CHECKING
+
+from poller.config import load
+from poller.service.once import once
+from tests.harness.scene import RESOURCES, Scene, scene
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from poller.source.result import RoundResult
+
+_RECORDS = 10_000
+_ROUNDS = 50
+_FEEDS = tuple(f"acme/{resource}" for resource in RESOURCES)
+_DELTA_FEEDS = _FEEDS[:-1]
+_ALL_EVERY = 10  # achievements are a request for each qualification: now and then is enough
+
+
+async def test_fifty_rounds_replay_to_the_source(tmp_path: Path, store: str) -> None:
+    """Each record's first version is created, each change seen is one event, and replayed they equal the source."""
+    rng = Random(5)
+    async with scene(tmp_path, store=store, records=_RECORDS, changes_per_second=0) as played:
+        baseline = await _rounds(played, _FEEDS)
+        assert {result.mode for result in baseline} == {"baseline"}
+        assert sum(result.created for result in baseline) == await played.published() == _RECORDS
+        for number in range(1, _ROUNDS + 1):
+            await played.change(rng.randrange(1, 60))
+            results = await _rounds(played, _DELTA_FEEDS if number % _ALL_EVERY else _FEEDS)
+            assert {result.mode for result in results} <= {"delta", "full"}
+        verdict = await played.verdict()
+        assert verdict.clean, verdict
+        before = await played.published()
+        rest = await _rounds(played, _FEEDS)
+        assert sum(result.changes for result in rest) == 0
+        assert await played.published() == before == verdict.events
+
+
+async def _rounds(played: Scene, feeds: tuple[str, ...]) -> list[RoundResult]:
+    """One good round of each of these feeds."""
+    results: list[RoundResult] = []
+    settings = load(played.config(limit="500"), os.environ)
+    assert await once(settings, {}, feeds, now=lambda: datetime.now(UTC), report=results.append), results
+    return results

@@ -1,0 +1,38 @@
+"""Killed without warning, again and again, at instants that nobody chose."""
+
+from __future__ import annotations
+
+import signal
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.processes import daemon
+from tests.harness.scene import scene
+from tests.harness.waiting import unless
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_KILLS = 10
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_kills_lose_and_double_nothing(seed: int, tmp_path: Path, store: str) -> None:
+    """Ten daemons killed with -9, each at a random instant: the next one goes on, nothing is lost or comes twice."""
+    rng = Random(seed)
+    async with scene(tmp_path, store=store, records=400, changes_per_second=60, seed=seed) as played:
+        config = played.config(limit="20")
+        for _ in range(_KILLS):
+            async with daemon(config) as killed:
+                await killed.started()
+                await played.growth(rng.randrange(60), unless=killed.gone)
+                await unless(killed.gone, rng.random() * 0.15)
+                assert killed.code is None, killed
+                await killed.kill()
+                assert killed.code == -signal.SIGKILL
+        async with daemon(config):
+            verdict = await played.caught_up()
+    assert verdict.clean, verdict
+    assert verdict.events >= 400

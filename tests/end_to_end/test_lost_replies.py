@@ -1,0 +1,37 @@
+"""The store does what it is told and the answer is lost on the way: nobody knows, and nothing may come twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES, scene
+from tests.harness.waiting import patience
+from tests.proxy import proxied
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_COMMIT = b"}:events"  # of the scripts, the commit alone names the stream
+
+
+async def test_a_lost_reply_to_a_commit_doubles_nothing(tmp_path: Path, store: str) -> None:
+    """The reply to a commit is lost, cut short, and lost twice in a row; the commit never arrives: each change once."""
+    async with scene(tmp_path, store=store, records=300) as played, proxied(store) as proxy:
+        faults = [
+            proxy.lose_reply(to=_COMMIT, skip=1),
+            proxy.lose_reply(to=_COMMIT, skip=4, times=2),
+            proxy.cut_reply(to=_COMMIT, skip=9, after=2),
+            proxy.reset(to=_COMMIT, skip=14),
+            proxy.lose_reply(to=_COMMIT, skip=22, times=3),
+        ]
+        async with daemon(played.config(store=proxy.url, ttl="2s", limit="20")) as harmed:
+            async with patience("all faults to strike"):
+                for fault in faults:
+                    await fault.struck.wait()
+            since = len(harmed.lines)
+            await harmed.polled(RESOURCES, since=since)
+            verdict = await played.caught_up()
+        assert not any(fault.times for fault in faults)
+    assert verdict.clean, verdict
+    assert not [line for line in harmed.rounds() if not line["ok"]], harmed

@@ -1,0 +1,65 @@
+"""Told to stop, the daemon stops: soon, in order, with nothing half done and nothing kept from the next one."""
+
+from __future__ import annotations
+
+import signal
+from datetime import datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES, scene
+from tests.harness.waiting import patience, unless
+from tests.proxy import proxied
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.processes import Daemon
+
+_STOPS = 10
+_SOON = 5.0
+
+
+async def test_stopping_at_any_instant_is_clean(tmp_path: Path, store: str) -> None:
+    """SIGTERM or SIGINT at random instants: exit code 0 within seconds, no lease left, the next one polls at once."""
+    rng = Random(6)
+    async with scene(tmp_path, store=store, records=300, changes_per_second=60) as played:
+        config = played.config(ttl="10s", limit="20")
+        for turn in range(_STOPS):
+            async with daemon(config) as stopped:
+                await stopped.started()
+                await unless(stopped.gone, rng.random() * 0.3)
+                stopped.send(signal.SIGTERM if turn % 2 else signal.SIGINT)
+                async with patience("it to stop", _SOON):
+                    assert await stopped.left() == 0, stopped
+                assert await played.leases() == 0
+                assert not [line for line in stopped.rounds() if not line["ok"]], stopped
+        async with daemon(config) as last:
+            verdict = await played.caught_up()
+            assert await _to_first_round(last) < timedelta(seconds=3)
+    assert verdict.clean, verdict
+
+
+async def test_a_lease_is_given_back_though_its_grant_was_never_heard(tmp_path: Path, store: str) -> None:
+    """Stopped between asking for a lease and being told that it is ours: it does not stay behind either."""
+    async with scene(tmp_path, store=store) as played, proxied(store) as proxy:
+        config = played.config(store=proxy.url, ttl="10s")
+        async with daemon(config) as first:  # the store knows the scripts from now on
+            await first.polled(RESOURCES)
+            first.send(signal.SIGTERM)
+            assert await first.left() == 0, first
+        grants = proxy.hold_reply(to=b"}:state", times=len(RESOURCES))
+        async with daemon(config) as stopped, patience("a lease to be granted"):
+            await grants.struck.wait()
+            assert await played.leases()
+            stopped.send(signal.SIGTERM)
+            assert await stopped.left() == 0, stopped
+        assert await played.leases() == 0
+
+
+async def _to_first_round(started: Daemon) -> timedelta:
+    """From its start to the end of its first round; a lease that was not given back would cost ten seconds."""
+    first = await started.until(lambda line: line.get("event") == "round", "its first round")
+    begun = await started.until(lambda line: line.get("event") == "started", "started")
+    return datetime.fromisoformat(first["at"]) - datetime.fromisoformat(begun["at"])

@@ -1,0 +1,151 @@
+"""The judge of every scene: the streams against the source's own history.
+
+Law: it believes the source's log and nothing else. It imports nothing of the program, reads no state of it, and works
+the comparison out for itself. What it looks for, feed by feed:
+
+* *lost*: a record of which the last thing published is older than what the source had at the moment asked for.
+* *doubled*: an event id that stands twice; an event that says the same as the record's event before it.
+* *misclassified*: created for what was known, modified for what was not, a revision that is not the next, a wrong
+  ``previous`` or ``changed``, content that the source never had, versions out of their order.
+* *gaps*: sequence numbers that do not rise by one from 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.harness.history import Past, pasts
+from tests.harness.json_values import differing, equal, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_SHOWN = 5
+_UNKNOWN = Past()
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found, one line each; all four are empty where nothing is wrong."""
+
+    events: int = 0
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    misclassified: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.doubled or self.misclassified or self.gaps)
+
+    @property
+    def sound(self) -> bool:
+        """Whether all that was published is right, even if something is still to come."""
+        return not (self.doubled or self.misclassified or self.gaps)
+
+    def __str__(self) -> str:
+        found = {name: getattr(self, name) for name in ("lost", "doubled", "misclassified", "gaps")}
+        counts = ", ".join(f"{name} {len(lines)}" for name, lines in found.items())
+        return "\n".join(
+            (f"{self.events} events: {counts}", *(line for lines in found.values() for line in lines[:_SHOWN]))
+        )
+
+
+@dataclass(slots=True)
+class _Published:
+    """What was last said of a record. ``place``: of the earliest version of its past that this can have been."""
+
+    record: Any
+    revision: int
+    place: int
+
+
+def judge(log: Iterable[Mapping[str, Any]], streams: Mapping[str, Sequence[bytes]], *, upto: int) -> Verdict:
+    """Compare.
+
+    Args:
+        log: the lines of the source's log, from its first version to one after the streams were read.
+        streams: for each resource its events in order, as they stand in the field ``data``.
+        upto: the version number up to which everything must have been published.
+    """
+    verdict = Verdict()
+    known = pasts(log)
+    for resource in streams.keys() | known.keys():
+        published = _Stream(resource, known.get(resource, {}), verdict)
+        for entry in streams.get(resource, ()):
+            published.take(read(entry))
+        published.settle(upto)
+    return verdict
+
+
+class _Stream:
+    """One feed's stream while it is being replayed."""
+
+    def __init__(self, resource: str, records: Mapping[str, Past], verdict: Verdict) -> None:
+        self._resource = resource
+        self._records = records
+        self._verdict = verdict
+        self._said: dict[str, _Published] = {}
+        self._ids: set[str] = set()
+        self._sequence = 0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """The next event."""
+        self._verdict.events += 1
+        self._sequence += 1
+        where = f"{self._resource} {event['subject']} event {event['sequence']}"
+        if event["sequence"] != f"{self._sequence:020d}":
+            self._verdict.gaps.append(f"{where}: sequence is not {self._sequence}")
+            self._sequence = int(event["sequence"])
+        if event["id"] in self._ids:
+            self._verdict.doubled.append(f"{where}: its id was published before")
+        self._ids.add(event["id"])
+        key, content, kind = event["subject"].lower(), event["data"], event["type"].split(".")[-2]
+        before, record = self._said.get(key), content.get("record")
+        if before is not None and equal(before.record, record):
+            self._verdict.doubled.append(f"{where}: says the same as the event before")
+        self._verdict.misclassified += (f"{where}: {fault}" for fault in _misclassified(kind, content, before))
+        self._said[key] = _Published(record, int(content["revision"]), self._place(key, where, record, before))
+
+    def _place(self, key: str, where: str, record: Any, before: _Published | None) -> int:
+        past, place = self._records.get(key, _UNKNOWN), before.place if before else 0
+        found = past.after(place, record)
+        if found is None:
+            ever = past.after(0, record) is not None
+            fault = "older than what was published before" if ever else "the source never had this"
+            self._verdict.misclassified.append(f"{where}: {fault}")
+        return place if found is None else found
+
+    def settle(self, upto: int) -> None:
+        """The end of the stream: what is missing?"""
+        for key, past in self._records.items():
+            due = past.until(upto)
+            if due is None:
+                continue
+            said = self._said.get(key)
+            if said is None and past.versions[due].record is not None:
+                self._verdict.lost.append(f"{self._resource} {key}: never published")
+            elif said is not None and past.after(due, said.record) is None:
+                self._verdict.lost.append(f"{self._resource} {key}: version {past.versions[due].number} not published")
+
+
+def _misclassified(kind: str, content: Mapping[str, Any], before: _Published | None) -> list[str]:
+    """What an event says of itself against what was said of the record before."""
+    known = before is not None and before.record is not None
+    previous, record, faults = content.get("previous"), content.get("record"), []
+    if kind not in ("created", "modified", "removed"):
+        faults.append(f"a kind of event that there is not: {kind}")
+    if (kind == "created") is known:
+        faults.append(f"{kind}, though the record was {'known' if known else 'unknown'}")
+    if content["revision"] != (before.revision if before else 0) + 1:
+        faults.append(f"revision {content['revision']} after {before.revision if before else 0}")
+    if (kind == "removed") is (record is not None):
+        faults.append(f"{kind} {'with' if record is not None else 'without'} a record")
+    if kind == "created" and (previous is not None or "changed" in content):
+        faults.append("created with previous or changed")
+    if known and before is not None and "omitted" not in content and not equal(previous, before.record):
+        faults.append("previous is not what was published before")
+    if kind == "modified" and before is not None and content.get("changed") != differing(before.record, record):
+        faults.append("changed is not what differs")
+    return faults

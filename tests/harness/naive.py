@@ -1,0 +1,125 @@
+"""A daemon that commits as one would without thinking: the control that the checker must catch.
+
+Its rounds, its source and its comparison are the program's own. Its store writes events, snapshots and state by
+separate commands, checks nothing, and leaves it to the client to send again what was not answered.
+Run as ``python -m tests.harness.naive ORDER``, where ORDER says what is written first: ``events`` or ``snapshots``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff
+
+from poller.config import load
+from poller.failpoints import arm, reach
+from poller.service.assembly import client_of, feed_of, keys_of
+from poller.source.round import poll
+from poller.store.qualifications import seen_qualifications
+from poller.store.snapshots import SnapshotCodec
+from poller.store.state import FeedState, state_of
+from tests.harness.waiting import unless
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from poller.changes.classify import Snapshot
+    from poller.changes.commit import Commit
+    from poller.store.keys import FeedKeys
+
+    Fields = dict[
+        bytes | bytearray | memoryview[int] | str | int | float, bytes | bytearray | memoryview[int] | str | int | float
+    ]
+
+_INTERVAL = 0.1
+_EAGER = Retry(ExponentialWithJitterBackoff(base=0.01, cap=0.1), 10)  # as often as Redis() does by default
+
+
+class NaiveStore:
+    """A store for rounds whose commit is several writes."""
+
+    def __init__(self, client: Redis, keys: FeedKeys, *, order: str) -> None:
+        self._client = client
+        self._keys = keys
+        self._order = order
+        self._codec = SnapshotCodec()
+
+    async def begin(self) -> FeedState:
+        found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.state))
+        return state_of({b"generation": b"naive", **found})
+
+    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        if not record_keys:
+            return {}
+        stored = await self._client.hmget(self._keys.snapshots, record_keys)
+        pairs = zip(record_keys, cast("list[bytes | None]", stored), strict=True)
+        return {key: self._codec.decode(value) for key, value in pairs if value is not None}
+
+    async def commit(self, commit: Commit) -> None:
+        reach("commit.planned")
+        steps = (self._append, self._remember)
+        first, second = steps if self._order == "events" else reversed(steps)
+        await first(commit)
+        reach("commit.sent")
+        await second(commit)
+        marks: Fields = {name: value for name, value in commit.marks.items() if value is not None}
+        await self._client.hset(self._keys.state, mapping=marks | {"sequence": commit.next_sequence})
+        if commit.qualifications:
+            await self._client.zadd(self._keys.qualifications, dict.fromkeys(commit.qualifications, 0.0))
+        reach("commit.done")
+
+    async def _append(self, commit: Commit) -> None:
+        for event in commit.events:
+            await self._client.xadd(self._keys.events, {b"data": event})
+
+    async def _remember(self, commit: Commit) -> None:
+        if commit.snapshots:
+            packed: Fields = {key: self._codec.encode(snapshot) for key, snapshot in commit.snapshots.items()}
+            await self._client.hset(self._keys.snapshots, mapping=packed)
+
+
+async def run(config: Path, order: str) -> None:
+    """Poll until killed."""
+    settings = load(config, os.environ)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Redis.from_url(settings.redis.url or "", retry=_EAGER))
+        polled = []
+        for source in settings.sources:
+            api = await stack.enter_async_context(client_of(source, os.environ))
+            polled += [(feed_of(source, feed), keys_of(settings, source.feed_id(feed)), api) for feed in source.feeds]
+
+        async def qualifications() -> Sequence[str]:
+            return await seen_qualifications(client, [keys for _, keys, _ in polled])
+
+        while not await unless(asyncio.Event(), _INTERVAL):
+            for feed, keys, api in polled:
+                store = NaiveStore(client, keys, order=order)
+                result = await poll(feed, store, api.get, now=lambda: datetime.now(UTC), qualifications=qualifications)
+                sys.stderr.write(json.dumps({"event": "round", **result.public}) + "\n")
+
+
+def main() -> None:
+    """Read the command line, arm the fail point, run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("order", choices=("events", "snapshots"))
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--log-format")
+    parser.add_argument("--log-level")
+    asked = parser.parse_args()
+    if spec := os.environ.get("POLLER_FAILPOINT"):
+        arm(spec)
+    asyncio.run(run(asked.config, asked.order))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The program as its users start it: ``python -m poller …`` in a process of its own, its log read line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.harness.waiting import patience
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    Line = dict[str, Any]
+
+_ROOT = Path(__file__).parents[2]
+SANDBOX_TOKEN = "sandbox"  # noqa: S105 -- public on purpose
+
+
+class Daemon:
+    """A running daemon.
+
+    Attributes:
+        lines: its log so far, one object a line; what is no JSON stands under ``text``.
+        gone: set once it has left; :attr:`code` says how.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.lines: list[Line] = []
+        self.gone = asyncio.Event()
+        self._process = process
+        self._more = asyncio.Condition()
+        self._reading = asyncio.create_task(self._read())
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, minus the signal's number where one killed it; None: it runs."""
+        return self._process.returncode
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self.code is None:
+            self.send(signal.SIGKILL)
+        await self._reading
+
+    async def left(self) -> int:
+        """Wait until it has left by itself; its exit code."""
+        async with patience("the daemon to leave"):
+            await self.gone.wait()
+        assert self.code is not None
+        return self.code
+
+    async def until(self, told: Callable[[Line], bool], what: str, *, since: int = 0) -> Line:
+        """The first line of the log, from number ``since`` on, of which ``told`` is true; waits for it."""
+        async with patience(f"{what} in {self}"):
+            while True:
+                for line in self.lines[since:]:
+                    if told(line):
+                        return line
+                async with self._more:
+                    assert not self.gone.is_set(), f"left with {self.code} before {what}: {self}"
+                    since = len(self.lines)
+                    await self._more.wait_for(lambda: len(self.lines) > since or self.gone.is_set())  # noqa: B023 -- used at once
+
+    async def started(self) -> None:
+        await self.until(lambda line: line.get("event") == "started", "started")
+
+    async def polled(self, resources: Sequence[str], *, since: int = 0) -> None:
+        """Wait until it had a good round of each of these, counted from a line of its log on."""
+        for resource in resources:
+            await self.until(
+                lambda line, feed=f"acme/{resource}": (
+                    line.get("feed") == feed and line["ok"] and line["mode"] != "skipped"
+                ),  # type: ignore[misc] # feed is bound here
+                f"a good round of {resource}",
+                since=since,
+            )
+
+    async def skipped(self, resources: Sequence[str]) -> None:
+        """Wait until it skipped a round of each of these, for another daemon has the lease. Needs the level debug."""
+        for resource in resources:
+            await self.until(
+                lambda line, feed=f"acme/{resource}": line.get("feed") == feed and line["mode"] == "skipped",  # type: ignore[misc] # feed is bound here
+                f"a skipped round of {resource}",
+            )
+
+    def rounds(self, *, since: int = 0) -> list[Line]:
+        """What it said about its rounds, the skipped ones left out."""
+        return [line for line in self.lines[since:] if line.get("event") == "round" and line["mode"] != "skipped"]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.lines[-12:]))
+
+    async def _read(self) -> None:
+        log = self._process.stderr
+        assert log is not None
+        async for line in log:
+            await self._add(line.decode("utf-8", "replace").strip())
+        await self._process.wait()
+        async with self._more:
+            self.gone.set()
+            self._more.notify_all()
+
+    async def _add(self, text: str) -> None:
+        line = json.loads(text) if text.startswith("{") else {"text": text}
+        async with self._more:
+            self.lines.append(line)
+            self._more.notify_all()
+
+
+@asynccontextmanager
+async def daemon(
+    config: Path, *, failpoint: str = "", command: Sequence[str] = ("poller", "run"), level: str = "info"
+) -> AsyncIterator[Daemon]:
+    """A daemon for the time of the block; killed at its end if it still runs.
+
+    Args:
+        config: its configuration file.
+        failpoint: where it is to die, as in ``POLLER_FAILPOINT``.
+        command: what ``python -m`` runs.
+        level: of its log; with debug, skipped rounds are logged too.
+    """
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", *command, "--config", str(config), "--log-format", "json", "--log-level", level),
+        cwd=_ROOT,
+        env=environ | ({"POLLER_FAILPOINT": failpoint} if failpoint else {}),
+        stderr=asyncio.subprocess.PIPE,
+        limit=2**20,
+    )
+    started = Daemon(process)
+    try:
+        yield started
+    finally:
+        await started.kill()
+
+
+@asynccontextmanager
+async def sandbox(*, records: int, changes_per_second: float, seed: int) -> AsyncIterator[str]:
+    """A sandbox for the time of the block; gives its URL."""
+    options = {"port": 0, "records": records, "changes-per-second": changes_per_second, "seed": seed}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "poller", "sandbox", *(f"--{name}={value}" for name, value in options.items())),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with patience("the sandbox"):
+            said = await process.stdout.readline()
+        found = re.search(rb"http://\S+", said)
+        assert found, said
+        yield found[0].decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -1,0 +1,159 @@
+"""A scene: a source that changes, a store that keeps what it acknowledges, and the question whether all is well.
+
+Source and store are real processes; everything that is asked of them here is asked from outside, by the names of the
+contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import aiohttp
+from redis.asyncio import Redis
+
+from tests.harness.checker import Verdict, judge
+from tests.harness.json_values import read
+from tests.harness.processes import SANDBOX_TOKEN, sandbox
+from tests.harness.waiting import PATIENCE, patience
+from tests.servers import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+RESOURCES = ("contractTypes", "evidenceVariants", "employmentUnavailabilities", "achievements")
+
+
+def stream(resource: str) -> str:
+    """The key of a feed's stream."""
+    return f"poller:{{acme/{resource}}}:events"
+
+
+def lease(resource: str) -> str:
+    """The key of a feed's lease."""
+    return f"poller:{{acme/{resource}}}:lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Source, store and a directory of its own.
+
+    Attributes:
+        source: the sandbox's URL.
+        store: the store's URL, for daemons.
+        client: of the store, for looking.
+        http: for asking the sandbox.
+    """
+
+    directory: Path
+    source: str
+    store: str
+    client: Redis
+    http: aiohttp.ClientSession
+
+    def config(self, name: str = "poller", *, resources: Sequence[str] = RESOURCES, **differing: str) -> Path:
+        """A configuration file.
+
+        Args:
+            name: of the file.
+            resources: the feeds.
+            differing: ``store``, ``source``, ``interval``, ``ttl`` or ``limit``, where the usual will not do.
+        """
+        use = {"store": self.store, "source": self.source, "interval": "150ms", "ttl": "500ms", "limit": "40"}
+        use |= differing
+        feeds = (
+            f'[[sources.feeds]]\nresource = "{resource}"\ninterval = "{use["interval"]}"\njitter = "20ms"\n'
+            f'reconcile = "off"\nlimit = {use["limit"]}\n'
+            for resource in resources
+        )
+        (self.directory / "token").write_text(SANDBOX_TOKEN)
+        path = self.directory / f"{name}.toml"
+        path.write_text(
+            f'[redis]\nurl = "{use["store"]}"\n[lease]\nttl = "{use["ttl"]}"\n[http]\nbind = "off"\n'
+            f'[[sources]]\nname = "acme"\nbase_url = "{use["source"]}"\n'
+            f'auth = {{ token_file = "{self.directory / "token"}" }}\n' + "".join(feeds)
+        )
+        return path
+
+    async def version(self) -> int:
+        """The number of the source's latest version."""
+        return int((await self._asked("GET", "version"))["version"])
+
+    async def change(self, count: int) -> None:
+        """Have the source make changes at once."""
+        await self._asked("POST", f"changes?count={count}")
+
+    async def put(self, resource: str, record: Mapping[str, Any]) -> None:
+        """Create or replace a record of the source."""
+        await self._asked("POST", f"records/{resource}", json.dumps(record).encode())
+
+    async def log(self) -> list[dict[str, Any]]:
+        """The source's history."""
+        found: list[dict[str, Any]] = await self._asked("GET", "log")
+        return found
+
+    async def events(self, resource: str) -> list[bytes]:
+        """A feed's stream from its start."""
+        entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await self.client.xrange(stream(resource)))
+        return [fields[b"data"] for _, fields in entries]
+
+    async def published(self) -> int:
+        """How many events there are in all streams."""
+        return sum([await self.client.xlen(stream(resource)) for resource in RESOURCES])
+
+    async def leases(self) -> int:
+        """How many feeds are leased to somebody."""
+        return int(await self.client.exists(*map(lease, RESOURCES)))
+
+    async def verdict(self, upto: int | None = None) -> Verdict:
+        """Judge all streams; they are read before the log, so that all they can rightly hold is in it."""
+        version = await self.version() if upto is None else upto
+        streams = {resource: await self.events(resource) for resource in RESOURCES}
+        return judge(await self.log(), streams, upto=version)
+
+    async def growth(self, count: int, *, unless: asyncio.Event) -> None:
+        """Wait until the streams have grown by so many entries, or the event is set."""
+        target = await self.published() + count
+        async with patience(f"{count} more events"):
+            while await self.published() < target and not unless.is_set():
+                await self._more()
+
+    async def caught_up(self) -> Verdict:
+        """Wait until what the source has at this moment is published, and judge; what is lost by then is lost."""
+        upto, clock = await self.version(), asyncio.get_running_loop().time
+        deadline = clock() + PATIENCE
+        verdict = await self.verdict(upto)
+        while verdict.lost and clock() < deadline:
+            await self._more()
+            verdict = await self.verdict(upto)
+        return verdict
+
+    async def _more(self) -> None:
+        """Return when there is something new in a stream, or soon."""
+        await self.client.xread({stream(resource): "$" for resource in RESOURCES}, count=1, block=50)
+
+    async def _asked(self, method: str, path: str, body: bytes | None = None) -> Any:
+        async with self.http.request(method, f"{self.source}/_sandbox/{path}", data=body) as answer:
+            answer.raise_for_status()
+            return read(await answer.text())
+
+
+@asynccontextmanager
+async def scene(
+    directory: Path, *, records: int = 120, changes_per_second: float = 40, seed: int = 1, store: str | None = None
+) -> AsyncIterator[Scene]:
+    """A scene for the time of the block; its store is started for it unless one is given."""
+    async with AsyncExitStack() as stack:
+        if store is None:
+            store = stack.enter_context(running("valkey", directory / "v", appendfsync="always")).url
+        source = await stack.enter_async_context(
+            sandbox(records=records, changes_per_second=changes_per_second, seed=seed)
+        )
+        # With a timeout redis-py sends by way of asyncio.wait_for, which in Python 3.11 may swallow a cancellation.
+        client = await stack.enter_async_context(Redis.from_url(store, socket_timeout=None))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Scene(directory, source, store, client, http)

@@ -1,0 +1,146 @@
+"""The checker sees each kind of fault, and nothing where there is none."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.harness.checker import judge
+from tests.harness.json_values import differing, equal, read
+
+if TYPE_CHECKING:
+    from tests.harness.checker import Verdict
+
+_A1, _A2, _B1 = {"id": "A", "n": 1}, {"id": "A", "n": 2}, {"id": "b", "n": 1}
+_LOG = [
+    {"version": 1, "resource": "things", "id": "A", "record": _A1},
+    {"version": 2, "resource": "things", "id": "b", "record": _B1},
+    {"version": 3, "resource": "things", "id": "A", "record": _A2},
+    {"version": 4, "resource": "things", "id": "A", "record": _A1},
+]
+
+
+def _event(sequence: int, kind: str, record: dict[str, Any] | None, **content: Any) -> dict[str, Any]:
+    named = record or content["previous"]
+    found = {"revision": 1, "record": record} | content
+    return {
+        "id": f"e{sequence}",
+        "type": f"org.example.thing.{kind}.v1",
+        "subject": named["id"],
+        "sequence": f"{sequence:020d}",
+        "data": {name: value for name, value in found.items() if value is not None},
+    }
+
+
+def _story() -> list[dict[str, Any]]:
+    """All that happened in the log, told rightly."""
+    return [
+        _event(1, "created", _A1),
+        _event(2, "created", _B1),
+        _event(3, "modified", _A2, revision=2, previous=_A1, changed=["/n"]),
+        _event(4, "modified", _A1, revision=3, previous=_A2, changed=["/n"]),
+    ]
+
+
+def _judged(events: list[dict[str, Any]], *, log: list[dict[str, Any]] = _LOG, upto: int = 4) -> Verdict:
+    return judge(read(json.dumps(log)), {"things": [json.dumps(event).encode() for event in events]}, upto=upto)
+
+
+def test_a_story_told_rightly_is_clean() -> None:
+    """Every version published once, in order, as what it is."""
+    verdict = _judged(_story())
+    assert verdict.clean, verdict
+    assert verdict.events == 4
+
+
+def test_versions_between_two_polls_need_not_be_published() -> None:
+    """A to B and back to A between two polls is nothing; what matters is that the last state is known."""
+    assert _judged(_story()[:2]).clean
+
+
+def test_a_removal_is_told_rightly() -> None:
+    """A removed record's last event is removed; seen again it is created, and its revision goes on."""
+    log = [
+        {"version": 1, "resource": "things", "id": "A", "record": _A1},
+        {"version": 2, "resource": "things", "id": "A", "record": None},
+        {"version": 3, "resource": "things", "id": "A", "record": _A1},
+    ]
+    events = [
+        _event(1, "created", _A1),
+        _event(2, "removed", None, revision=2, previous=_A1),
+        _event(3, "created", _A1, revision=3),
+    ]
+    assert _judged(events, log=log, upto=3).clean
+    assert _judged(events[:1], log=log[:2], upto=2).lost
+
+
+@pytest.mark.parametrize(
+    ("events", "upto"),
+    [([0], 2), ([], 1), ([0, 1, 2], 4)],
+    ids=["never published", "nothing published", "last version not published"],
+)
+def test_what_is_missing_is_lost(events: list[int], upto: int) -> None:
+    """A record that was never published, or not as it was in the end."""
+    verdict = _judged([_story()[at] for at in events], upto=upto)
+    assert verdict.lost
+    assert verdict.sound
+
+
+def test_a_repeated_id_is_doubled() -> None:
+    """An id names one event."""
+    story = _story()
+    story[3]["id"] = story[0]["id"]
+    assert len(_judged(story).doubled) == 1
+
+
+def test_saying_the_same_again_is_doubled() -> None:
+    """An event whose content is that of the record's event before it, whatever its id."""
+    again = _event(5, "modified", _A1, revision=4, previous=_A1, changed=[])
+    assert len(_judged([*_story(), again]).doubled) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "kind", "content"),
+    [
+        (1, "modified", {}),
+        (2, "created", {}),
+        (2, "renamed", {}),
+        (2, "modified", {"revision": 3}),
+        (0, "created", {"revision": 0}),
+        (2, "modified", {"previous": _B1}),
+        (2, "modified", {"changed": ["/m"]}),
+        (0, "created", {"record": {"id": "A", "n": 7}}),
+        (0, "created", {"record": {"id": "A", "n": True}}),
+        (0, "created", {"changed": ["/n"]}),
+    ],
+)
+def test_a_wrong_word_is_misclassified(at: int, kind: str, content: dict[str, Any]) -> None:
+    """Any part of an event that is not what it should be."""
+    story = _story()
+    story[at]["type"] = f"org.example.thing.{kind}.v1"
+    story[at]["data"] |= content
+    assert _judged(story).misclassified
+
+
+def test_versions_out_of_order_are_misclassified() -> None:
+    """The new version first, the old one after it."""
+    log = _LOG[:3]
+    events = [_event(1, "created", _A2), _event(2, "modified", _A1, revision=2, previous=_A2, changed=["/n"])]
+    assert _judged(events, log=log, upto=0).misclassified
+
+
+@pytest.mark.parametrize("numbers", [(1, 3), (1, 1), (2, 3), (2, 1)])
+def test_numbers_that_do_not_rise_by_one_are_gaps(numbers: tuple[int, int]) -> None:
+    """Missing, repeated, not from one, backwards."""
+    events = [_event(numbers[0], "created", _A1), _event(numbers[1], "created", _B1)]
+    assert _judged(events, upto=2).gaps
+
+
+def test_numbers_are_equal_by_value_and_never_true() -> None:
+    """1 is 1.0 and not true; a digit far behind the point counts; null is not absent."""
+    assert equal(read("[1, {}]"), read("[1.0, {}]"))
+    assert not equal(read("1"), read("true"))
+    assert not equal(read("0.1"), read("0.1000000000000000000001"))
+    assert differing(read('{"a/b": null, "c": {"d~": [1]}}'), read('{"c": {"d~": [1, 2]}}')) == ["/a~1b", "/c/d~0"]
