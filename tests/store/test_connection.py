@@ -125,3 +125,25 @@ def test_other_topologies_come_later() -> None:
     """Sentinel and Cluster are refused at this seam."""
     with pytest.raises(ConfigurationError, match="not supported by this version yet"):
         commands("redis+cluster://h:7000")
+
+
+async def test_a_cancellation_is_never_swallowed(server: str) -> None:
+    """Law: whoever cancels a command, at whichever step of it, ends it; a stop that gets lost would hang the daemon."""
+    client, loop = commands(server), asyncio.get_running_loop()
+    swallowed = 0
+
+    def cancel_after(steps: int, task: asyncio.Future[bytes | str], asked: list[bool]) -> None:
+        if steps:
+            loop.call_soon(cancel_after, steps - 1, task, asked)
+        else:
+            asked.append(task.cancel())
+
+    for round_ in range(10):
+        for steps in range(30):
+            asked: list[bool] = []
+            task = asyncio.ensure_future(client.echo(f"{round_}"))
+            cancel_after(steps, task, asked)
+            await asyncio.wait({task})
+            swallowed += asked == [True] and not task.cancelled()
+    await client.aclose()
+    assert swallowed == 0
