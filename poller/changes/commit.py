@@ -42,7 +42,8 @@ class Commit(msgspec.Struct, frozen=True):
         rejected: for the quarantine.
         qualifications: ids seen, for the feeds that read one listing per qualification.
         marks: fields of the feed's state to set; None deletes one.
-        digest: names this commit among all others of the feed, so that a repetition after a lost reply is known.
+        digest: names this commit among all others of the feed, so that a repetition after a lost reply is known. Empty
+            where that does not matter: marks alone may be written twice.
     """
 
     generation: str

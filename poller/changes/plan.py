@@ -1,7 +1,8 @@
 """The plan of a commit: a slice of a page and what was known of its records, turned into one atomic write.
 
-Law: planning the same records against the snapshots that their own commit left behind gives an empty commit. That is
-what makes it safe to read a page again after a crash, and what keeps a full reading silent when nothing changed.
+Law: planning the same records against the snapshots that their own commit left behind gives no event, as long as each
+stands in the page once. That is what makes it safe to read a page again after a crash, and what keeps a full reading
+silent when nothing changed.
 
 Records are taken in the order in which they came. A record that stands twice in a slice is compared with its own first
 version, so each version that differs becomes an event of its own.
@@ -56,9 +57,11 @@ class _Draft:
         self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
 
     def keep_silently(self, change: Change, raw: bytes) -> None:
+        self._digest.update(raw)
         self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw)
 
     def reject(self, rejected: Rejected) -> None:
+        self._digest.update(rejected.raw)
         self.rejected.append(rejected)
         self.tally.quarantined += 1
 

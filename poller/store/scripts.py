@@ -45,10 +45,8 @@ COMMIT: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
 local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'digest')
 if have[1] ~= ARGV[2] then return 'STALE' end
-if have[2] ~= ARGV[3] then
-  if have[2] == ARGV[4] and have[3] == ARGV[5] then return 'ALREADY' end
-  return 'STALE'
-end
+if ARGV[5] ~= '' and have[3] == ARGV[5] and have[2] == ARGV[4] then return 'ALREADY' end
+if have[2] ~= ARGV[3] then return 'STALE' end
 if redis.call('HLEN', KEYS[7]) ~= tonumber(ARGV[6]) then return 'STALE' end
 local at = 14
 local function section(index)

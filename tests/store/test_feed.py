@@ -152,6 +152,28 @@ async def test_the_same_commit_again_is_known(opened: Open, store_client: Redis)
     assert await everything(store_client) == before
 
 
+async def test_a_commit_without_events_is_known_again_too(opened: Open, store_client: Redis) -> None:
+    """Law: a silent baseline, its new dictionary and the quarantine are written once, though no sequence moves."""
+    store = opened("a")
+    state = await begun(store)
+    records = [read(unavailability(number)) for number in range(SAMPLES)]
+    commit, _ = plan(
+        [*records, Rejected(b"[1]", "not an object")],
+        {},
+        frame=FRAME,
+        generation=state.generation,
+        sequence=0,
+        recorded="2026-01-02T03:04:05.678Z",
+        rules=Rules(silent=True),
+    )
+    await store.commit(commit)
+    before = await everything(store_client)
+    again = opened("a")  # as the first try, it does not know the dictionary
+    await again.commit(commit)
+    assert await everything(store_client) == before
+    assert await events(store_client) == []
+
+
 async def test_another_commit_on_the_same_state_is_stale(opened: Open, store_client: Redis) -> None:
     """Law: of two commits planned on one state only one is written; the other writes nothing."""
     store = opened("a")
