@@ -46,6 +46,10 @@ class SourceNonsense(SourceError):
     """An answer of status 200 that is not the list envelope: cut, not JSON, too large, looping."""
 
 
+class RoundHeld(SourceError):
+    """A reading that would remove too much. All else of it counts; the removals wait for ``poller release``."""
+
+
 class StoreError(PollerError):
     """Redis did not do what was asked."""
 

@@ -29,12 +29,14 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         sequence: of its last event (0 likewise).
         raw: its bytes as last published; of a removed record, as last seen before.
         removed: a tombstone; keeps the revision, so that a record that returns goes on counting.
+        missing: the last full reading did not hold it and nothing else could confirm that it is gone.
     """
 
     revision: int
     sequence: int
     raw: bytes
     removed: bool = False
+    missing: bool = False
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

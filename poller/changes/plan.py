@@ -56,6 +56,10 @@ class _Draft:
         self.events.append(event)
         self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
 
+    def found_again(self, key: str, snapshot: Snapshot) -> None:
+        self._digest.update(key.encode())
+        self.snapshots[key] = msgspec.structs.replace(snapshot, missing=False)
+
     def keep_silently(self, change: Change, raw: bytes) -> None:
         self._digest.update(raw)
         self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw)
@@ -112,6 +116,8 @@ def plan(
             continue
         if change is None:
             draft.tally.unchanged += 1
+            if snapshot is not None and snapshot.missing:
+                draft.found_again(record.key, snapshot)
             continue
         draft.tally.count(change.kind)
         if record.qualification:

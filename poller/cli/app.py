@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from poller.cli.options import Asked, Config, Document, Feeds, Format, Json, Verbosity
+from poller.cli.options import Asked, Config, Document, Feed, Feeds, Format, Json, Verbosity
 
 app = typer.Typer(
     help="Turns a polled API into CloudEvents on Redis streams, exactly once.",
@@ -137,6 +137,38 @@ def status(
     from poller.cli.status import status as command  # noqa: PLC0415 -- late
 
     command(Asked.by(context, config, log_format, log_level), json=json)
+
+
+@app.command()
+def release(
+    context: typer.Context,
+    feed: Feed,
+    *,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Lets the removals through that a round has held."""
+    from poller.cli.orders import order  # noqa: PLC0415 -- late
+    from poller.store.orders import Order  # noqa: PLC0415 -- late
+
+    order(Asked.by(context, config, log_format, log_level), feed, Order.RELEASE)
+
+
+@app.command()
+def resync(
+    context: typer.Context,
+    feed: Feed,
+    *,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Reads a feed again in full. Publishes nothing unless something differs."""
+    from poller.cli.orders import order  # noqa: PLC0415 -- late
+    from poller.store.orders import Order  # noqa: PLC0415 -- late
+
+    order(Asked.by(context, config, log_format, log_level), feed, Order.RESYNC)
 
 
 @app.command()

@@ -60,6 +60,7 @@ Verbosity = Annotated[
     LogLevel | None, typer.Option("--log-level", help="debug also shows tracebacks.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on each line.")]
+Feed = Annotated[str, typer.Argument(metavar="FEED", help="SOURCE/NAME, or NAME where only one source has it.")]
 Feeds = Annotated[
     list[str] | None,
     typer.Argument(metavar="FEED", help="SOURCE/NAME, or NAME where only one source has it. Default: all feeds."),

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 
 from poller.changes.canonical import without
+from poller.changes.removal import Breaker
 from poller.config.auth import AuthSettings
 from poller.config.feeds import FeedSettings
 from poller.config.settings import Settings
@@ -43,6 +44,8 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         strip=without(feed.ignore) if feed.ignore else None,
         silent_baseline=feed.baseline == "silent",
         reconcile=feed.reconcile,
+        removals=feed.removals == "confirm",
+        breaker=Breaker(feed.max_removals.percent, feed.max_removals.records),
         expired_statuses=frozenset(feed.expired_statuses),
         qualifications=tuple(name for name in feed.qualifications if name != AUTO),
         discover=resource.per_qualification and AUTO in feed.qualifications,

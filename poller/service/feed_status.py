@@ -12,7 +12,7 @@ from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 from poller.store.state import FeedState, state_of
 
-State = Literal["never read", "reading", "ok", "failing"]
+State = Literal["never read", "reading", "ok", "failing", "held"]
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     Attributes:
         feed: ``SOURCE/NAME``.
         state: ``never read``; ``reading``, its first round has begun and not ended; ``ok`` or ``failing``, as the last
-            round ended.
+            round ended; ``held``, removals wait for ``poller release``.
         mode: of the last round; None before the first.
         error: of the last round, where it failed.
         good_at: when the last good round ended, RFC 3339.
@@ -100,7 +100,7 @@ def _status(feed_id: str, state: FeedState, sizes: tuple[int, int, int], lease_m
     records, length, quarantined = sizes
     return FeedStatus(
         feed=feed_id,
-        state=_word(last, begun=held or records > 0),
+        state="held" if state.held else _word(last, begun=held or records > 0),
         mode=last.mode if last else None,
         error=last.error if last else None,
         good_at=state.good_at.isoformat(timespec="milliseconds").replace("+00:00", "Z") if state.good_at else None,

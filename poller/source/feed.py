@@ -6,12 +6,16 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
+from poller.changes.classify import Snapshot
 from poller.changes.events import Cause, EventFrame
+from poller.changes.records import Record, Rejected, record_reader
+from poller.changes.removal import Breaker
 from poller.source.paging import Query
-from poller.source.resources import Resource
+from poller.source.resources import PARENT, Resource
 from poller.store.state import FeedState
 
 
@@ -40,6 +44,8 @@ class Feed(msgspec.Struct, frozen=True):
         strip: leaves out what does not count in comparisons; None: all counts.
         silent_baseline: whether the first reading publishes nothing.
         reconcile: how often a delta feed is read in full; None for never.
+        removals: whether records that are gone are found, confirmed and published as removed.
+        breaker: how much may be missing at once.
         expired_statuses: answers that may mean "this token is no longer valid".
         qualifications: ids whose listings are read, for a resource with one listing for each.
         discover: whether those that the source's other feeds name are read too.
@@ -55,6 +61,8 @@ class Feed(msgspec.Struct, frozen=True):
     strip: Callable[[Any], Any] | None = None
     silent_baseline: bool = False
     reconcile: timedelta | None = None
+    removals: bool = True
+    breaker: Breaker = Breaker()
     expired_statuses: frozenset[int] = frozenset({400, 404, 409, 410, 412})
     qualifications: tuple[str, ...] = ()
     discover: bool = False
@@ -68,6 +76,28 @@ class Feed(msgspec.Struct, frozen=True):
             type_stem=f"{self.type_prefix}.{self.resource.type_name}",
             cause=Cause(mode),
         )
+
+    def last_seen(self, snapshot: Snapshot) -> Record:
+        """The record of a snapshot, its identity read again.
+
+        Raises:
+            ValueError: it has none under the id field that is configured now.
+        """
+        record = record_reader(self.id_field)(snapshot.raw)
+        if isinstance(record, Rejected):
+            raise ValueError(record.reason)  # noqa: TRY004 -- its value is what is wrong
+        return record
+
+    def detail_path(self, snapshot: Snapshot) -> str:
+        """The path at which the API answers for a single record.
+
+        Raises:
+            LookupError: the resource is listed only.
+            ValueError: see :meth:`last_seen`.
+        """
+        if self.resource.detail_path is None:
+            raise LookupError(f"{self.id} has no single-record endpoint")
+        return self.resource.detail_path.replace(PARENT, quote(self.last_seen(snapshot).subject, safe=""))
 
     @property
     def fingerprint(self) -> str:
@@ -83,10 +113,10 @@ def due(feed: Feed, state: FeedState, now: datetime) -> tuple[Mode, str | None]:
     """
     if state.read_at is None:
         return Mode.BASELINE, None
-    if state.query != feed.fingerprint:
+    if state.resync or state.query != feed.fingerprint:
         return Mode.RESYNC, None
     if not feed.delta or state.delta_token is None:
         return Mode.FULL, None
-    if feed.reconcile is not None and now - state.read_at >= feed.reconcile:
+    if state.released or (feed.reconcile is not None and now - state.read_at >= feed.reconcile):
         return Mode.RECONCILE, None
     return Mode.DELTA, state.delta_token

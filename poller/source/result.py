@@ -18,7 +18,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         mode: what kind of reading it was; ``skipped`` where another process has the feed's lease.
         ok: whether it was completed (or rightly skipped).
         pages: how many were read and committed.
-        records: how many these held; it is the sum of the five that follow.
+        records: how many these held: the sum of created, modified, unchanged and quarantined.
+        removed: how many known records turned out to be gone.
         seconds: how long the round took.
         error: one line where it failed, else None.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.

@@ -19,43 +19,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import Protocol
+from functools import partial
 
 import msgspec
 
-from poller.changes.classify import Snapshot
-from poller.changes.commit import Commit, Tally
-from poller.changes.events import EventFrame, recorded_time
-from poller.changes.plan import Rules, plan
-from poller.changes.records import Record, record_reader
-from poller.errors import PollerError, SourceRefused, StoreError
+from poller.changes.events import recorded_time
+from poller.changes.removal import Seen
+from poller.errors import PollerError, RoundHeld, SourceRefused, StoreError
 from poller.failpoints import reach
-from poller.source.committing import in_order
-from poller.source.envelope import Page
 from poller.source.feed import Feed, Mode, due
 from poller.source.paging import Drain
-from poller.source.reading import Get, read_pages, slices
+from poller.source.reading import Get, read_pages
+from poller.source.removing import settle_absent
 from poller.source.result import RoundResult
+from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
-from poller.store.state import DELTA_TOKEN, GOOD_AT, QUERY, READ_AT, ROUND, FeedState
+from poller.store.state import DELTA_TOKEN, GOOD_AT, HELD, QUERY, READ_AT, RELEASED, RESYNC, ROUND, FeedState
 
 _NOT_FOUND = 404
-
-
-class RoundStore(Protocol):
-    """What a round needs of the store; see :class:`poller.store.feed.FeedStore`."""
-
-    async def begin(self) -> FeedState | HeldElsewhere:
-        """Take the lease and read the state."""
-        ...
-
-    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
-        """Read snapshots."""
-        ...
-
-    async def commit(self, commit: Commit) -> None:
-        """Write all of it or nothing."""
-        ...
 
 
 async def poll(
@@ -92,7 +73,7 @@ async def poll(
     if isinstance(failure, StoreError):
         return result  # what has just failed to be written to cannot keep the result either
     try:
-        await reading.conclude(result)
+        await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
     except StoreError as unwritten:
         return msgspec.structs.replace(result, ok=False, error=result.error or str(unwritten))
     return result
@@ -102,27 +83,28 @@ class _Reading:
     """A round while it runs."""
 
     def __init__(self, feed: Feed, store: RoundStore, get: Get, state: FeedState, now: Callable[[], datetime]) -> None:
-        self.tally = Tally()
-        self.pages = 0
         self._feed = feed
         self._store = store
         self._get = get
         self._now = now
         self._begun = now()
-        self._generation = state.generation
-        self._sequence = state.sequence
+        self._orders = {name: None for name, given in ((RELEASED, state.released), (RESYNC, state.resync)) if given}
+        self._released = state.released
+        self._writer = Writer(feed, store, state, now)
+        self._pages = 0
+        self._complete = 0  # listings
         self._delta_token: str | None = None
-        self._something_read = False
-        self._read = record_reader(feed.id_field)
-        self.mode, self._since = due(feed, state, self._begun)
+        self._mode, self._since = due(feed, state, self._begun)
+        self._seen = Seen() if self._mode is not Mode.DELTA else None
 
     async def run(self, qualifications: Callable[[], Awaitable[Sequence[str]]]) -> PollerError | None:
-        """Read and commit all pages; answers what went wrong, if something did."""
+        """Read and commit all pages, then settle what is gone; answers what went wrong, if something did."""
         try:
             if self._feed.resource.per_qualification:
                 await self._read_each(qualifications)
             else:
                 await self._read_all()
+            await self._settle_absent()
         except PollerError as failure:
             return failure
         reach("round.read")
@@ -131,78 +113,65 @@ class _Reading:
     def result(self, failure: PollerError | None, *, seconds: float) -> RoundResult:
         """How it ended."""
         error = str(failure) if failure else None
-        return RoundResult.of(self._feed.id, self.mode, self.tally, pages=self.pages, seconds=seconds, error=error)
+        tally = self._writer.tally
+        return RoundResult.of(self._feed.id, self._mode, tally, pages=self._pages, seconds=seconds, error=error)
 
-    async def conclude(self, result: RoundResult) -> None:
-        """Commit what the round leaves behind: its result and, if it was a good one, where the next one starts."""
+    async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:
+        """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
         marks: dict[str, str | None] = {ROUND: msgspec.json.encode(result.public).decode()}
         if result.ok:
             marks[GOOD_AT] = recorded_time(self._now())
-        if result.ok and self._something_read:
+        if (result.ok or held) and self._complete:
             marks[QUERY] = self._feed.fingerprint
             if self._delta_token and self._feed.delta:
                 marks[DELTA_TOKEN] = self._delta_token
-            elif self.mode is not Mode.DELTA:
+            elif self._mode is not Mode.DELTA:
                 marks[DELTA_TOKEN] = None
-            if self.mode is not Mode.DELTA:
-                marks[READ_AT] = recorded_time(self._begun)
-        await self._store.commit(Commit(self._generation, self._sequence, marks=marks))
+            if self._mode is not Mode.DELTA:
+                marks |= {READ_AT: recorded_time(self._begun), HELD: str(held) if held else None, **self._orders}
+        await self._writer.marks(marks)
         reach("round.done")
 
     async def _read_all(self) -> None:
         try:
             await self._drain(self._feed.resource.path)
         except SourceRefused as refused:
-            if self._since is None or self.pages or refused.status not in self._feed.expired_statuses:
+            if self._since is None or self._pages or refused.status not in self._feed.expired_statuses:
                 raise
             # Whether the token is what the API does not like, the same request without it decides.
-            self.mode, self._since = Mode.RESYNC, None
+            self._mode, self._since, self._seen = Mode.RESYNC, None, Seen()
             await self._drain(self._feed.resource.path)
 
     async def _read_each(self, qualifications: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        seen = await qualifications() if self._feed.discover else ()
-        for qualification in dict.fromkeys((*self._feed.qualifications, *seen)):
+        named = await qualifications() if self._feed.discover else ()
+        for qualification in dict.fromkeys((*self._feed.qualifications, *named)):
             try:
                 await self._drain(self._feed.resource.listing_path(qualification))
             except SourceRefused as refused:
                 if refused.status != _NOT_FOUND:
                     raise
-                self._something_read = True  # a qualification that is gone lists nothing
+                self._complete += 1  # a qualification that is gone lists nothing
 
     async def _drain(self, path: str) -> None:
         drain = Drain(self._feed.query, self._since)
-        frame = self._feed.frame(generation=self._generation, mode=self.mode, path=path)
         async with aclosing(read_pages(self._get, path, drain)) as pages:
             async for page in pages:
                 reach("page.fetched")
-                await self._write(page, frame)
-                self.pages += 1
-        self._something_read = True
+                await self._writer.page(page, mode=self._mode, path=path, seen=self._seen)
+                self._pages += 1
+        self._complete += 1
         self._delta_token = drain.delta_token
 
-    async def _write(self, page: Page, frame: EventFrame) -> None:
-        rules = Rules(self._feed.strip, silent=self._feed.silent_baseline and self.mode is Mode.BASELINE)
-        records = [self._read(raw) for raw in page.records]
-        known = await self._store.known([record.key for record in records if isinstance(record, Record)])
-        async with in_order(self._commit) as put:
-            for part in slices(records):
-                commit, tally = plan(
-                    part,
-                    known,
-                    frame=frame,
-                    generation=self._generation,
-                    sequence=self._sequence,
-                    recorded=recorded_time(self._now()),
-                    rules=rules,
-                )
-                if commit.empty:
-                    self.tally += tally
-                    continue
-                await put((commit, tally))
-                known.update(commit.snapshots)
-                self._sequence = commit.next_sequence
-
-    async def _commit(self, planned: tuple[Commit, Tally]) -> None:
-        commit, tally = planned
-        await self._store.commit(commit)
-        self.tally += tally
+    async def _settle_absent(self) -> None:
+        """After a full reading: remove what it did not hold. A baseline has nothing to compare with."""
+        if self._seen is None or self._mode is Mode.BASELINE or not (self._feed.removals and self._complete):
+            return
+        await settle_absent(
+            self._feed,
+            self._store,
+            self._get,
+            self._seen,
+            released=self._released,
+            remove=partial(self._writer.remove, mode=self._mode),
+            mark=self._writer.mark_missing,
+        )

@@ -8,7 +8,7 @@ holds and no longer; after that the round fails and the next one starts from wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -38,6 +38,20 @@ class HeldElsewhere(msgspec.Struct, frozen=True):
     """Another process has the feed's lease, for so long if it does not renew it."""
 
     remaining: timedelta
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """What a full reading did not hold.
+
+    Attributes:
+        live: how many records are known and not removed.
+        missing: how many of them were not seen.
+        some: some of these, by key.
+    """
+
+    live: int
+    missing: int
+    some: dict[str, Snapshot]
 
 
 class Scripts:
@@ -132,6 +146,26 @@ class FeedStore:
             known |= self._decoded(found, await self._loaded())
         reach("known.read")
         return known
+
+    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+        """The live snapshots whose keys are not among those seen: how many, and ``most`` of them."""
+        codec = await self._loaded()
+        live = missing = cursor = 0
+        some: dict[str, bytes] = {}
+        while True:
+            with translated(self._client):
+                cursor, found = await self._client.hscan(self.keys.snapshots, cursor, count=_READ_AT_ONCE)
+            for field, stored in cast("dict[bytes, bytes]", found).items():
+                if codec.removed(stored):
+                    continue
+                live += 1
+                key = field.decode()
+                if key not in seen and key not in some:
+                    missing += 1
+                    if len(some) < most:
+                        some[key] = stored
+            if not cursor:
+                return Absent(live, missing, self._decoded(some, codec))
 
     def _decoded(self, stored: Mapping[str, bytes], codec: SnapshotCodec) -> dict[str, Snapshot]:
         try:

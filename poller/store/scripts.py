@@ -34,6 +34,13 @@ if ARGV[2] == '0' then redis.call('DEL', KEYS[1]) else redis.call('PEXPIRE', KEY
 return 1
 """
 
+# KEYS: state. ARGV: the field to set, the field that must be there. Answers 1 where it was.
+ORDER: Final = """
+if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], '1')
+return 1
+"""
+
 # KEYS: lease, state, snapshots, events, quarantine, qualifications, dictionaries.
 # ARGV 1-7: nonce, generation, sequence this was planned on, sequence after it, digest, how many dictionaries the writer
 #           knows (it packs snapshots with them), most entries in the quarantine.

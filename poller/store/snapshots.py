@@ -25,6 +25,7 @@ _LEVEL: Final = 3
 _REMOVED: Final = 1
 _COMPRESSED: Final = 2
 _DICTIONARY: Final = 4
+_MISSING: Final = 8
 
 _FRAME: Final = zstandard.ZstdCompressionParameters.from_level(
     _LEVEL, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=1, write_dict_id=0, write_checksum=0
@@ -83,7 +84,7 @@ class SnapshotCodec:
 
     def encode(self, snapshot: Snapshot) -> bytes:
         """The stored form of a snapshot."""
-        flags = _REMOVED if snapshot.removed else 0
+        flags = (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)
         head = _varint(snapshot.revision) + _varint(snapshot.sequence)
         if self._writer is None:
             packed, mark = self._plain.compress(snapshot.raw), b""
@@ -93,7 +94,12 @@ class SnapshotCodec:
             flags |= _DICTIONARY
         if len(packed) < len(snapshot.raw):
             return bytes((flags | _COMPRESSED,)) + head + mark + packed
-        return bytes((flags & _REMOVED,)) + head + snapshot.raw
+        return bytes((flags & (_REMOVED | _MISSING),)) + head + snapshot.raw
+
+    @staticmethod
+    def removed(stored: bytes) -> bool:
+        """Whether these bytes are a tombstone; much cheaper than reading them."""
+        return bool(stored[:1]) and bool(stored[0] & _REMOVED)
 
     def decode(self, stored: bytes) -> Snapshot:
         """A snapshot from its stored form.
@@ -108,7 +114,7 @@ class SnapshotCodec:
         raw = stored[at:]
         if flags & _COMPRESSED:
             raw = self._decompress(raw, dictionary=bool(flags & _DICTIONARY))
-        return Snapshot(revision, sequence, raw, bool(flags & _REMOVED))
+        return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING))
 
     def _decompress(self, packed: bytes, *, dictionary: bool) -> bytes:
         reader, frame = self._plain_reader, packed

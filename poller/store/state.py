@@ -1,7 +1,8 @@
 """What a feed's state hash holds, read into one value.
 
-The fields are written by commits only (``Commit.marks``), together with the events they belong to. All of them are
-text; a field that is missing or unreadable counts as absent, for the state may have been written by another version.
+The fields are written by commits (``Commit.marks``), together with the events they belong to, and by orders
+(:mod:`poller.store.orders`). All of them are text; a field that is missing or unreadable counts as absent, for the
+state may have been written by another version.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ QUERY: Final = "query"
 READ_AT: Final = "read_at"
 ROUND: Final = "round"
 GOOD_AT: Final = "good_at"
+HELD: Final = "held"
+RELEASED: Final = "released"
+RESYNC: Final = "resync"
 
 
 class FeedState(msgspec.Struct, frozen=True):
@@ -30,6 +34,9 @@ class FeedState(msgspec.Struct, frozen=True):
         query: hash of the query that the token belongs to.
         read_at: when the last complete full reading began; None before the first.
         good_at: when the last good round ended.
+        held: why removals wait for an operator, in words; None where none do.
+        released: whether an operator has let them through.
+        resync: whether an operator wants the feed to be read in full.
         round: the last round's result as JSON, as ``poller once --json`` prints it.
     """
 
@@ -39,6 +46,9 @@ class FeedState(msgspec.Struct, frozen=True):
     query: str | None = None
     read_at: datetime | None = None
     good_at: datetime | None = None
+    held: str | None = None
+    released: bool = False
+    resync: bool = False
     round: str | None = None
 
 
@@ -52,6 +62,9 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         query=text.get(QUERY),
         read_at=_moment(text.get(READ_AT)),
         good_at=_moment(text.get(GOOD_AT)),
+        held=text.get(HELD) or None,
+        released=RELEASED in text,
+        resync=RESYNC in text,
         round=text.get(ROUND),
     )
 

@@ -25,13 +25,14 @@ from poller.config import load
 from poller.failpoints import arm, reach
 from poller.service.assembly import client_of, feed_of, keys_of
 from poller.source.round import poll
+from poller.store.feed import Absent
 from poller.store.qualifications import seen_qualifications
 from poller.store.snapshots import SnapshotCodec
 from poller.store.state import FeedState, state_of
 from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from poller.changes.classify import Snapshot
     from poller.changes.commit import Commit
@@ -64,6 +65,9 @@ class NaiveStore:
         stored = await self._client.hmget(self._keys.snapshots, record_keys)
         pairs = zip(record_keys, cast("list[bytes | None]", stored), strict=True)
         return {key: self._codec.decode(value) for key, value in pairs if value is not None}
+
+    async def absent(self, seen: Container[str], *, most: int) -> Absent:  # noqa: ARG002 -- as a round calls it
+        return Absent(0, 0, {})
 
     async def commit(self, commit: Commit) -> None:
         reach("commit.planned")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ from poller.source.paging import Params, Query
 from poller.source.resources import KNOWN
 from poller.source.result import RoundResult
 from poller.source.round import poll
-from poller.store.feed import HeldElsewhere
+from poller.store.feed import Absent, HeldElsewhere
 from poller.store.state import FeedState, state_of
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -67,6 +67,11 @@ class MemoryStore:
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
         return {key: self.snapshots[key] for key in record_keys if key in self.snapshots}
+
+    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+        live = {key: snapshot for key, snapshot in self.snapshots.items() if not snapshot.removed}
+        missing = [key for key in live if key not in seen]
+        return Absent(len(live), len(missing), {key: live[key] for key in missing[:most]})
 
     async def commit(self, commit: Commit) -> None:
         if self.before_commit:
@@ -160,7 +165,7 @@ class Round:
         now, feed = self.clock, feed or self.feed
         result = await poll(feed, self.store, script.get, now=now, qualifications=qualifications)
         assert result.feed == feed.id
-        assert result.records == result.changes + result.unchanged + result.quarantined
+        assert result.records == result.created + result.modified + result.unchanged + result.quarantined
         assert result.ok == (result.error is None)
         return result
 

@@ -271,6 +271,21 @@ async def test_state_that_was_wiped_starts_anew_at_once(opened: Open, store_clie
     assert len(await events(store_client)) == SAMPLES
 
 
+async def test_what_a_reading_did_not_hold_is_found(opened: Open) -> None:
+    """Law: all live snapshots that were not seen are counted, so many of them given; tombstones are not looked at."""
+    store = opened("a")
+    commit = await write(store, [unavailability(number) for number in range(SAMPLES * 2)])
+    state = await begun(store)
+    keys = list(commit.snapshots)
+    tombstone = Snapshot(2, state.sequence + 1, b"{}", removed=True)
+    await store.commit(Commit(state.generation, state.sequence, {keys[0]: tombstone}))
+    seen = set(keys[10:])
+    absent = await store.absent(seen, most=100)
+    assert (absent.live, absent.missing) == (SAMPLES * 2 - 1, 9)
+    assert absent.some == {key: commit.snapshots[key] for key in keys[1:10]}
+    assert len((await store.absent(set(), most=5)).some) == 5
+
+
 async def test_a_tombstone_keeps_its_revision(opened: Open) -> None:
     """Law: what was stored of a removed record comes back as removed, its revision with it."""
     store = opened("a")

@@ -18,6 +18,7 @@ SNAPSHOTS = st.builds(
     sequence=st.integers(0, 2**63),
     raw=st.binary(max_size=2000),
     removed=st.booleans(),
+    missing=st.booleans(),
 )
 
 

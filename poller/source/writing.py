@@ -1,0 +1,121 @@
+"""What a round writes: pages compared and committed, removals, and the marks it leaves behind.
+
+Keeps the round's place in the feed (generation, sequence) and its tally, which counts what is committed and nothing
+else. Refuses to know: tokens, paging, what kind of reading comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from poller.changes.classify import Snapshot
+from poller.changes.commit import Commit, Tally
+from poller.changes.events import recorded_time
+from poller.changes.plan import Rules, plan
+from poller.changes.records import Record, record_reader
+from poller.changes.removal import Seen, plan_removals
+from poller.source.committing import in_order
+from poller.source.envelope import Page
+from poller.source.feed import Feed, Mode
+from poller.source.reading import slices
+from poller.store.feed import Absent, HeldElsewhere
+from poller.store.state import FeedState
+
+
+class RoundStore(Protocol):
+    """What a round needs of the store; see :class:`poller.store.feed.FeedStore`."""
+
+    async def begin(self) -> FeedState | HeldElsewhere:
+        """Take the lease and read the state."""
+        ...
+
+    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        """Read snapshots."""
+        ...
+
+    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+        """The live snapshots that were not seen."""
+        ...
+
+    async def commit(self, commit: Commit) -> None:
+        """Write all of it or nothing."""
+        ...
+
+
+class Writer:
+    """The writing side of one round of one feed."""
+
+    def __init__(self, feed: Feed, store: RoundStore, state: FeedState, now: Callable[[], datetime]) -> None:
+        """Begin where the feed's state is."""
+        self.tally = Tally()
+        self._feed = feed
+        self._store = store
+        self._now = now
+        self._generation = state.generation
+        self._sequence = state.sequence
+        self._read = record_reader(feed.id_field)
+
+    async def page(self, page: Page, *, mode: Mode, path: str, seen: Seen | None) -> None:
+        """Commit what of this page is new, slice by slice; note its keys in ``seen`` where that is given."""
+        frame = self._feed.frame(generation=self._generation, mode=mode, path=path)
+        rules = Rules(self._feed.strip, silent=self._feed.silent_baseline and mode is Mode.BASELINE)
+        records = [self._read(raw) for raw in page.records]
+        keys = [record.key for record in records if isinstance(record, Record)]
+        if seen is not None:
+            seen.update(keys)
+        known = await self._store.known(keys)
+        async with in_order(self._commit) as put:
+            for part in slices(records):
+                commit, tally = plan(
+                    part,
+                    known,
+                    frame=frame,
+                    generation=self._generation,
+                    sequence=self._sequence,
+                    recorded=recorded_time(self._now()),
+                    rules=rules,
+                )
+                if commit.empty:
+                    self.tally += tally
+                    continue
+                await put((commit, tally))
+                known.update(commit.snapshots)
+                self._sequence = commit.next_sequence
+
+    async def remove(self, gone: Mapping[str, Snapshot], *, mode: Mode) -> None:
+        """Commit that these records are gone."""
+        if not gone:
+            return
+        last = {key: self._feed.last_seen(snapshot) for key, snapshot in gone.items()}
+        path_of = self._feed.resource.listing_path
+        planned = plan_removals(
+            {key: (record.subject, gone[key]) for key, record in last.items()},
+            {
+                key: self._feed.frame(generation=self._generation, mode=mode, path=path_of(record.qualification))
+                for key, record in last.items()
+            },
+            generation=self._generation,
+            sequence=self._sequence,
+            recorded=recorded_time(self._now()),
+        )
+        await self._commit(planned)
+        self._sequence = planned[0].next_sequence
+
+    async def mark_missing(self, missing: Mapping[str, Snapshot]) -> None:
+        """Commit that these records were not there for the first time. No event."""
+        if missing:
+            marked = {key: msgspec.structs.replace(snapshot, missing=True) for key, snapshot in missing.items()}
+            await self._store.commit(Commit(self._generation, self._sequence, marked))
+
+    async def marks(self, marks: Mapping[str, str | None]) -> None:
+        """Commit marks of the feed's state."""
+        await self._store.commit(Commit(self._generation, self._sequence, marks=marks))
+
+    async def _commit(self, planned: tuple[Commit, Tally]) -> None:
+        commit, tally = planned
+        await self._store.commit(commit)
+        self.tally += tally
