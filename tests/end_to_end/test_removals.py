@@ -1,0 +1,78 @@
+"""Records withdrawn from the source, found by full readings: the real program over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tests.harness.scene import Scene, scene
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def poller(config: Path, *arguments: str) -> tuple[int, str]:
+    """Run a command; its exit code and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "poller", "-c", str(config), *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+async def once(config: Path, feed: str) -> dict[str, Any]:
+    _, said = await poller(config, "once", feed, "--json")
+    result: dict[str, Any] = json.loads(said)
+    return result
+
+
+async def withdraw(played: Scene, resource: str, count: int | None = None) -> list[str]:
+    """Delete so many records of the source, or all; their ids."""
+    log = await played.log()
+    ids = list(dict.fromkeys(version["id"] for version in log if version["resource"] == resource))[:count]
+    for subject in ids:
+        async with played.http.delete(f"{played.source}/_sandbox/records/{resource}/{subject}") as answer:
+            assert answer.status == 204
+    return ids
+
+
+async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> None:
+    """Law: deltas do not show it; the next full reading confirms each record and publishes it as removed, once."""
+    async with scene(tmp_path, store=store, records=400, changes_per_second=0) as played:
+        config, feed = played.config(), "acme/employmentUnavailabilities"
+        baseline = await once(config, feed)
+        withdrawn = await withdraw(played, "employmentUnavailabilities", 7)
+        assert (await once(config, feed))["removed"] == 0
+        assert (await poller(config, "resync", feed))[0] == 0
+        result = await once(config, feed)
+        assert (result["mode"], result["ok"], result["removed"]) == ("resync", True, 7)
+        assert result["unchanged"] == baseline["records"] - 7
+        published = [json.loads(event) for event in await played.events("employmentUnavailabilities")]
+        removed = [event for event in published if event["type"].endswith(".removed.v1")]
+        assert sorted(event["subject"] for event in removed) == sorted(withdrawn)
+        assert (await once(config, feed))["mode"] == "delta"
+        await poller(config, "resync", feed)
+        assert (await once(config, feed))["removed"] == 0
+
+
+async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Path, store: str) -> None:
+    """Law: nothing is removed, the feed says that it is held and how to go on; released, it goes through."""
+    async with scene(tmp_path, store=store, records=100, changes_per_second=0) as played:
+        config, feed = played.config(), "acme/contractTypes"
+        baseline = await once(config, feed)
+        assert await poller(config, "release", feed) == (1, "poller: acme/contractTypes: nothing of it is held\n")
+        await withdraw(played, "contractTypes")
+        await poller(config, "resync", feed)
+        held = await once(config, feed)
+        assert (held["ok"], held["removed"]) == (False, 0)
+        assert "poller release acme/contractTypes" in held["error"]
+        _, status = await poller(config, "status", "--json")
+        assert json.loads(status.splitlines()[0])["state"] == "held"
+        assert (await poller(config, "release", feed))[0] == 0
+        result = await once(config, feed)
+        assert (result["mode"], result["ok"], result["removed"]) == ("reconcile", True, baseline["records"])
