@@ -27,11 +27,19 @@ class Rules(msgspec.Struct, frozen=True):
 
     Attributes:
         strip: leaves the ignored pointers out of a parsed record, from :func:`canonical.without`; None: all counts.
+        common: after a change of the fields that are asked for, the keys that were asked for before and are now: only
+            they are compared, and records that are equal in them are kept in their new shape without an event.
         silent: keep snapshots but publish nothing (a baseline of a feed with ``baseline = "silent"``).
     """
 
     strip: Callable[[Any], Any] | None = None
+    common: Callable[[Any], Any] | None = None
     silent: bool = False
+
+    def counting(self, value: Any) -> Any:
+        """What of a parsed record counts."""
+        value = self.strip(value) if self.strip else value
+        return self.common(value) if self.common else value
 
 
 class _Draft:
@@ -56,9 +64,9 @@ class _Draft:
         self.events.append(event)
         self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
 
-    def found_again(self, key: str, snapshot: Snapshot) -> None:
-        self._digest.update(key.encode())
-        self.snapshots[key] = msgspec.structs.replace(snapshot, missing=False)
+    def keep_as_it_is(self, record: Record, snapshot: Snapshot) -> None:
+        self._digest.update(record.raw)
+        self.snapshots[record.key] = msgspec.structs.replace(snapshot, raw=record.raw, missing=False)
 
     def keep_silently(self, change: Change, raw: bytes) -> None:
         self._digest.update(raw)
@@ -110,14 +118,14 @@ def plan(
             continue
         snapshot = draft.snapshots.get(record.key) or known.get(record.key)
         try:
-            change = compare(record, snapshot, rules.strip)
+            change = compare(record, snapshot, rules.counting if rules.strip or rules.common else None)
         except ValueError as error:
             draft.reject(Rejected(record.raw, str(error)))
             continue
         if change is None:
             draft.tally.unchanged += 1
-            if snapshot is not None and snapshot.missing:
-                draft.found_again(record.key, snapshot)
+            if snapshot is not None and (snapshot.missing or (rules.common and snapshot.raw != record.raw)):
+                draft.keep_as_it_is(record, snapshot)
             continue
         draft.tally.count(change.kind)
         if record.qualification:

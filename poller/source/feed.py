@@ -99,6 +99,13 @@ class Feed(msgspec.Struct, frozen=True):
             raise LookupError(f"{self.id} has no single-record endpoint")
         return self.resource.detail_path.replace(PARENT, quote(self.last_seen(snapshot).subject, safe=""))
 
+    def common_fields(self, before: tuple[str, ...] | None) -> frozenset[str] | None:
+        """The fields that were asked for before and are now; None where the same ones are, or before is not known."""
+        now = self.query.fields
+        if before is None or set(before) == set(now):
+            return None
+        return frozenset(before) & frozenset(now) if before and now else frozenset(before or now)
+
     @property
     def fingerprint(self) -> str:
         """A hash of the query that the delta token belongs to."""

@@ -34,7 +34,19 @@ from poller.source.removing import settle_absent
 from poller.source.result import RoundResult
 from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
-from poller.store.state import DELTA_TOKEN, GOOD_AT, HELD, QUERY, READ_AT, RELEASED, RESYNC, ROUND, FeedState
+from poller.store.state import (
+    DELTA_TOKEN,
+    FIELDS,
+    GOOD_AT,
+    HELD,
+    QUERY,
+    READ_AT,
+    RELEASED,
+    RESYNC,
+    ROUND,
+    FeedState,
+    fields_mark,
+)
 
 _NOT_FOUND = 404
 
@@ -122,7 +134,7 @@ class _Reading:
         if result.ok:
             marks[GOOD_AT] = recorded_time(self._now())
         if (result.ok or held) and self._complete:
-            marks[QUERY] = self._feed.fingerprint
+            marks |= {QUERY: self._feed.fingerprint, FIELDS: fields_mark(self._feed.query.fields)}
             if self._delta_token and self._feed.delta:
                 marks[DELTA_TOKEN] = self._delta_token
             elif self._mode is not Mode.DELTA:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from poller.changes.canonical import only
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import recorded_time
@@ -58,11 +59,14 @@ class Writer:
         self._generation = state.generation
         self._sequence = state.sequence
         self._read = record_reader(feed.id_field)
+        common = feed.common_fields(state.fields)
+        self._rules = Rules(feed.strip, only(common) if common is not None else None)
 
     async def page(self, page: Page, *, mode: Mode, path: str, seen: Seen | None) -> None:
         """Commit what of this page is new, slice by slice; note its keys in ``seen`` where that is given."""
         frame = self._feed.frame(generation=self._generation, mode=mode, path=path)
-        rules = Rules(self._feed.strip, silent=self._feed.silent_baseline and mode is Mode.BASELINE)
+        silent = self._feed.silent_baseline and mode is Mode.BASELINE
+        rules = msgspec.structs.replace(self._rules, silent=silent)
         records = [self._read(raw) for raw in page.records]
         keys = [record.key for record in records if isinstance(record, Record)]
         if seen is not None:

@@ -16,6 +16,7 @@ import msgspec
 # The marks: names of fields that a round sets.
 DELTA_TOKEN: Final = "delta_token"  # noqa: S105 -- a field's name
 QUERY: Final = "query"
+FIELDS: Final = "fields"
 READ_AT: Final = "read_at"
 ROUND: Final = "round"
 GOOD_AT: Final = "good_at"
@@ -32,6 +33,7 @@ class FeedState(msgspec.Struct, frozen=True):
         sequence: the number of the last event; 0 where there was none yet.
         delta_token: where the next delta starts; None before the first complete reading and where the API has none.
         query: hash of the query that the token belongs to.
+        fields: which were asked for, empty for all; None where that is not known.
         read_at: when the last complete full reading began; None before the first.
         good_at: when the last good round ended.
         held: why removals wait for an operator, in words; None where none do.
@@ -44,6 +46,7 @@ class FeedState(msgspec.Struct, frozen=True):
     sequence: int
     delta_token: str | None = None
     query: str | None = None
+    fields: tuple[str, ...] | None = None
     read_at: datetime | None = None
     good_at: datetime | None = None
     held: str | None = None
@@ -60,6 +63,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         sequence=int(text.get("sequence", "0")),
         delta_token=text.get(DELTA_TOKEN) or None,
         query=text.get(QUERY),
+        fields=_fields(text.get(FIELDS)),
         read_at=_moment(text.get(READ_AT)),
         good_at=_moment(text.get(GOOD_AT)),
         held=text.get(HELD) or None,
@@ -67,6 +71,18 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         resync=RESYNC in text,
         round=text.get(ROUND),
     )
+
+
+def fields_mark(fields: tuple[str, ...]) -> str:
+    """The fields that were asked for as a mark; :attr:`FeedState.fields` gives them back."""
+    return msgspec.json.encode(fields).decode()
+
+
+def _fields(text: str | None) -> tuple[str, ...] | None:
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...]) if text else None
+    except msgspec.MsgspecError:
+        return None
 
 
 def _moment(text: str | None) -> datetime | None:

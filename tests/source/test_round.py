@@ -12,7 +12,7 @@ import pytest
 from poller.changes.canonical import without
 from poller.changes.commit import Commit
 from poller.errors import SourceRefused
-from poller.source.feed import Mode
+from poller.source.feed import Feed, Mode
 from poller.source.paging import Query
 from poller.source.reading import SLICE_RECORDS
 from poller.source.result import RoundResult
@@ -172,3 +172,30 @@ async def test_achievements_without_a_qualification_are_not_read_yet() -> None:
     result = await feed(Script())
     assert (result.ok, result.pages, result.mode) == (True, 0, Mode.BASELINE)
     assert READ_AT.encode() not in feed.store.fields
+
+
+async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
+    """Asking for fewer or more fields publishes nothing; what really changed meanwhile is published, once."""
+
+    def asking(*fields: str) -> Feed:
+        return msgspec.structs.replace(FEED, query=Query(fields=fields))
+
+    def api(*shape: str, **changed: int) -> Script:
+        whole = [{"id": subject, "n": changed.get(subject, 1), "m": 2} for subject in ("a", "b")]
+        return Script().on([{key: record[key] for key in shape} for record in whole], delta="d1")
+
+    read = Round(asking())
+    await read(api("id", "n", "m"))
+    fewer = await read(api("id", "n"), asking("id", "n"))
+    assert (fewer.mode, fewer.changes, fewer.unchanged) == (Mode.RESYNC, 0, 2)
+    assert {bytes(snapshot.raw) for snapshot in read.store.snapshots.values()} == {
+        b'{"id": "a", "n": 1}',
+        b'{"id": "b", "n": 1}',
+    }
+    other = await read(api("id", "m"), asking("id", "m"))
+    assert (other.mode, other.changes, other.unchanged) == (Mode.RESYNC, 0, 2)
+    back = await read(api("id", "n", "m"), asking())
+    assert (back.mode, back.changes) == (Mode.RESYNC, 0)
+    changed = await read(api("id", "n", b=5), asking("id", "n"))
+    assert (changed.mode, changed.modified, changed.unchanged) == (Mode.RESYNC, 1, 1)
+    assert read.causes[-1] == ("b", "modified", "resync")
