@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -34,7 +35,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         subject: its id as received.
         raw: its bytes as received.
         modified: ``lastModifiedAt`` where that is an RFC 3339 time, else None.
-        qualification: ``qualificationID`` where it names one, else None.
+        qualification: ``qualificationID`` in lower case where it names one, else None.
     """
 
     key: str
@@ -54,13 +55,14 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 @cache
 def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     """A function that reads the identity out of one record's bytes."""
+    # A struct names each key once: an id field that is one of the others is read for both.
+    wanted = {"id": id_field, "modified": "lastModifiedAt", "qualification": "qualificationID"}
+    fields = {name: key for name, key in wanted.items() if name == "id" or key != id_field}
     head = msgspec.defstruct(
-        "Head",
-        [("id", Any, msgspec.UNSET), ("modified", Any, None), ("qualification", Any, None)],
-        rename={"id": id_field, "modified": "lastModifiedAt", "qualification": "qualificationID"},
-        frozen=True,
-        gc=False,
+        "Head", [(name, Any, msgspec.UNSET) for name in fields], rename=fields, frozen=True, gc=False
     )
+    modified_of = attrgetter("modified" if "modified" in fields else "id")
+    qualification_of = attrgetter("qualification" if "qualification" in fields else "id")
     decode = msgspec.json.Decoder(head).decode
 
     def read(raw: bytes) -> Record | Rejected:
@@ -81,7 +83,7 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
             return Rejected(raw, reason)
         else:
             key = subject
-        return Record(key, subject, raw, _moment(found.modified), _reference(found.qualification))
+        return Record(key, subject, raw, _moment(modified_of(found)), _reference(qualification_of(found)))
 
     return read
 
@@ -116,4 +118,4 @@ def _moment(value: Any) -> str | None:
 
 
 def _reference(value: Any) -> str | None:
-    return value if isinstance(value, str) and _UUID(value) else None
+    return value.lower() if isinstance(value, str) and _UUID(value) else None

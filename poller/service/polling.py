@@ -18,9 +18,10 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed, Mode
 from poller.source.result import RoundResult
 from poller.source.round import poll
-from poller.store.feed import FeedStore, Scripts
+from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys
 from poller.store.qualifications import seen_qualifications
+from poller.store.scripts import Scripts
 
 _log = structlog.get_logger("poller.round")
 

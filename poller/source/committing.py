@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from poller.stopping import finished
 
-_LAST_WAIT: Final = 6.0  # seconds; a little more than a commit takes for itself
+_LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
 T = TypeVar("T")
 
 

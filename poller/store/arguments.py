@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from itertools import chain
 from typing import Final
 
@@ -25,7 +26,7 @@ def commit_arguments(
         codec: packs its snapshots; is given the new dictionary.
         dictionary: a new one (number, bytes) to be written along, if there is one.
         nonce: of our lease.
-        now_ms: wall clock in milliseconds, the qualifications' score.
+        now_ms: wall clock in milliseconds: when qualifications and rejected records were seen.
     """
     known = codec.dictionaries
     if dictionary:
@@ -35,7 +36,7 @@ def commit_arguments(
         list(chain.from_iterable((key, encode(snapshot)) for key, snapshot in commit.snapshots.items())),
         list(commit.events),
         list(chain.from_iterable(map(_quarantined, commit.rejected))),
-        list(chain.from_iterable((now_ms, qualification) for qualification in commit.qualifications)),
+        list(commit.qualifications),
         list(dictionary or ()),
         list(chain.from_iterable((name, value or "") for name, value in commit.marks.items())),
     ]
@@ -46,10 +47,11 @@ def commit_arguments(
         commit.next_sequence,
         commit.digest,
         known,
+        now_ms,
         QUARANTINE_ENTRIES,
     ]
     return [*checks, *map(len, sections), *chain.from_iterable(sections)]
 
 
-def _quarantined(rejected: Rejected) -> tuple[bytes, str]:
-    return rejected.raw[:_QUARANTINE_BYTES], rejected.reason
+def _quarantined(rejected: Rejected) -> tuple[bytes, str, bytes]:
+    return rejected.raw[:_QUARANTINE_BYTES], rejected.reason, blake2b(rejected.raw, digest_size=16).digest()

@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 
 import msgspec
 from redis.asyncio import Redis
-from redis.commands.core import AsyncScript
 
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
@@ -24,11 +23,11 @@ from poller.stopping import finished
 from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
-from poller.store.scripts import BEGIN, COMMIT, RENEW
+from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, state_of
 
-LAST_WAIT: Final = 5.0  # seconds that a commit may still take once its round is told to stop
+LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 _FIRST_PAUSE: Final = 0.05  # seconds between tries of a commit; doubles up to
 _LONGEST_PAUSE: Final = 1.0
@@ -52,16 +51,6 @@ class Absent(msgspec.Struct, frozen=True):
     live: int
     missing: int
     some: dict[str, Snapshot]
-
-
-class Scripts:
-    """The scripts, registered once for a client and shared by its feeds."""
-
-    def __init__(self, client: Redis, *, shebang: str = "") -> None:
-        """Register them; ``shebang`` is their first line where the server knows it."""
-        self.begin: AsyncScript = client.register_script(shebang + BEGIN)
-        self.renew: AsyncScript = client.register_script(shebang + RENEW)
-        self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 
 class FeedStore:
@@ -98,6 +87,7 @@ class FeedStore:
         self._now_ms = now_ms
         self._sleep = sleep
         self._generation = ""
+        self._term = 0
         self._codec: SnapshotCodec | None = None
 
     async def begin(self) -> FeedState | HeldElsewhere:
@@ -109,29 +99,39 @@ class FeedStore:
         if not self.held:
             self._codec = None  # while the lease was not ours, another may have added a dictionary
         self.held = True  # until told otherwise: it may have been granted though the answer never comes
-        with translated(self._client):
+        self._term += 1
+        with answered(self._client):
             answer = await self._scripts.begin(
                 [self.keys.lease, self.keys.state], [self._nonce, self._milliseconds(), self._draw()]
             )
         if isinstance(answer, int):
             self.held = False
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
-        state = state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
+        state = self._state(answer)
         if state.generation != self._generation:
             self._codec = None  # the dictionaries are gone with the state that they belonged to
         self.held, self._generation = True, state.generation
         return state
 
+    def _state(self, answer: list[bytes]) -> FeedState:
+        try:
+            return state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
+        except ValueError as error:
+            raise StoreError(f"{self.keys.state} holds what this version cannot read: {error}") from None
+
     async def renew(self) -> bool:
         """Keep the lease for another term. False: it is lost."""
-        with translated(self._client):
-            self.held = bool(await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()]))
-        return self.held
+        term = self._term
+        with answered(self._client):
+            kept = bool(await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()]))
+        if not kept and term == self._term:  # a round that began meanwhile knows better
+            self.held = False
+        return kept
 
     async def release(self) -> None:
         """Let the lease go, if it is ours."""
         self.held = False
-        with translated(self._client):
+        with answered(self._client):
             await self._scripts.renew([self.keys.lease], [self._nonce, 0])
         reach("lease.released")
 
@@ -194,25 +194,26 @@ class FeedStore:
         dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
         arguments = commit_arguments(commit, codec, dictionary, nonce=self._nonce, now_ms=self._now_ms())
         keys = self.keys
-        names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.qualifications]
+        names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
+        names += [keys.qualifications, keys.dictionaries]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
-        outcome = await self._until_answered(lambda: self._scripts.commit([*names, keys.dictionaries], arguments))
+        outcome = await self._untilanswered(lambda: self._scripts.commit(names, arguments))
         reach("commit.sent")
         if outcome == b"FENCED":
             self.held = False
-            raise Fenced(f"the lease of {keys.lease} is another process' now; nothing was written")
+            raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written")
         if outcome == b"STALE":
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
         self._codec = codec
         reach("commit.done")
 
-    async def _until_answered(self, send: Callable[[], Awaitable[Any]]) -> Any:
+    async def _untilanswered(self, send: Callable[[], Awaitable[Any]]) -> Any:
         clock = asyncio.get_running_loop().time
         deadline, pause = clock() + self._lease.total_seconds(), _FIRST_PAUSE
         while True:
             try:
-                with translated(self._client):
+                with answered(self._client):
                     return await send()
             except StoreUnavailable:
                 if clock() + pause >= deadline:
@@ -224,7 +225,10 @@ class FeedStore:
         if self._codec is None:
             with translated(self._client):
                 kept = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.dictionaries))
-            self._codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()})
+            try:
+                self._codec = SnapshotCodec({int(number): dictionary for number, dictionary in kept.items()})
+            except ValueError as error:
+                raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
         return self._codec
 
     def _milliseconds(self) -> int:

@@ -12,6 +12,7 @@ key ends in        type    holds
 ``dictionaries``   HASH    number to the compression dictionary that snapshots name
 ``lease``          STRING  the nonce of the process that may write; expires
 ``quarantine``     STREAM  records that could not be used: ``raw``, ``reason``; bounded
+``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 =================  ======  ==========================================================================================
 """
@@ -30,6 +31,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     dictionaries: str
     lease: str
     quarantine: str
+    rejected: str
     qualifications: str
 
     @classmethod

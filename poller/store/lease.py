@@ -7,11 +7,15 @@ learns so here or from its next commit, and takes it again with its next round i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
-from poller.errors import StoreError
+from poller.errors import StoreError, StoreUnavailable
+
+RELEASE_SECONDS: Final = 1.5
 
 
 class Lease(Protocol):
@@ -39,15 +43,24 @@ async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, sleep: Callab
             if lease.held:
                 try:
                     await lease.renew()
-                except StoreError:
+                except StoreUnavailable:
                     break  # the others would wait for the same store
+                except StoreError:
+                    continue  # this one's next round says what is wrong
 
 
-async def release_all(leases: Iterable[Lease]) -> None:
-    """Let go of those that are held, so that another process can go on at once. A store that is away ends it."""
-    for lease in leases:
-        if lease.held:
-            try:
-                await lease.release()
-            except StoreError:
-                return
+async def release_all(leases: Iterable[Lease], *, within: float = RELEASE_SECONDS) -> None:
+    """Let go of those that are held, so that another process can go on at once.
+
+    A store that does not answer ends it, at the latest after so many seconds: leases run out by themselves.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            for lease in leases:
+                if lease.held:
+                    try:
+                        await lease.release()
+                    except StoreUnavailable:
+                        return
+                    except StoreError:
+                        continue

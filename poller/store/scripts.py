@@ -1,6 +1,6 @@
 """The Lua scripts: the only way in which a feed's keys are written.
 
-Law of all of them: first the checks, then writes that cannot fail, for Redis does not roll a script back. They move
+Law of all of them: first the checks, then writes that do not fail, for Redis does not roll a script back. They move
 bytes and compare them, no more; events are encoded and snapshots are packed before (Lua would damage large integers
 and empty arrays).
 
@@ -10,7 +10,16 @@ repeat after a failover.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
+from redis.exceptions import NoScriptError
+
+from poller.errors import StoreUnavailable
+from poller.store.connection import translated
 
 # Servers from 7.0 on know the shebang. With it, one that is out of memory refuses the script before its first write.
 SHEBANG: Final = "#!lua\n"
@@ -41,43 +50,70 @@ redis.call('HSET', KEYS[1], ARGV[1], '1')
 return 1
 """
 
-# KEYS: lease, state, snapshots, events, quarantine, qualifications, dictionaries.
-# ARGV 1-7: nonce, generation, sequence this was planned on, sequence after it, digest, how many dictionaries the writer
-#           knows (it packs snapshots with them), most entries in the quarantine.
-# ARGV 8-13: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason),
-#            qualifications (score, id), dictionaries (field, value), marks (field, value; '' deletes).
+# KEYS: lease, state, snapshots, events, quarantine, rejected, qualifications, dictionaries.
+# ARGV 1-8: nonce, generation, sequence this was planned on, sequence after it, digest, how many dictionaries the writer
+#           knows (it packs snapshots with them), now in ms, most entries in the quarantine.
+# ARGV 9-14: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason, digest),
+#            qualifications (id), dictionaries (field, value), marks (field, value; '' deletes).
 # Answers OK, FENCED (the lease is not ours), STALE (planned on another state), or ALREADY (this very commit was
-# written before and its reply got lost).
+# written before and its reply got lost); an error where a key holds something else.
+# Events come first: should a server refuse one of the writes after all (a missing permission), what was written comes
+# again with the same id, and nothing is taken for published that is not.
 COMMIT: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
+local kinds = {false, 'hash', 'hash', 'stream', 'stream', 'zset', 'zset', 'hash'}
+for i = 2, 8 do
+  local kind = redis.call('TYPE', KEYS[i])['ok']
+  if kind ~= 'none' and kind ~= kinds[i] then
+    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a ' .. kinds[i])
+  end
+end
 local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'digest')
 if have[1] ~= ARGV[2] then return 'STALE' end
 if ARGV[5] ~= '' and have[3] == ARGV[5] and have[2] == ARGV[4] then return 'ALREADY' end
 if have[2] ~= ARGV[3] then return 'STALE' end
-if redis.call('HLEN', KEYS[7]) ~= tonumber(ARGV[6]) then return 'STALE' end
-local at = 14
-local function section(index)
-  local first = at
-  at = at + tonumber(ARGV[index])
-  return first, at - 1
+if redis.call('HLEN', KEYS[8]) ~= tonumber(ARGV[6]) then return 'STALE' end
+local first, last = {}, {}
+local at = 15
+for i = 9, 14 do
+  first[i] = at
+  at = at + tonumber(ARGV[i])
+  last[i] = at - 1
 end
-local first, last = section(8)
-if last > first then redis.call('HSET', KEYS[3], unpack(ARGV, first, last)) end
-first, last = section(9)
-for i = first, last do redis.call('XADD', KEYS[4], '*', 'data', ARGV[i]) end
-first, last = section(10)
-for i = first, last, 2 do
-  redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[7], '*', 'raw', ARGV[i], 'reason', ARGV[i + 1])
+for i = first[10], last[10] do redis.call('XADD', KEYS[4], '*', 'data', ARGV[i]) end
+for i = first[11], last[11], 3 do
+  if redis.call('ZADD', KEYS[6], 'NX', ARGV[7], ARGV[i + 2]) == 1 then
+    redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[8], '*', 'raw', ARGV[i], 'reason', ARGV[i + 1])
+  end
 end
-first, last = section(11)
-if last > first then redis.call('ZADD', KEYS[6], unpack(ARGV, first, last)) end
-first, last = section(12)
-if last > first then redis.call('HSET', KEYS[7], unpack(ARGV, first, last)) end
-first, last = section(13)
-for i = first, last, 2 do
+if last[11] > first[11] then redis.call('ZREMRANGEBYRANK', KEYS[6], 0, -10001) end
+if last[9] > first[9] then redis.call('HSET', KEYS[3], unpack(ARGV, first[9], last[9])) end
+for i = first[12], last[12] do redis.call('ZADD', KEYS[7], ARGV[7], ARGV[i]) end
+if last[13] > first[13] then redis.call('HSET', KEYS[8], unpack(ARGV, first[13], last[13])) end
+for i = first[14], last[14], 2 do
   if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[2], ARGV[i])
   else redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 end
 redis.call('HSET', KEYS[2], 'sequence', ARGV[4], 'digest', ARGV[5])
 return 'OK'
 """
+
+
+class Scripts:
+    """The scripts, registered once for a client and shared by its feeds."""
+
+    def __init__(self, client: Redis, *, shebang: str = "") -> None:
+        """Register them; ``shebang`` is their first line where the server knows it."""
+        self.begin: AsyncScript = client.register_script(shebang + BEGIN)
+        self.renew: AsyncScript = client.register_script(shebang + RENEW)
+        self.commit: AsyncScript = client.register_script(shebang + COMMIT)
+
+
+@contextmanager
+def answered(client: Redis) -> Iterator[None]:
+    """Around a script: :func:`translated`, and a server that forgets scripts faster than they are loaded is away."""
+    try:
+        with translated(client):
+            yield
+    except NoScriptError:
+        raise StoreUnavailable("the server forgot a script between loading and running it") from None

@@ -23,9 +23,9 @@ from poller.source.resources import KNOWN
 from poller.source.result import RoundResult
 from poller.source.round import poll
 from poller.store.connection import commands
-from poller.store.feed import FeedStore, Scripts
+from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys
-from poller.store.scripts import SHEBANG
+from poller.store.scripts import SHEBANG, Scripts
 
 PAGE = 1000
 RESOURCE = KNOWN["employmentUnavailabilities"]

@@ -18,9 +18,11 @@ from poller.changes.events import Cause, EventFrame
 from poller.changes.plan import Rules, plan
 from poller.changes.records import Rejected, record_reader
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
-from poller.store.feed import FeedStore, HeldElsewhere, Scripts
+from poller.store.connection import commands
+from poller.store.feed import FeedStore, HeldElsewhere
 from poller.store.keys import FeedKeys
 from poller.store.qualifications import seen_qualifications
+from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
 from poller.store.state import DELTA_TOKEN, FeedState
 from tests.store.records import unavailability
@@ -41,6 +43,10 @@ Open = Callable[[str], FeedStore]
 @pytest.fixture
 def opened(store_client: Redis) -> Open:
     """A process' store of the feed, by the name of its nonce."""
+    return opened_by(store_client)
+
+
+def opened_by(store_client: Redis) -> Open:
     scripts = Scripts(store_client)
     generations = (f"generation-{number}" for number in itertools.count())
 
@@ -319,6 +325,66 @@ async def test_a_key_of_another_type_is_refused_for_good(opened: Open, store_cli
     await store_client.set(KEYS.state, "not a hash")
     with pytest.raises(StoreRefused):
         await opened("a").begin()
+
+
+async def test_a_write_that_is_refused_leaves_nothing_taken_for_published(opened: Open, store_client: Redis) -> None:
+    """Law: where the events cannot be written the snapshots are not either, so the next round publishes them."""
+    store = opened("a")
+    await store_client.set(KEYS.events, "not a stream")
+    with pytest.raises(StoreRefused, match="is a string, not a stream"):
+        await write(store, [unavailability(1)])
+    assert not await store_client.exists(KEYS.snapshots)
+    await store_client.delete(KEYS.events)
+    await write(store, [unavailability(1)])
+    assert len(await events(store_client)) == 1
+
+
+async def test_a_missing_permission_loses_nothing(server: str) -> None:
+    """Law: a user who may not append publishes nothing and remembers nothing; mended, all of it is published."""
+    admin, limited = commands(server), commands(f"{server}?username=limited&password=secret")
+    await admin.acl_setuser("limited", enabled=True, passwords=["+secret"], commands=["+@all", "-xadd"], keys=["*"])
+    try:
+        store = opened_by(limited)("a")
+        with pytest.raises(StoreError):
+            await write(store, [unavailability(1)])
+        assert not await admin.exists(KEYS.snapshots)
+        await admin.acl_setuser("limited", commands=["+xadd"])
+        await write(store, [unavailability(1)])
+        assert len(await events(admin)) == 1
+    finally:
+        await limited.aclose()
+        await admin.acl_deluser("limited")
+        await admin.aclose()
+
+
+async def test_the_same_unusable_record_is_kept_once(opened: Open, store_client: Redis) -> None:
+    """Law: a bad record that every full reading brings again does not push the others out of the quarantine."""
+    store = opened("a")
+    state = await begun(store)
+    for number in range(3):
+        bad = (Rejected(b"[1]", "not an object"), Rejected(b"[%d]" % (number + 10), "not an object"))
+        await store.commit(Commit(state.generation, 0, rejected=bad, digest=f"{number}"))
+    assert [fields[b"raw"] for fields in await entries(store_client, KEYS.quarantine)] == [
+        b"[1]",
+        b"[10]",
+        b"[11]",
+        b"[12]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value"),
+    [(KEYS.state, "sequence", "many"), (KEYS.state, b"\xff", "x"), (KEYS.dictionaries, "first", "x")],
+)
+async def test_what_cannot_be_read_is_an_error_of_the_store(
+    opened: Open, store_client: Redis, key: str, field: str | bytes, value: str
+) -> None:
+    """Law: state of another version or another program fails the round with a line that names the key."""
+    store = opened("a")
+    await begun(store)
+    await store_client.hset(key, field, value)
+    with pytest.raises(StoreError, match="cannot read"):
+        await write(store, [unavailability(1)])
 
 
 async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis) -> None:
