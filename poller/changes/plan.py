@@ -19,7 +19,7 @@ import msgspec
 from poller.changes.classify import Change, Snapshot, compare
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import EventFrame
-from poller.changes.records import Record, Rejected
+from poller.changes.records import Record, Rejected, is_older, modified_of
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -29,11 +29,14 @@ class Rules(msgspec.Struct, frozen=True):
         strip: leaves the ignored pointers out of a parsed record, from :func:`canonical.without`; None: all counts.
         common: after a change of the fields that are asked for, the keys that were asked for before and are now: only
             they are compared, and records that are equal in them are kept in their new shape without an event.
+        round_start: the feed's sequence number when the round began. A version that is older than one that was
+            published in this round is passed over: paging showed the newer one first.
         silent: keep snapshots but publish nothing (a baseline of a feed with ``baseline = "silent"``).
     """
 
     strip: Callable[[Any], Any] | None = None
     common: Callable[[Any], Any] | None = None
+    round_start: int | None = None
     silent: bool = False
 
     def counting(self, value: Any) -> Any:
@@ -117,6 +120,9 @@ def plan(
             draft.reject(record)
             continue
         snapshot = draft.snapshots.get(record.key) or known.get(record.key)
+        if snapshot is not None and _superseded(record, snapshot, rules.round_start):
+            draft.tally.unchanged += 1
+            continue
         try:
             change = compare(record, snapshot, rules.counting if rules.strip or rules.common else None)
         except ValueError as error:
@@ -135,3 +141,9 @@ def plan(
         else:
             draft.publish(change, record.raw)
     return draft.commit(generation, sequence), draft.tally
+
+
+def _superseded(record: Record, snapshot: Snapshot, round_start: int | None) -> bool:
+    if round_start is None or snapshot.sequence <= round_start or snapshot.raw == record.raw:
+        return False
+    return is_older(record.modified, modified_of(snapshot.raw))

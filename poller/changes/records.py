@@ -8,7 +8,7 @@ both); all others count as they stand. A record without a usable identity cannot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -25,6 +25,13 @@ _FORBIDDEN: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_
 _RFC3339: Final = re.compile(
     r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 ).fullmatch
+
+
+class _Modified(msgspec.Struct, frozen=True, gc=False, rename={"modified": "lastModifiedAt"}):
+    modified: Any = None
+
+
+_decode_modified: Final = msgspec.json.Decoder(_Modified).decode
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +93,35 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
         return Record(key, subject, raw, _moment(modified_of(found)), _reference(qualification_of(found)))
 
     return read
+
+
+def latest_versions(records: Sequence[Record | Rejected]) -> list[Record | Rejected]:
+    """One version of each record of a page: the one modified last where both say when, else the one that came last.
+
+    Paging while records change may show one twice, the newer before the older.
+    """
+    chosen: dict[str, Record] = {}
+    for record in records:
+        if isinstance(record, Record):
+            other = chosen.get(record.key)
+            if other is None or not is_older(record.modified, other.modified):
+                chosen[record.key] = record
+    return [record for record in records if isinstance(record, Rejected) or chosen[record.key] is record]
+
+
+def is_older(modified: str | None, than: str | None) -> bool:
+    """Whether one RFC 3339 time is before another; False where one of them is not known."""
+    if modified is None or than is None:
+        return False
+    return datetime.fromisoformat(modified) < datetime.fromisoformat(than)
+
+
+def modified_of(raw: bytes) -> str | None:
+    """``lastModifiedAt`` of a record's bytes where it is an RFC 3339 time, else None."""
+    try:
+        return _moment(_decode_modified(raw).modified)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _identity(value: Any) -> str:

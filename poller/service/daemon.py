@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -44,14 +45,16 @@ async def run(
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.
         StoreError: the store does not want us, or the embedded one does not start.
     """
-    async with opened_store(settings) as store:
-        shebang = await _unless_stopped(until_ready(store, patience=None), stop)
-        if shebang is None:
+    async with AsyncExitStack() as stack:
+        # What may take long at the start is given up when told to stop.
+        store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
+        shebang = await _unless_stopped(until_ready(store, patience=None), stop) if store else None
+        if store is None or shebang is None:
             return
         await _check(settings, store)
-        async with polled_feeds(settings, environ, store.client, shebang=shebang, now=now) as feeds:
-            _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
-            await _poll_until(stop, feeds, ttl=settings.lease.ttl, now=now)
+        feeds = await stack.enter_async_context(polled_feeds(settings, environ, store.client, shebang=shebang, now=now))
+        _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
+        await _poll_until(stop, feeds, ttl=settings.lease.ttl, now=now)
     _log.info("stopped")
 
 
@@ -63,7 +66,7 @@ async def _poll_until(
     renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
     schedule.start()
     try:
-        await stop.wait()
+        await _first_of(stop, renewing)
     finally:
         _log.info("stopping")
         await schedule.drain()
@@ -102,6 +105,17 @@ def _scheduled(feeds: tuple[Polled, ...], now: Callable[[], datetime]) -> Schedu
 async def _check(settings: Settings, store: OpenStore) -> None:
     for finding in enforced(await check_store(store.client), settings.redis.durability):
         _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
+
+
+async def _first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Wait for ``stop``. The task should never end before it; if it does, what ended it is raised."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopping, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        await ended(stopping)
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:

@@ -53,13 +53,15 @@ async def opened_store(settings: Settings) -> AsyncIterator[OpenStore]:
             yield OpenStore(settings.redis.url, client)
         return
     server = EmbeddedServer(settings.embedded.data_dir)
-    await server.ensure()
-    keeping = asyncio.create_task(server.keep(), name="embedded server")
     try:
-        async with _client(server.url) as client:
-            yield OpenStore(server.url, client)
+        await server.ensure()
+        keeping = asyncio.create_task(server.keep(), name="embedded server")
+        try:
+            async with _client(server.url) as client:
+                yield OpenStore(server.url, client)
+        finally:
+            await ended(keeping)
     finally:
-        await ended(keeping)
         await server.stop()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -17,6 +17,9 @@ from poller.changes.removal import Breaker
 from poller.source.paging import Query
 from poller.source.resources import PARENT, Resource
 from poller.store.state import FeedState
+
+# So many tokens refused in a row, each as fresh as it can be, mean that the API takes none.
+REFUSALS: Final = 3
 
 
 class Mode(StrEnum):
@@ -39,8 +42,10 @@ class Feed(msgspec.Struct, frozen=True):
         query: how it is asked for.
         event_source: prefix of its events' ``source``.
         type_prefix: prefix of its events' ``type``.
+        origin: the API and the credential that tokens are bound to, in words; a change leads to a resync.
         id_field: the field of a record that holds its id.
         delta: whether delta tokens are used.
+        delta_on_trial: whether they are given up where the API refuses each of them (``delta = "auto"``).
         strip: leaves out what does not count in comparisons; None: all counts.
         silent_baseline: whether the first reading publishes nothing.
         reconcile: how often a delta feed is read in full; None for never.
@@ -56,8 +61,10 @@ class Feed(msgspec.Struct, frozen=True):
     query: Query
     event_source: str
     type_prefix: str
+    origin: str = ""
     id_field: str = "id"
     delta: bool = True
+    delta_on_trial: bool = False
     strip: Callable[[Any], Any] | None = None
     silent_baseline: bool = False
     reconcile: timedelta | None = None
@@ -109,7 +116,7 @@ class Feed(msgspec.Struct, frozen=True):
     @property
     def fingerprint(self) -> str:
         """A hash of the query that the delta token belongs to."""
-        return self.query.fingerprint(self.resource.path)
+        return self.query.fingerprint(f"{self.origin}\0{self.resource.path}")
 
 
 def due(feed: Feed, state: FeedState, now: datetime) -> tuple[Mode, str | None]:
@@ -122,7 +129,7 @@ def due(feed: Feed, state: FeedState, now: datetime) -> tuple[Mode, str | None]:
         return Mode.BASELINE, None
     if state.resync or state.query != feed.fingerprint:
         return Mode.RESYNC, None
-    if not feed.delta or state.delta_token is None:
+    if not feed.delta or state.delta_token is None or (feed.delta_on_trial and state.refusals >= REFUSALS):
         return Mode.FULL, None
     if state.released or (feed.reconcile is not None and now - state.read_at >= feed.reconcile):
         return Mode.RECONCILE, None

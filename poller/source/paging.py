@@ -10,8 +10,10 @@ Which of a round's delta tokens is kept is a matter of safety, not of taste. A t
 the moment, the more the next delta repeats, and the diff drops what it repeats. So the first one is kept unless the
 configuration says otherwise.
 
-A page token that comes a second time in one round would lead in a circle for ever: that is an error, and so is a
-listing that does not end within ``max_pages``.
+Some APIs never leave the page token out and repeat the last page instead. So a page that names the very token it was
+asked with is asked for once more: the same records again end the listing. Any other token that comes a second time
+would lead in a circle for ever: that is an error, and so is a page that repeats the records of an earlier one under a
+new token, and a listing that does not end within ``max_pages``.
 """
 
 from __future__ import annotations
@@ -80,6 +82,10 @@ class Drain:
         self.delta_token: str | None = None
         self._query = query
         self._since = since
+        self._current: str | None = None
+        self._last: bytes | None = None
+        self._once_more = False
+        self._contents: set[bytes] = set()
         self._asked: set[bytes] = set()  # digests, for tokens may be long and pages many
 
     def start(self) -> Params:
@@ -95,12 +101,24 @@ class Drain:
         self.pages += 1
         if page.delta_token and (self.delta_token is None or self._query.keep == "last"):
             self.delta_token = page.delta_token
-        if page.page_token is None:
+        content = blake2b(b"\0".join(page.records), digest_size=8).digest()
+        itself, again = page.page_token == self._current, content == self._last
+        self._last = content
+        if page.page_token is None or (itself and again):
             return None
-        digest = blake2b(page.page_token.encode(), digest_size=8).digest()
-        if digest in self._asked:
+        self._refuse_circles(page, content, asked_once_more=itself and not self._once_more)
+        self._once_more = itself
+        self._current = page.page_token
+        return self._query.further(self._since, page.page_token)
+
+    def _refuse_circles(self, page: Page, content: bytes, *, asked_once_more: bool) -> None:
+        token = blake2b((page.page_token or "").encode(), digest_size=8).digest()
+        if token in self._asked and not asked_once_more:
             raise SourceNonsense(f"paging goes in a circle: page {self.pages} names a page that was read already")
+        if content in self._contents:
+            raise SourceNonsense(f"paging goes in a circle: page {self.pages} repeats the records of an earlier page")
         if self.pages >= self._query.max_pages:
             raise SourceNonsense(f"paging does not end: {self.pages} pages were read (max_pages)")
-        self._asked.add(digest)
-        return self._query.further(self._since, page.page_token)
+        self._asked.add(token)
+        if page.records:  # several empty pages in a row are allowed
+            self._contents.add(content)

@@ -25,7 +25,17 @@ import msgspec
 
 from poller.changes.events import recorded_time
 from poller.changes.removal import Seen
-from poller.errors import PollerError, RoundHeld, SourceRefused, StoreError
+from poller.errors import (
+    Fenced,
+    PollerError,
+    RoundHeld,
+    SourceError,
+    SourceNonsense,
+    SourceRefused,
+    Stale,
+    StoreError,
+    StoreUnavailable,
+)
 from poller.failpoints import reach
 from poller.source.feed import Feed, Mode, due
 from poller.source.paging import Drain
@@ -41,6 +51,7 @@ from poller.store.state import (
     HELD,
     QUERY,
     READ_AT,
+    REFUSALS,
     RELEASED,
     RESYNC,
     ROUND,
@@ -49,6 +60,7 @@ from poller.store.state import (
 )
 
 _NOT_FOUND = 404
+_UNAUTHORIZED = 401
 
 
 async def poll(
@@ -82,8 +94,8 @@ async def poll(
     reading = _Reading(feed, store, get, state, now)
     failure = await reading.run(qualifications)
     result = reading.result(failure, seconds=clock() - started)
-    if isinstance(failure, StoreError):
-        return result  # what has just failed to be written to cannot keep the result either
+    if isinstance(failure, StoreUnavailable | Fenced | Stale):
+        return result  # nothing can be written now that would not fail in the same way
     try:
         await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
     except StoreError as unwritten:
@@ -104,6 +116,7 @@ class _Reading:
         self._released = state.released
         self._writer = Writer(feed, store, state, now)
         self._pages = 0
+        self._refused = state.refusals
         self._complete = 0  # listings
         self._delta_token: str | None = None
         self._mode, self._since = due(feed, state, self._begun)
@@ -139,6 +152,7 @@ class _Reading:
                 marks[DELTA_TOKEN] = self._delta_token
             elif self._mode is not Mode.DELTA:
                 marks[DELTA_TOKEN] = None
+            marks[REFUSALS] = str(self._refused) if self._refused and self._mode is not Mode.DELTA else None
             if self._mode is not Mode.DELTA:
                 marks |= {READ_AT: recorded_time(self._begun), HELD: str(held) if held else None, **self._orders}
         await self._writer.marks(marks)
@@ -148,21 +162,34 @@ class _Reading:
         try:
             await self._drain(self._feed.resource.path)
         except SourceRefused as refused:
-            if self._since is None or self._pages or refused.status not in self._feed.expired_statuses:
+            if refused.status not in self._feed.expired_statuses or not (self._since or self._pages):
                 raise
-            # Whether the token is what the API does not like, the same request without it decides.
-            self._mode, self._since, self._seen = Mode.RESYNC, None, Seen()
+            if self._since and not self._pages:
+                # Whether the delta token is what the API does not like, the same request without it decides.
+                self._refused += 1
+                self._mode, self._since, self._seen = Mode.RESYNC, None, Seen()
+            # Else a page token died on the way: once more from the start, and what was read already is silent.
             await self._drain(self._feed.resource.path)
 
     async def _read_each(self, qualifications: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        """Each listing by itself: one that cannot be read does not keep the others from being read."""
         named = await qualifications() if self._feed.discover else ()
+        failures: list[SourceError] = []
         for qualification in dict.fromkeys((*self._feed.qualifications, *named)):
             try:
                 await self._drain(self._feed.resource.listing_path(qualification))
             except SourceRefused as refused:
-                if refused.status != _NOT_FOUND:
+                if refused.status == _UNAUTHORIZED:
                     raise
-                self._complete += 1  # a qualification that is gone lists nothing
+                if refused.status == _NOT_FOUND:
+                    self._complete += 1  # a qualification that is gone lists nothing
+                else:
+                    failures.append(refused)
+            except SourceNonsense as nonsense:
+                failures.append(nonsense)
+        if failures:
+            more = f" (and {len(failures) - 1} more listings)" if len(failures) > 1 else ""
+            raise SourceError(f"{failures[0]}{more}")
 
     async def _drain(self, path: str) -> None:
         drain = Drain(self._feed.query, self._since)

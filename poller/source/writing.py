@@ -17,7 +17,7 @@ from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import recorded_time
 from poller.changes.plan import Rules, plan
-from poller.changes.records import Record, record_reader
+from poller.changes.records import Record, latest_versions, record_reader
 from poller.changes.removal import Seen, plan_removals
 from poller.source.committing import in_order
 from poller.source.envelope import Page
@@ -60,14 +60,17 @@ class Writer:
         self._sequence = state.sequence
         self._read = record_reader(feed.id_field)
         common = feed.common_fields(state.fields)
-        self._rules = Rules(feed.strip, only(common) if common is not None else None)
+        self._rules = Rules(feed.strip, only(common) if common is not None else None, round_start=state.sequence)
 
     async def page(self, page: Page, *, mode: Mode, path: str, seen: Seen | None) -> None:
         """Commit what of this page is new, slice by slice; note its keys in ``seen`` where that is given."""
         frame = self._feed.frame(generation=self._generation, mode=mode, path=path)
         silent = self._feed.silent_baseline and mode is Mode.BASELINE
         rules = msgspec.structs.replace(self._rules, silent=silent)
-        records = [self._read(raw) for raw in page.records]
+        received = [self._read(raw) for raw in page.records]
+        records = latest_versions(received)
+        passed_over = len(received) - len(records)
+        self.tally += Tally(records=passed_over, unchanged=passed_over)
         keys = [record.key for record in records if isinstance(record, Record)]
         if seen is not None:
             seen.update(keys)

@@ -41,7 +41,7 @@ LONGEST_SOCKET_PATH: Final = 103
 
 START_LIMIT: Final = timedelta(seconds=15)
 LOADING_LIMIT: Final = timedelta(minutes=15)
-STOP_LIMIT: Final = timedelta(seconds=5)
+STOP_LIMIT: Final = timedelta(seconds=3)
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _TRY_AGAIN_SECONDS: Final = 0.5
 

@@ -20,6 +20,7 @@ FIELDS: Final = "fields"
 READ_AT: Final = "read_at"
 ROUND: Final = "round"
 GOOD_AT: Final = "good_at"
+REFUSALS: Final = "refusals"
 HELD: Final = "held"
 RELEASED: Final = "released"
 RESYNC: Final = "resync"
@@ -36,6 +37,7 @@ class FeedState(msgspec.Struct, frozen=True):
         fields: which were asked for, empty for all; None where that is not known.
         read_at: when the last complete full reading began; None before the first.
         good_at: when the last good round ended.
+        refusals: how many delta tokens in a row the API has refused, each answered by a full reading.
         held: why removals wait for an operator, in words; None where none do.
         released: whether an operator has let them through.
         resync: whether an operator wants the feed to be read in full.
@@ -49,6 +51,7 @@ class FeedState(msgspec.Struct, frozen=True):
     fields: tuple[str, ...] | None = None
     read_at: datetime | None = None
     good_at: datetime | None = None
+    refusals: int = 0
     held: str | None = None
     released: bool = False
     resync: bool = False
@@ -66,6 +69,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         fields=_fields(text.get(FIELDS)),
         read_at=_moment(text.get(READ_AT)),
         good_at=_moment(text.get(GOOD_AT)),
+        refusals=int(text.get(REFUSALS, "0")),
         held=text.get(HELD) or None,
         released=RELEASED in text,
         resync=RESYNC in text,

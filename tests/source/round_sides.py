@@ -50,6 +50,7 @@ class MemoryStore:
         self.held_elsewhere: HeldElsewhere | None = None
         self.failing: Callable[[Commit], StoreError | None] = lambda _: None
         self.unreachable: StoreError | None = None
+        self.unreadable: StoreError | None = None
         self.before_commit: Callable[[Commit], Any] | None = None
 
     @property
@@ -66,6 +67,8 @@ class MemoryStore:
         return self.held_elsewhere or self.state
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        if self.unreadable:
+            raise self.unreadable
         return {key: self.snapshots[key] for key in record_keys if key in self.snapshots}
 
     async def absent(self, seen: Container[str], *, most: int) -> Absent:

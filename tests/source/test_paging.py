@@ -114,3 +114,26 @@ def test_the_fingerprint_is_of_what_a_token_may_be_bound_to(change: dict[str, An
     other = msgspec.structs.replace(query, **change)
     assert (other.fingerprint("/a") != query.fingerprint("/a")) == differs
     assert query.fingerprint("/b") != query.fingerprint("/a") == Query(limit=5, fields=("id", "name")).fingerprint("/a")
+
+
+def test_a_last_page_that_repeats_itself_ends_the_listing() -> None:
+    """An API that never leaves the token out: the same records under the token they were asked with are the end."""
+    drain = Drain(Query())
+    assert drain.take(Page([b"1"], None, "a")) is not None
+    assert drain.take(Page([b"2"], None, "a")) == (("pageToken", "a"),)
+    assert drain.take(Page([b"2"], None, "a")) is None
+    unsteady = Drain(Query())
+    unsteady.take(Page([b"1"], None, "a"))
+    unsteady.take(Page([b"2"], None, "a"))
+    with pytest.raises(SourceNonsense, match="circle"):
+        unsteady.take(Page([b"3"], None, "a"))
+
+
+def test_the_same_records_under_a_new_token_are_a_circle() -> None:
+    """New tokens for ever and nothing new in the pages; several empty ones in a row are allowed."""
+    drain = Drain(Query())
+    assert drain.take(Page([b"1"], None, "a")) is not None
+    for token in ("b", "c", "d"):
+        assert drain.take(Page([], None, token)) is not None
+    with pytest.raises(SourceNonsense, match="repeats the records"):
+        drain.take(Page([b"1"], None, "e"))

@@ -75,12 +75,12 @@ async def test_all_pages_before_a_failure_are_given_out() -> None:
 
 async def test_the_page_that_closes_a_circle_is_given_out() -> None:
     """Its records count; only then does the listing fail."""
-    listing = Listing(("", "a"), ("a", "a"))
+    listing = Listing(("", "a"), ("a", "b"), ("b", "a"))
     seen: list[list[bytes]] = []
     with pytest.raises(SourceNonsense, match="circle"):
         await read_into(seen, listing)
-    assert seen == [[b'""'], [b'"a"']]
-    assert listing.asked == ["", "a"]
+    assert seen == [[b'""'], [b'"a"'], [b'"b"']]
+    assert listing.asked == ["", "a", "b"]
 
 
 async def test_closing_ends_the_page_that_is_on_its_way() -> None:

@@ -199,3 +199,33 @@ async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
     changed = await read(api("id", "n", b=5), asking("id", "n"))
     assert (changed.mode, changed.modified, changed.unchanged) == (Mode.RESYNC, 1, 1)
     assert read.causes[-1] == ("b", "modified", "resync")
+
+
+async def test_of_two_versions_in_one_page_the_later_one_counts() -> None:
+    """Paging showed the newer before the older: one event, of the newer; reading the page again is silent."""
+    older = {"id": "a", "n": 1, "lastModifiedAt": "2026-01-01T00:00:00Z"}
+    newer = {"id": "a", "n": 2, "lastModifiedAt": "2026-01-01T01:00:00+00:30"}
+    feed = Round(msgspec.structs.replace(FEED, delta=False))
+    script = Script().on([newer, older, *records("b")])
+    for _ in range(3):
+        await feed(script)
+    assert [(subject, kind) for subject, kind, _ in feed.causes] == [("a", "created"), ("b", "created")]
+    assert feed.store.events[0]["data"]["record"]["n"] == 2
+
+
+async def test_of_two_versions_on_two_pages_of_a_round_the_later_one_counts() -> None:
+    """The older one comes on a later page of the same round: passed over. In a later round it would be a change."""
+    older = {"id": "a", "n": 1, "lastModifiedAt": "2026-01-01T00:00:00Z"}
+    newer = {"id": "a", "n": 2, "lastModifiedAt": "2026-01-02T00:00:00Z"}
+    feed = Round()
+    result = await feed(Script().on([newer], further="p", delta="d1").on([older], page="p"))
+    assert (result.created, result.modified, result.unchanged) == (1, 0, 1)
+    again = await feed(Script().on([older], since="d1", delta="d2"))
+    assert again.modified == 1
+
+
+async def test_two_versions_without_times_end_with_the_last_seen() -> None:
+    """Where nothing says which is later, the order of the page does."""
+    feed = Round()
+    await feed(Script().on([*records("a", value=2), *records("a", value=1)], delta="d1"))
+    assert [event["data"]["record"]["n"] for event in feed.store.events] == [1]

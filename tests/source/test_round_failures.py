@@ -8,21 +8,20 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from poller.changes.commit import Commit
-from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreUnavailable
+from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreError, StoreUnavailable
 from poller.source.feed import Mode
 from poller.source.paging import Params
 from poller.source.result import RoundResult
 from poller.source.round import poll
 from poller.store.feed import HeldElsewhere
-from tests.source.round_sides import DOWN, FEED, GONE, NOON, Round, Script, records
+from tests.source.round_sides import ACHIEVEMENTS, DOWN, FEED, GONE, NOON, Round, Script, records
 
 
-@pytest.mark.parametrize(
-    "failure", [DOWN, SourceNonsense("the answer is not JSON"), GONE, SourceRefused("no", status=403)]
-)
+@pytest.mark.parametrize("failure", [DOWN, SourceNonsense("the answer is not JSON"), SourceRefused("no", status=403)])
 async def test_a_page_that_fails_keeps_what_was_committed_and_moves_nothing(read: Round, failure: Any) -> None:
     """The pages before are kept, the token stays, the result says why; the next round gets the rest and only that."""
     script = Script().on(records("c"), since="d1", further="p", delta="d9").on(failure, page="p", since="d1")
@@ -82,8 +81,9 @@ async def test_other_refusals_do_not_cast_doubt_on_the_token(read: Round, status
 async def test_a_circle_keeps_the_records_and_not_the_token(read: Round) -> None:
     """Pages that lead back to each other: what they hold counts, the round fails, the token stays."""
     script = Script().on(records("c"), since="d1", further="p", delta="d9")
-    result = await read(script.on(records("d"), page="p", since="d1", further="p"))
-    assert (result.ok, result.created, result.pages, read.kept) == (False, 2, 2, "d1")
+    script.on(records("d"), page="p", since="d1", further="q").on(records("e"), page="q", since="d1", further="p")
+    result = await read(script)
+    assert (result.ok, result.created, result.pages, read.kept) == (False, 3, 3, "d1")
     assert "circle" in (result.error or "")
 
 
@@ -159,3 +159,42 @@ async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert ended in ([], ["/contractTypes"])
     assert feed.kept is None
+
+
+async def test_a_page_token_that_dies_on_the_way_starts_the_round_once_more() -> None:
+    """Refused in mid-round: once more from the first request; refused again: the round fails and the token stays."""
+    script = Script().on(records("a"), further="p", delta="d1").on(GONE, page="p")
+    feed = Round()
+    failed = await feed(script)
+    assert (failed.ok, failed.created, feed.kept) == (False, 1, None)
+    assert [asked.get("pageToken") for _, asked in script.asked] == [None, "p", None, "p"]
+
+
+async def test_a_listing_that_is_refused_does_not_starve_the_others() -> None:
+    """Of three qualifications the first answers 403: the others are read, and the round says that one failed."""
+    feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1", "q2", "q3")))
+    script = Script().on(SourceRefused("not yours", status=403), path="/qualifications/q1/achievements")
+    for name in ("q2", "q3"):
+        script.on(records(f"of-{name}"), path=f"/qualifications/{name}/achievements")
+    result = await feed(script)
+    assert (result.ok, result.created, result.error) == (False, 2, "not yours")
+    assert feed.store.state.read_at is None
+
+
+async def test_a_delta_that_is_always_refused_is_given_up() -> None:
+    """With ``auto``, three fresh tokens refused in a row mean full readings from then on; a good delta starts anew."""
+    trial = msgspec.structs.replace(FEED, delta_on_trial=True)
+    feed = Round(trial)
+    refusing = Script().on(records("a"), delta="d1").on(SourceRefused("unknown parameter", status=400), since="d1")
+    modes = [(await feed(refusing)).mode for _ in range(6)]
+    assert modes == [Mode.BASELINE, Mode.RESYNC, Mode.RESYNC, Mode.RESYNC, Mode.FULL, Mode.FULL]
+    insisting = Round(FEED)
+    assert [(await insisting(refusing)).mode for _ in range(6)][1:] == [Mode.RESYNC] * 5
+
+
+async def test_a_feed_that_cannot_be_read_from_the_store_says_so(read: Round) -> None:
+    """A snapshot that cannot be read fails the round, and the state shows it; silence would look like health."""
+    read.store.unreadable = StoreError("holds a snapshot that cannot be read")
+    result = await read(Script().on(records("c"), since="d1", delta="d2"))
+    assert (result.ok, read.kept) == (False, "d1")
+    assert json.loads(read.store.state.round or "")["ok"] is False
