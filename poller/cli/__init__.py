@@ -16,14 +16,30 @@ exit code  means
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """The program: reads ``sys.argv``, exits with one of the codes above."""
+    _open_standard_streams()
     from poller.cli.ending import ended  # noqa: PLC0415 -- late, see above
 
     sys.exit(ended(_run))
+
+
+def _open_standard_streams() -> None:
+    """Whoever starts us without some of them (``<&-``) gets /dev/null there.
+
+    Else the next file or socket would take their number, and what is meant for them would be written into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _run() -> int:

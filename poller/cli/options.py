@@ -83,12 +83,13 @@ class Asked:
         before = context.obj if isinstance(context.obj, Asked) else cls()
         return cls(config or before.config, log_format or before.log_format, log_level or before.log_level)
 
-    def set_up_logs(self, level: Level) -> None:
+    def set_up_logs(self, level: Level, environ: Mapping[str, str] = os.environ) -> None:
         """Send logs to standard error; ``level`` is the command's default."""
         from poller.service.logs import set_up  # noqa: PLC0415 -- late: structlog
 
         form = self.log_format or (LogFormat.CONSOLE if sys.stderr.isatty() else LogFormat.JSON)
-        set_up(form.value, self.log_level.value if self.log_level else level)
+        plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
+        set_up(form.value, self.log_level.value if self.log_level else level, colours=not plain)
 
     def file(self, environ: Mapping[str, str] = os.environ) -> Path | None:
         """The configuration file; None where there is none."""

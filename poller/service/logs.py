@@ -20,7 +20,7 @@ Level = Literal["debug", "info", "warning", "error"]
 _LOUD: Final = ("httpx", "httpcore", "aiohttp", "apscheduler", "uvicorn", "asyncio")
 _SECRET_NAME: Final = re.compile(r"(?i)(authorization|password|passwd|secret|api[-_]?key|credential|bearer|^token$)")
 _IN_TEXT: Final = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]+"), r"\1 [redacted]"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 [redacted]"),
     (re.compile(r"(\w+://)[^\s/@]*@"), r"\1[redacted]@"),
     (re.compile(r"(\w+://[^\s?#]+)\?[^\s#'\")]*"), r"\1?[redacted]"),
     (re.compile(r"\bwhs[ekp][ck]_[\w+/=-]+"), "[redacted]"),
@@ -57,8 +57,11 @@ def _console(*, colours: bool) -> structlog.dev.ConsoleRenderer:
     )
 
 
-def set_up(form: Format, level: Level, *, stream: TextIO | None = None) -> None:
-    """Send all logs to standard error (or ``stream``) in this form, from this level up."""
+def set_up(form: Format, level: Level, *, stream: TextIO | None = None, colours: bool = True) -> None:
+    """Send all logs to standard error (or ``stream``) in this form, from this level up.
+
+    ``colours`` says whether they are welcome where the stream is a terminal and the form is for people.
+    """
     target = stream or sys.stderr
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -68,7 +71,7 @@ def set_up(form: Format, level: Level, *, stream: TextIO | None = None) -> None:
     ending: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, _redact, structlog.processors.JSONRenderer(ensure_ascii=False)]
         if form == "json"
-        else [_redact, _console(colours=target.isatty()), _redact_text]
+        else [_redact, _console(colours=colours and target.isatty()), _redact_text]
     )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,

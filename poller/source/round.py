@@ -175,6 +175,7 @@ class _Reading:
         """Each listing by itself: one that cannot be read does not keep the others from being read."""
         named = await qualifications() if self._feed.discover else ()
         failures: list[SourceError] = []
+        gone = 0
         for qualification in dict.fromkeys((*self._feed.qualifications, *named)):
             try:
                 await self._drain(self._feed.resource.listing_path(qualification))
@@ -182,7 +183,7 @@ class _Reading:
                 if refused.status == _UNAUTHORIZED:
                     raise
                 if refused.status == _NOT_FOUND:
-                    self._complete += 1  # a qualification that is gone lists nothing
+                    gone += 1  # a qualification that is gone lists nothing
                 else:
                     failures.append(refused)
             except SourceNonsense as nonsense:
@@ -190,6 +191,8 @@ class _Reading:
         if failures:
             more = f" (and {len(failures) - 1} more listings)" if len(failures) > 1 else ""
             raise SourceError(f"{failures[0]}{more}")
+        if gone and not self._complete:
+            raise SourceError(f"none of the {gone} qualifications has a listing: the API answered 404 to all of them")
 
     async def _drain(self, path: str) -> None:
         drain = Drain(self._feed.query, self._since)

@@ -66,6 +66,7 @@ async def check_store(client: Redis) -> list[Finding]:
     """
     info: dict[str, Any] = {}
     with translated(client):
+        await client.ping()  # whoever is not let in at all (password, database number) learns it here
         try:
             info |= await client.info()
         except ResponseError:

@@ -172,7 +172,10 @@ class FeedStore:
             return {key: codec.decode(value) for key, value in stored.items()}
         except (UnknownDictionary, ValueError, IndexError) as error:
             self._codec = None  # read the dictionaries again, if another round comes
-            raise StoreError(f"{self.keys.snapshots} holds a snapshot that cannot be read: {error}") from None
+            raise StoreError(
+                f"{self.keys.snapshots} holds a snapshot that cannot be read: {error}. The store has lost a part of "
+                f"this feed; to read it anew, delete {self.keys.state} {self.keys.snapshots} {self.keys.dictionaries}"
+            ) from None
 
     async def commit(self, commit: Commit) -> None:
         """Write it, once. Cancelled, it finishes first (for so long as :data:`LAST_WAIT`) and then stops.

@@ -71,6 +71,11 @@ def test_secrets_are_taken_out_wherever_they_stand(form: Format) -> None:
     assert "api.example.org/x" in stream.getvalue()
 
 
+def test_what_only_sounds_like_a_secret_stays() -> None:
+    """Law: a sentence about a token is not a token."""
+    assert redacted("the bearer token is wrong") == "the bearer token is wrong"
+
+
 def test_libraries_speak_from_warning_up() -> None:
     """Law: httpx would log each URL at INFO."""
     stream = lines("json")

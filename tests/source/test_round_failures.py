@@ -198,3 +198,16 @@ async def test_a_feed_that_cannot_be_read_from_the_store_says_so(read: Round) ->
     result = await read(Script().on(records("c"), since="d1", delta="d2"))
     assert (result.ok, read.kept) == (False, "d1")
     assert json.loads(read.store.state.round or "")["ok"] is False
+
+
+async def test_listings_that_are_all_unknown_are_a_failure() -> None:
+    """404 for one qualification among others is a qualification that is gone; for all of them it is a wrong address."""
+    gone = SourceRefused("no such thing", status=404)
+    feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1", "q2")))
+    paths = [f"/qualifications/{name}/achievements" for name in ("q1", "q2")]
+    result = await feed(Script().on(gone, path=paths[0]).on(gone, path=paths[1]))
+    assert (result.ok, result.error) == (
+        False,
+        "none of the 2 qualifications has a listing: the API answered 404 to all of them",
+    )
+    assert (await feed(Script().on(gone, path=paths[0]).on(records("a"), path=paths[1]))).ok
