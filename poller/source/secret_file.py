@@ -65,7 +65,6 @@ class SecretFile:
         if not stat.S_ISREG(found.st_mode):
             raise self._unusable("it is not a regular file")
         if os.name == "posix" and found.st_mode & _OTHERS:
-            self._seen = None
             raise self._unusable(
                 f"every user of this machine may use it (mode {stat.S_IMODE(found.st_mode):04o}); "
                 f"chmod 600 {self._path} (or 640; for a container's secret, mount it with mode 0440)"
