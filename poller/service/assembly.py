@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from datetime import timedelta
 
 from poller.changes.canonical import without
 from poller.changes.removal import Breaker
@@ -11,13 +12,16 @@ from poller.config.auth import AuthSettings
 from poller.config.feeds import FeedSettings
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
-from poller.errors import ConfigurationError
 from poller.service.schedule import Timing
-from poller.source.client import ApiClient, Limits, Transport
+from poller.source.client import ApiClient, Limits
 from poller.source.credentials import Credential, EnvironmentToken, FileToken, NoCredential
 from poller.source.feed import Feed
+from poller.source.issued import IssuedToken
+from poller.source.oauth import Client, ClientCredentials
 from poller.source.paging import Query
 from poller.source.resources import resource_of
+from poller.source.token_command import TokenCommand
+from poller.source.transport import Transport
 from poller.store.keys import FeedKeys
 
 AUTO = "auto"
@@ -68,38 +72,49 @@ def client_of(source: SourceSettings, environ: Mapping[str, str]) -> ApiClient:
     """The client of this source; not open yet.
 
     Raises:
-        ConfigurationError: its certificates cannot be used, or its kind of ``auth`` is not supported.
+        ConfigurationError: its certificates cannot be used.
     """
+    transport = Transport(
+        source.ca_file,
+        source.client_cert_file,
+        source.client_key_file,
+        source.proxy,
+        tuple(source.headers.items()),
+    )
     return ApiClient(
         source.base_url,
-        credential=credential_of(source.auth, environ),
+        credential=credential_of(source.auth, environ, transport=transport, within=source.timeout),
         limits=Limits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
-        transport=Transport(
-            source.ca_file,
-            source.client_cert_file,
-            source.client_key_file,
-            source.proxy,
-            tuple(source.headers.items()),
-        ),
+        transport=transport,
         jitter=lambda: random.uniform(0.5, 1.5),  # noqa: S311 -- spreads retries, guards nothing
     )
 
 
-def credential_of(auth: AuthSettings, environ: Mapping[str, str]) -> Credential:
+def credential_of(
+    auth: AuthSettings, environ: Mapping[str, str], *, transport: Transport, within: timedelta
+) -> Credential:
     """Where the tokens of this ``auth`` come from.
 
+    Args:
+        auth: the kind, and where the secret is kept.
+        environ: where a variable is looked for.
+        transport: how a token endpoint is reached.
+        within: how long one whole exchange with it may take.
+
     Raises:
-        ConfigurationError: a kind that this version does not support.
+        ConfigurationError: a certificate file cannot be used.
     """
     if auth.token_file is not None:
         return FileToken(auth.token_file)
     if auth.token_env is not None:
         return EnvironmentToken(auth.token_env, environ)
-    if auth.none:
-        return NoCredential()
-    raise ConfigurationError(
-        f"auth = {{ {auth.kind} = … }} is not supported by this version; use token_file, token_env or none"
-    )
+    if auth.command is not None:
+        return IssuedToken(TokenCommand(auth.command))
+    if auth.oauth2 is not None:
+        asked = auth.oauth2
+        client = Client(asked.token_url, asked.client_id, asked.client_secret_file, asked.scope, asked.audience)
+        return IssuedToken(ClientCredentials(client, transport=transport, within=within))
+    return NoCredential()
 
 
 def _fields(feed: FeedSettings) -> tuple[str, ...]:

@@ -14,25 +14,19 @@ from typing import Any, Final, Literal, TextIO
 
 import structlog
 
+from poller.hiding import without_credentials
+
 Format = Literal["console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
 _LOUD: Final = ("httpx", "httpcore", "aiohttp", "apscheduler", "uvicorn", "asyncio")
 _SECRET_NAME: Final = re.compile(r"(?i)(authorization|password|passwd|secret|api[-_]?key|credential|bearer|^token$)")
-_IN_TEXT: Final = (
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 [redacted]"),
-    (re.compile(r"(\w+://)[^\s/@]*@"), r"\1[redacted]@"),
-    (re.compile(r"(\w+://[^\s?#]+)\?[^\s#'\")]*"), r"\1?[redacted]"),
-    (re.compile(r"\bwhs[ekp][ck]_[\w+/=-]+"), "[redacted]"),
-)
 
 
 def redacted(value: Any) -> Any:
     """A value fit for a log: credentials, user information and query strings of URLs taken out of any text in it."""
     if isinstance(value, str):
-        for pattern, instead in _IN_TEXT:
-            value = pattern.sub(instead, value)
-        return value
+        return without_credentials(value)
     if isinstance(value, dict):
         return {key: "[redacted]" if _SECRET_NAME.search(str(key)) else redacted(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,17 +1,19 @@
 """Where the ``Authorization`` header of a request comes from.
 
-A credential is asked anew for each request, so a token that is replaced in its file is used from then on. Its value is
-never part of a message, and :func:`hidden` takes it out of text that came from outside.
+A credential is asked anew for each request, so a token that is replaced is used from then on. When the API does not
+accept a token any more, the credential is told which, once for each request, and says whether there is another one.
+
+Its value is never part of a message. Tokens that have to be fetched are in :mod:`poller.source.issued`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from poller.errors import CredentialUnusable
+from poller.source.secret_file import SecretFile
 
 
 class Credential(Protocol):
@@ -27,6 +29,17 @@ class Credential(Protocol):
 
         Raises:
             CredentialUnusable: it cannot be had.
+            SourceUnavailable: it cannot be had now; later it may.
+        """
+        ...
+
+    async def renew(self, rejected: str) -> bool:
+        """Whether :meth:`token` gives another one than this, which the API has just refused with 401.
+
+        Calls for the same token share one attempt to get another.
+
+        Raises:
+            CredentialUnusable, SourceUnavailable: as :meth:`token`.
         """
         ...
 
@@ -34,11 +47,15 @@ class Credential(Protocol):
 class NoCredential:
     """For an API that asks for none."""
 
-    origin = "no credential"
+    origin = "a request without a credential"
 
     async def token(self) -> str | None:
         """None."""
         return None
+
+    async def renew(self, rejected: str) -> bool:  # noqa: ARG002 -- the protocol's signature
+        """No: there is nothing to renew."""
+        return False
 
 
 class EnvironmentToken:
@@ -52,7 +69,11 @@ class EnvironmentToken:
 
     async def token(self) -> str | None:
         """The variable's value."""
-        return _checked(self._environ.get(self._name, ""), self.origin)
+        return checked(self._environ.get(self._name, ""), self.origin)
+
+    async def renew(self, rejected: str) -> bool:
+        """Whether the variable has another value by now."""
+        return await self.token() != rejected
 
 
 class FileToken:
@@ -60,34 +81,27 @@ class FileToken:
 
     def __init__(self, path: Path) -> None:
         """Take the file's path; it is read when the first token is asked for."""
-        self.origin = f"the file {path}"
-        self._path = path
-        self._seen: tuple[int, int, int] | None = None
-        self._token = ""
+        self._file = SecretFile(path, "token")
+        self.origin = self._file.origin
 
     async def token(self) -> str | None:
         """The file's content without surrounding white space."""
-        try:
-            found = os.stat(self._path)  # noqa: PTH116 -- one call of microseconds on a local file, before each request
-            seen = (found.st_mtime_ns, found.st_ino, found.st_size)
-            if seen != self._seen:
-                self._token, self._seen = self._path.read_text("utf-8"), seen
-        except (OSError, UnicodeDecodeError) as error:
-            self._seen = None  # the next file may look like the last one, down to its inode
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise CredentialUnusable(f"the token cannot be read from {self.origin}: {reason}") from None
-        return _checked(self._token, self.origin)
+        return checked(self._file.text(), self.origin)
+
+    async def renew(self, rejected: str) -> bool:
+        """Whether the file, read again, holds another token: a rotation may have been quicker than the clock's tick."""
+        return checked(self._file.text(anew=True), self.origin) != rejected
 
 
-def _checked(text: str, origin: str) -> str:
+def checked(text: str, origin: str) -> str:
+    """The token that this text is, without surrounding white space.
+
+    Raises:
+        CredentialUnusable: it is none, for it could not stand in a header; the text is not shown.
+    """
     token = text.strip()
     if not token:
         raise CredentialUnusable(f"{origin} holds no token")
     if not token.isascii() or not token.isprintable() or " " in token:
         raise CredentialUnusable(f"{origin} does not hold a token: only printable ASCII without spaces can be one")
     return token
-
-
-def hidden(text: str, token: str | None) -> str:
-    """The text with the token taken out, should somebody have echoed it."""
-    return text.replace(token, "[redacted]") if token else text

@@ -44,7 +44,7 @@ class Site(NamedTuple):
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
     """The test's own environment without anything that configures the program."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH") if name in os.environ}
     return {**kept, "PYTHONUTF8": "1", **extra}
 
 

@@ -70,12 +70,14 @@ class Scene:
             f'reconcile = "off"\nlimit = {use["limit"]}\n'
             for resource in resources
         )
-        (self.directory / "token").write_text(SANDBOX_TOKEN)
+        token = self.directory / "token"
+        token.write_text(SANDBOX_TOKEN)
+        token.chmod(0o600)
         path = self.directory / f"{name}.toml"
         path.write_text(
             f'[redis]\nurl = "{use["store"]}"\n[lease]\nttl = "{use["ttl"]}"\n[http]\nbind = "off"\n'
             f'[[sources]]\nname = "acme"\nbase_url = "{use["source"]}"\n'
-            f'auth = {{ token_file = "{self.directory / "token"}" }}\n' + "".join(feeds)
+            f'auth = {{ token_file = "{token}" }}\n' + "".join(feeds)
         )
         return path
 

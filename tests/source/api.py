@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,15 +13,21 @@ from urllib.parse import parse_qsl, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What arrived: the target as on the wire, headers by lower-case name, the loop's time."""
+    """What arrived: the target as on the wire, headers by lower-case name, the loop's time, method and body."""
 
     target: str
     headers: dict[str, str]
     at: float
+    method: str = "GET"
+    body: bytes = b""
 
     @property
     def path(self) -> str:
         return urlsplit(self.target).path
+
+    @property
+    def form(self) -> dict[str, str]:
+        return dict(parse_qsl(self.body.decode(), keep_blank_values=True, strict_parsing=True))
 
     @property
     def params(self) -> list[tuple[str, str]]:
@@ -46,12 +53,11 @@ class Api:
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                headers = (line.split(": ", 1) for line in head[1:] if line)
-                request = Request(
-                    head[0].split(" ")[1],
-                    {name.lower(): value for name, value in headers},
-                    asyncio.get_running_loop().time(),
-                )
+                pairs = (line.split(": ", 1) for line in head[1:] if line)
+                headers = {name.lower(): value for name, value in pairs}
+                method, target, _ = head[0].split(" ")
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                request = Request(target, headers, asyncio.get_running_loop().time(), method, body)
                 self.requests.append(request)
                 writer.write(await self._answer(request, writer) or b"")
                 await writer.drain()
@@ -67,12 +73,12 @@ class Api:
 
 
 @asynccontextmanager
-async def serving(answer: Answer | bytes | list[bytes]) -> AsyncIterator[Api]:
+async def serving(answer: Answer | bytes | list[bytes], *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Api]:
     """The API, answering always the same, one after the other (the last again and again), or as the function says."""
     api = Api(_constant(answer) if isinstance(answer, (bytes, list)) else answer)
-    server = await asyncio.start_server(api.connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(api.connected, "127.0.0.1", 0, ssl=tls)
     host, port = server.sockets[0].getsockname()
-    api.url = f"http://{host}:{port}"
+    api.url = f"http{'s' if tls else ''}://{host}:{port}"
     try:
         yield api
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,3 +38,10 @@ async def failure_of(client: ApiClient, path: str = "/x") -> SourceError:
     assert not any(TOKEN[start : start + 8] in text for start in range(len(TOKEN) - 7))
     assert failed.value.__cause__ is None
     return failed.value
+
+
+def keep(path: Path, secret: str | bytes, *, mode: int = 0o600) -> Path:
+    """A file with a secret in it, as it has to be unless told otherwise: for its owner alone."""
+    path.write_bytes(secret if isinstance(secret, bytes) else secret.encode())
+    path.chmod(mode)
+    return path

@@ -10,10 +10,11 @@ from random import Random
 import pytest
 
 from poller.errors import ConfigurationError, CredentialUnusable, SourceRefused, SourceUnavailable
-from poller.source.client import ATTEMPTS, ApiClient, Transport
+from poller.source.client import ATTEMPTS, ApiClient
 from poller.source.credentials import FileToken
+from poller.source.transport import Transport
 from tests.source.api import http, serving
-from tests.source.clients import TOKEN, client_of, failure_of
+from tests.source.clients import TOKEN, client_of, failure_of, keep
 
 
 async def test_a_request_is_what_the_reference_asks_for() -> None:
@@ -118,8 +119,8 @@ async def test_nobody_there_is_unavailable() -> None:
 async def test_a_replaced_token_is_used_at_the_next_request(tmp_path: Path) -> None:
     """A token file is looked at for each request."""
     path, fresh = tmp_path / "token", tmp_path / "fresh"
-    path.write_text("one\n")
-    fresh.write_text("two\n")
+    keep(path, "one\n")
+    keep(fresh, "two\n")
     async with serving(http(200)) as api, client_of(api.url, credential=FileToken(path)) as client:
         await client.get("/x")
         fresh.replace(path)

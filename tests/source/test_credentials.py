@@ -7,25 +7,26 @@ from pathlib import Path
 import pytest
 
 from poller.errors import CredentialUnusable
-from poller.source.credentials import EnvironmentToken, FileToken, NoCredential, hidden
+from poller.source.credentials import EnvironmentToken, FileToken, NoCredential
+from tests.source.clients import keep
 
 
 async def test_a_file_gives_its_content_without_white_space(tmp_path: Path) -> None:
     """Editors end files with a line break; that is no part of the token."""
     path = tmp_path / "token"
-    path.write_text("  abc.def \r\n")
+    keep(path, "  abc.def \r\n")
     assert await FileToken(path).token() == "abc.def"
 
 
 async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     """Written over or replaced by another file, of the same length too: the next token is the new one."""
     path, other = tmp_path / "token", tmp_path / "other"
-    path.write_text("one")
+    keep(path, "one")
     credential = FileToken(path)
     assert await credential.token() == "one"
-    path.write_text("three")
+    keep(path, "three")
     assert await credential.token() == "three"
-    other.write_text("seven")
+    keep(other, "seven")
     other.replace(path)
     assert await credential.token() == "seven"
 
@@ -33,13 +34,13 @@ async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 async def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
     """While it is missing there is no token, not even the old one; afterwards there is."""
     path = tmp_path / "token"
-    path.write_text("one")
+    keep(path, "one")
     credential = FileToken(path)
     assert await credential.token() == "one"
     path.unlink()
     with pytest.raises(CredentialUnusable, match="No such file"):
         await credential.token()
-    path.write_text("two")
+    keep(path, "two")
     assert await credential.token() == "two"
 
 
@@ -49,7 +50,7 @@ async def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
 async def test_what_is_no_token_is_refused_without_being_shown(content: bytes, tmp_path: Path) -> None:
     """Empty, several words, other than printable ASCII: the message names the file and keeps the content to itself."""
     path = tmp_path / "token"
-    path.write_bytes(content)
+    keep(path, content)
     with pytest.raises(CredentialUnusable) as refused:
         await FileToken(path).token()
     assert str(path) in str(refused.value)
@@ -71,9 +72,18 @@ async def test_a_variable_gives_its_value_of_now() -> None:
 async def test_no_credential_is_no_token() -> None:
     """An API that asks for none is sent none."""
     assert await NoCredential().token() is None
+    assert not await NoCredential().renew("any")
 
 
-def test_a_token_is_taken_out_of_text_wherever_it_stands() -> None:
-    """Every place of it; without a token the text stays as it is."""
-    assert hidden("abc x abc", "abc") == "[redacted] x [redacted]"
-    assert hidden("abc", None) == "abc"
+async def test_a_refused_token_is_renewed_where_there_is_another(tmp_path: Path) -> None:
+    """A variable and a file are looked at again; the same content is no other token."""
+    environ = {"TOKEN": "one"}
+    path = keep(tmp_path / "token", "one")
+    for credential in (EnvironmentToken("TOKEN", environ), FileToken(path)):
+        assert await credential.token() == "one"
+        assert not await credential.renew("one")
+    environ |= {"TOKEN": "two"}
+    path.write_text("two")
+    for credential in (EnvironmentToken("TOKEN", environ), FileToken(path)):
+        assert await credential.renew("one")
+        assert await credential.token() == "two"

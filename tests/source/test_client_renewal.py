@@ -1,0 +1,132 @@
+"""Laws of :mod:`poller.source.client`, over real sockets: what a 401 in the middle of a round leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poller.errors import CredentialUnusable, SourceRefused, SourceUnavailable
+from poller.source.client import ATTEMPTS, ApiClient
+from poller.source.credentials import FileToken
+from poller.source.issued import Issued, IssuedToken
+from tests.source.api import Answer, Request, http, serving
+from tests.source.clients import client_of, failure_of, keep
+
+HOUR = timedelta(hours=1)
+
+
+class Issuer:
+    """Makes t1, t2, …; fails with the error that it was given, from the second one on."""
+
+    origin = "a test"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.made = 0
+        self._error = error
+
+    async def issue(self) -> Issued:
+        self.made += 1
+        await asyncio.sleep(0)
+        if self._error and self.made > 1:
+            raise self._error
+        return Issued(f"t{self.made}", HOUR, HOUR)
+
+
+def accepting(*tokens: str) -> Answer:
+    async def answer(request: Request, _: Any) -> bytes:
+        return http(200, b"ok") if request.headers["authorization"].split()[1] in tokens else http(401, b"expired")
+
+    return answer
+
+
+async def test_a_refused_token_is_renewed_and_the_request_repeated() -> None:
+    """Once, with the same path and parameters; whoever asked sees nothing of it."""
+    issuer = Issuer()
+    async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+        assert await client.get("/x", (("a", "b"),)) == b"ok"
+        assert await client.get("/x") == b"ok"
+        assert [request.target for request in api.requests] == ["/x?a=b", "/x?a=b", "/x"]
+        assert issuer.made == 2
+
+
+async def test_concurrent_refusals_cause_one_renewal() -> None:
+    """All requests are refused before the first is renewed; each is repeated once."""
+    issuer = Issuer()
+    together = asyncio.Barrier(4)
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> bytes | None:
+        if request.headers["authorization"] == "Bearer t1":
+            await together.wait()
+        return await accepting("t2")(request, writer)
+
+    async with serving(answer) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+        assert await asyncio.gather(*(client.get("/x") for _ in range(4))) == [b"ok"] * 4
+        assert len(api.requests) == 8
+    assert issuer.made == 2
+
+
+async def test_a_refused_fresh_token_is_a_refusal_that_says_so() -> None:
+    """Two requests, no more: the credential is not the trouble, or cannot be helped."""
+    issuer = Issuer()
+    async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+        refused = await failure_of(client)
+        assert isinstance(refused, SourceRefused)
+        assert refused.status == 401
+        assert "does not accept a fresh token of a test" in str(refused)
+        assert len(api.requests) == issuer.made == 2
+
+
+async def test_a_refused_file_is_only_tried_again_where_it_changed(tmp_path: Path) -> None:
+    """The same content would be refused again."""
+    path = keep(tmp_path / "token", "t1")
+    async with serving(accepting("t2")) as api, client_of(api.url, credential=FileToken(path)) as client:
+        refused = await failure_of(client)
+        assert isinstance(refused, SourceRefused)
+        assert f"does not accept the token of the file {path}" in str(refused)
+        assert len(api.requests) == 1
+
+
+async def test_a_file_that_is_replaced_in_mid_round_is_used(tmp_path: Path) -> None:
+    """The rotation happens while the old token is on its way."""
+    path = keep(tmp_path / "token", "t1")
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> bytes | None:
+        keep(path, "t2")
+        return await accepting("t2")(request, writer)
+
+    async with serving(answer) as api, client_of(api.url, credential=FileToken(path)) as client:
+        assert await client.get("/x") == b"ok"
+        assert len(api.requests) == 2
+
+
+async def test_without_a_credential_nothing_is_renewed() -> None:
+    """The message says that none was sent."""
+    async with serving(http(401)) as api, client_of(api.url, credential=None) as client:
+        assert "does not accept a request without a credential" in str(await failure_of(client))
+        assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "made"), [(CredentialUnusable("revoked"), 2), (SourceUnavailable("away"), 1 + ATTEMPTS)]
+)
+async def test_a_renewal_that_fails_is_what_is_told(error: Exception, made: int) -> None:
+    """An outage of the issuer is tried again as one of the API is, a refusal is final."""
+    issuer = Issuer(error)
+    async with serving(accepting()) as api, client_of(api.url, credential=IssuedToken(issuer)) as client:
+        assert isinstance(await failure_of(client), type(error))
+        assert issuer.made == made
+        assert len(api.requests) == 1
+
+
+async def test_the_new_token_is_hidden_too() -> None:
+    """An API that echoes it learns nothing new, and neither does whoever reads the message."""
+
+    async def echo(request: Request, _: Any) -> bytes:
+        return http(401, f"bad {request.headers['authorization']}".encode())
+
+    async with serving(echo) as api, ApiClient(api.url, credential=IssuedToken(Issuer())) as client:
+        assert "bad Bearer [redacted]" in str(await failure_of(client))

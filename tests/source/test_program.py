@@ -1,0 +1,89 @@
+"""Laws of :mod:`poller.source.program`, with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]  # has no types of its own
+import pytest
+
+from poller.source.program import KEPT, run
+
+LONG = timedelta(seconds=20)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Path:
+    """A pipe with a name: what a program writes into it can be awaited, and that all who had it open have ended."""
+    os.mkfifo(tmp_path / "line")
+    return tmp_path / "line"
+
+
+async def test_output_and_exit_code_come_back() -> None:
+    """Both outputs apart, and how it ended: a code, or the signal as a negative one."""
+    ended = await run(["sh", "-c", "echo out; echo err >&2; exit 3"], within=LONG)
+    assert (ended.code, ended.out, ended.err) == (3, b"out\n", b"err\n")
+    assert (await run(["sh", "-c", "kill -9 $$"], within=LONG)).code == -signal.SIGKILL
+
+
+async def test_there_is_no_shell_and_no_input() -> None:
+    """Arguments arrive as they are; who reads standard input gets its end."""
+    ended = await run(["printf", "%s", "$HOME; `id` *"], within=LONG)
+    assert ended.out == b"$HOME; `id` *"
+    assert (await run(["cat"], within=LONG)).out == b""
+
+
+async def test_output_is_bounded() -> None:
+    """Of stdout the beginning is kept, of stderr the end; a program that floods both still comes to its end."""
+    flood = "import sys; sys.stdout.write('a' + 'o' * 10**6); sys.stderr.write('e' * 10**6 + 'z')"
+    ended = await run([sys.executable, "-c", flood], within=LONG)
+    assert (len(ended.out), len(ended.err)) == (KEPT, KEPT)
+    assert ended.out.startswith(b"a")
+    assert ended.err.endswith(b"z")
+
+
+@pytest.mark.parametrize("ending", ["timeout", "cancelled"])
+async def test_nothing_survives_a_run_that_is_broken_off(ending: str, line: Path) -> None:
+    """Neither the program nor what it started, though it ignores being told to end."""
+    script = f"trap '' TERM; exec 3>{line}; sleep 100 & echo started >&3; wait; sleep 100"
+    within = timedelta(seconds=1.5) if ending == "timeout" else LONG
+    running = asyncio.create_task(run(["sh", "-c", script], within=within))
+    reader = await asyncio.to_thread(line.open)
+    with reader:
+        assert await asyncio.to_thread(reader.readline) == "started\n"
+        if ending == "cancelled":
+            running.cancel()
+        with pytest.raises(TimeoutError if ending == "timeout" else asyncio.CancelledError):
+            await running
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(reader.read) == ""  # the end comes when nobody has it open any more
+
+
+async def test_a_descendant_that_got_away_does_not_hold_us_up(line: Path) -> None:
+    """One in a session of its own that keeps our pipe open: the time is up all the same, and no descriptor stays."""
+    away = "import subprocess as s; print(s.Popen(['sleep', '100'], start_new_session=True).pid, file=open({!r}, 'w'))"
+    us = psutil.Process()
+    before = us.num_fds()
+    running = asyncio.create_task(run([sys.executable, "-c", away.format(str(line))], within=timedelta(seconds=1.5)))
+    escaped = int(await asyncio.to_thread(line.read_text))
+    try:
+        with pytest.raises(TimeoutError):
+            await running
+        await asyncio.sleep(0)  # closing a pipe takes a turn of the loop
+        assert us.num_fds() <= before
+    finally:
+        os.kill(escaped, signal.SIGKILL)
+
+
+async def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
+    """Not there, not executable."""
+    (tmp_path / "plain").write_text("x")
+    with pytest.raises(FileNotFoundError):
+        await run([str(tmp_path / "absent")], within=LONG)
+    with pytest.raises(PermissionError):
+        await run([str(tmp_path / "plain")], within=LONG)

@@ -1,0 +1,207 @@
+"""Laws of :mod:`poller.source.transport`, with real certificates and a real forward proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+import trustme
+
+from poller.errors import SourceUnavailable
+from poller.source.oauth import Client, ClientCredentials
+from poller.source.transport import Transport
+from tests.source.api import http, serving
+from tests.source.clients import client_of, failure_of, keep
+
+
+class Certificates(NamedTuple):
+    """A private authority in a file, and what a server of it needs."""
+
+    authority: trustme.CA
+    file: Path
+    server: ssl.SSLContext
+
+    def client(self, path: Path) -> Path:
+        """Certificate and key of a client, in one file."""
+        made = self.authority.issue_cert("poller@example.org")
+        return keep(path, b"".join(part.bytes() for part in (made.private_key_pem, *made.cert_chain_pems)))
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    return Certificates(authority, tmp_path / "ca.pem", server)
+
+
+async def test_a_private_authority_is_trusted_where_it_is_named(certificates: Certificates) -> None:
+    """With ``ca_file`` the API answers."""
+    async with (
+        serving(http(200, b"ok"), tls=certificates.server) as api,
+        client_of(api.url, transport=Transport(ca_file=certificates.file)) as client,
+    ):
+        assert await client.get("/x") == b"ok"
+
+
+async def test_a_private_authority_is_not_trusted_otherwise(certificates: Certificates) -> None:
+    """Without it no request is sent, and one line says what is wrong and which key would help."""
+    async with serving(http(200), tls=certificates.server) as api, client_of(api.url) as client:
+        failed = await failure_of(client)
+        assert isinstance(failed, SourceUnavailable)
+        assert "GET /x: the server's certificate is not accepted: unable to get local issuer" in str(failed)
+        assert "ca_file" in str(failed)
+        assert api.requests == []
+
+
+async def test_a_certificate_of_another_host_is_not_accepted(certificates: Certificates) -> None:
+    """Trusted or not: the name has to be right."""
+    other = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificates.authority.issue_cert("other.example.org").configure_cert(other)
+    async with (
+        serving(http(200), tls=other) as api,
+        client_of(api.url, transport=Transport(ca_file=certificates.file)) as client,
+    ):
+        assert "certificate is not accepted: IP address mismatch" in str(await failure_of(client))
+        assert api.requests == []
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_certificate_is_shown_where_it_is_demanded(
+    version: ssl.TLSVersion, certificates: Certificates, tmp_path: Path
+) -> None:
+    """With it the API answers, key in the same file or apart; without it one line says which key would help."""
+    certificates.server.maximum_version = version
+    certificates.server.verify_mode = ssl.CERT_REQUIRED
+    certificates.authority.configure_trust(certificates.server)
+    both = certificates.client(tmp_path / "client.pem")
+    one = certificates.authority.issue_cert("other@example.org")
+    cert = keep(tmp_path / "cert.pem", one.cert_chain_pems[0].bytes())
+    key = keep(tmp_path / "key.pem", one.private_key_pem.bytes())
+    async with serving(http(200, b"ok"), tls=certificates.server) as api:
+        for shown in ((both, None), (cert, key)):
+            transport = Transport(certificates.file, *shown)
+            async with client_of(api.url, transport=transport) as client:
+                assert await client.get("/x") == b"ok"
+        async with client_of(api.url, transport=Transport(certificates.file)) as client:
+            assert isinstance(await failure_of(client), SourceUnavailable)
+        assert len(api.requests) == 2
+
+
+@contextmanager
+def refusing_handshakes(tls: ssl.SSLContext) -> Iterator[str]:
+    """A server that says why it ends a handshake; asyncio's closes the connection before that is sent."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):  # the listener's end
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(ssl.SSLError):
+                    tls.wrap_socket(connection, server_side=True)
+
+    thread = Thread(target=serve)
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+async def test_a_client_certificate_that_is_missing_is_told(certificates: Certificates) -> None:
+    """Where the server says that it ended the handshake, one line names the key that would help."""
+    certificates.server.maximum_version = ssl.TLSVersion.TLSv1_2  # later ones say so after the handshake, or not at all
+    certificates.server.verify_mode = ssl.CERT_REQUIRED
+    with refusing_handshakes(certificates.server) as url:
+        async with client_of(url, transport=Transport(certificates.file)) as client:
+            failed = await failure_of(client)
+            assert isinstance(failed, SourceUnavailable)
+            assert "GET /x: TLS cannot be agreed on: sslv3 alert handshake failure (client_cert_file" in str(failed)
+
+
+async def test_the_token_endpoint_is_reached_with_the_same_certificates(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    """Authority and client certificate of the source; without them the failure names the endpoint."""
+    certificates.server.verify_mode = ssl.CERT_REQUIRED
+    certificates.authority.configure_trust(certificates.server)
+    transport = Transport(certificates.file, certificates.client(tmp_path / "client.pem"))
+    secret = keep(tmp_path / "secret", "s3cret")
+    issued = http(200, b'{"access_token":"t1","token_type":"bearer"}')
+    async with serving(issued, tls=certificates.server) as server:
+        asked = Client(server.url, "c", secret)
+        issuer = ClientCredentials(asked, transport=transport, within=timedelta(seconds=20))
+        assert (await issuer.issue()).value == "t1"
+        stranger = ClientCredentials(asked, transport=Transport(), within=timedelta(seconds=20))
+        with pytest.raises(SourceUnavailable, match="certificate is not accepted") as failed:
+            await stranger.issue()
+        assert str(failed.value).startswith(f"the token endpoint {server.url}: ")
+
+
+@asynccontextmanager
+async def forward_proxy(seen: list[str]) -> AsyncIterator[str]:
+    """A proxy that tunnels (CONNECT) wherever it is asked to, and notes where."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError):
+            while chunk := await reader.read(65536):
+                writer.write(chunk)
+                await writer.drain()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        seen.append(head)
+        host, _, port = head.split(" ")[1].partition(":")
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+        await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.create_task(serve(reader, writer)))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_https_api_is_reached_through_the_proxy(certificates: Certificates) -> None:
+    """Through a tunnel: the proxy learns the host, and neither the path, the headers nor the token."""
+    seen: list[str] = []
+    async with forward_proxy(seen) as proxy, serving(http(200, b"ok"), tls=certificates.server) as api:
+        transport = Transport(certificates.file, proxy=proxy, headers=(("X-Tenant", "t"),))
+        async with client_of(api.url, transport=transport) as client:
+            assert await client.get("/x") == b"ok"
+        assert api.requests[0].headers["x-tenant"] == "t"
+        assert [head.split("\r\n")[0] for head in seen] == [f"CONNECT {api.url.removeprefix('https://')} HTTP/1.1"]
+        assert "Bearer" not in seen[0]
+        assert "X-Tenant" not in seen[0]
+
+
+async def test_a_proxy_that_refuses_is_named(certificates: Certificates) -> None:
+    """One line that tells the proxy's answer from the API's."""
+    async with (
+        serving(http(403, b"no")) as proxy,
+        client_of("https://api.invalid", transport=Transport(certificates.file, proxy=proxy.url)) as client,
+    ):
+        failed = await failure_of(client)
+        assert isinstance(failed, SourceUnavailable)
+        assert "403" in str(failed)
+        assert proxy.requests[0].method == "CONNECT"
