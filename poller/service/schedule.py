@@ -1,7 +1,8 @@
 """When rounds run: one APScheduler job for each feed, never two rounds of one feed at once.
 
-This is the only module that knows APScheduler. Its shutdown cancels what runs without waiting, so the running rounds
-are kept here as well: :meth:`Schedule.drain` stops them first, and a round that is told to stop finishes its commit.
+Nothing else knows APScheduler, but for the meaning of cron expressions (:mod:`poller.config.cron`). Its shutdown
+cancels what runs without waiting, so the running rounds are kept here as well: :meth:`Schedule.drain` stops them first,
+and a round that is told to stop finishes its commit.
 
 A round that is late because the process was busy or asleep runs once, not as often as it was missed.
 """
@@ -16,9 +17,9 @@ from typing import Final
 import msgspec
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
-from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from poller.config.cron import trigger_of
 from poller.stopping import ended
 
 # With thousands of feeds the first rounds are spread out, so many a second.
@@ -39,10 +40,10 @@ class Timing(msgspec.Struct, frozen=True):
         """The APScheduler trigger.
 
         Raises:
-            ValueError: neither interval nor cron.
+            ValueError: neither interval nor cron, or no cron expression.
         """
         if self.cron is not None:
-            trigger = CronTrigger.from_crontab(self.cron, timezone=UTC)
+            trigger = trigger_of(self.cron)
             trigger.jitter = self.jitter.total_seconds() or None
             return trigger
         if self.interval is None:

@@ -146,6 +146,12 @@ def test_cron_is_read_in_utc() -> None:
     assert due == datetime(2026, 1, 1, 4, 30, tzinfo=UTC)
 
 
+def test_cron_counts_weekdays_as_cron_does() -> None:
+    """Law: the schedule and the configuration read the same expression alike: 1 is Monday."""
+    due = Timing(None, "0 6 * * 1", timedelta()).trigger().get_next_fire_time(None, datetime(2026, 3, 1, tzinfo=UTC))
+    assert due == datetime(2026, 3, 2, 6, tzinfo=UTC)
+
+
 def test_neither_interval_nor_cron_is_refused() -> None:
     """Law: a feed without a time is a mistake, not a default."""
     with pytest.raises(ValueError, match="interval or by cron"):
