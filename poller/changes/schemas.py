@@ -1,8 +1,8 @@
 """The JSON Schemas of events, for those who read them: CloudEvents attributes, ``data``, and the records of the API.
 
-Law: every event that this program publishes is valid under the schema of its type. The reference does not say which
-fields of a record are required or may be null, so none is required but the id, each may be null, and further ones are
-allowed: whatever the API sends is published as it came.
+Law: every event that this program publishes is valid under the schema of its type. Whatever the API sends is published
+as it came, and the reference leaves open which fields a record has, which of them may be null and how some are written.
+So the fields that it knows are described and nothing is demanded of them; only the id must be there.
 
 The keywords used mean the same in JSON Schema 2020-12 and in draft 7, which AsyncAPI builds on.
 """
@@ -19,24 +19,18 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
 
-_UUID: Final[Schema] = {
-    "type": ["string", "null"],
-    "pattern": "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",
-}
-_TEXT: Final[Schema] = {"type": ["string", "null"]}
-_DATE: Final[Schema] = {"type": ["string", "null"], "description": "A calendar date, YYYY-MM-DD."}
-_OBJECT: Final[Schema] = {"type": ["object", "null"]}
-_STAMPS: Final = {"createdAt": _TEXT, "lastModifiedAt": _TEXT}
+_UUID: Final[Schema] = {"description": "A UUID."}
+_TEXT: Final[Schema] = {"description": "Text."}
+_DATE: Final[Schema] = {"description": "A calendar date, YYYY-MM-DD."}
+_TIME: Final[Schema] = {"description": "A moment; how it is written is the API's choice."}
+_INTERVAL: Final[Schema] = {"description": "An object."}
+_STAMPS: Final = {"createdAt": _TIME, "lastModifiedAt": _TIME}
 _EXTERNAL: Final = {"externalCode": _TEXT, "externalId": _TEXT}
-_DOCUMENTS: Final[Schema] = {
-    "type": ["array", "null"],
-    "items": {"type": "object", "properties": {"contentType": _TEXT, "filename": _TEXT}},
-}
 
 FIELDS: Final[dict[str, dict[str, Schema]]] = {
-    "evidenceVariant": {"qualificationID": _UUID, "code": _TEXT, "name": _TEXT, **_EXTERNAL, "interval": _OBJECT}
+    "evidenceVariant": {"qualificationID": _UUID, "code": _TEXT, "name": _TEXT, **_EXTERNAL, "interval": _INTERVAL}
     | _STAMPS,
-    "employmentUnavailability": {"employmentID": _UUID, "reason": _TEXT, "interval": _OBJECT} | _STAMPS,
+    "employmentUnavailability": {"employmentID": _UUID, "reason": _TEXT, "interval": _INTERVAL} | _STAMPS,
     "contractType": {"code": _TEXT, "name": _TEXT, **_EXTERNAL} | _STAMPS,
     "achievement": {
         **dict.fromkeys(
@@ -44,9 +38,9 @@ FIELDS: Final[dict[str, dict[str, Schema]]] = {
         ),
         **dict.fromkeys(("issueDate", "expirationDate", "overriddenExpirationDate"), _DATE),
         "remark": _TEXT,
-        "scoreOrder": {"type": ["integer", "null"]},
-        "isAutoAchieved": {"type": ["boolean", "null"]},
-        "documents": _DOCUMENTS,
+        "scoreOrder": {"description": "An integer."},
+        "isAutoAchieved": {"description": "true or false."},
+        "documents": {"description": "A list of objects with contentType and filename."},
         **_EXTERNAL,
     }
     | _STAMPS,

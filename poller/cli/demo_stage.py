@@ -13,8 +13,9 @@ from random import Random
 from typing import Final
 
 from poller.cli.demo_ledger import Ledger, Reckoning
-from poller.cli.lines import Event, read_event
+from poller.cli.lines import Event, Unreadable, read_event, understood
 from poller.cli.options import utc_now
+from poller.cli.output import warn
 from poller.config.settings import Settings
 from poller.errors import PollerError, StoreUnavailable
 from poller.sandbox.model import History
@@ -25,7 +26,7 @@ from poller.service.assembly import keys_of
 from poller.service.following import followed
 from poller.stopping import ended
 from poller.store.connection import blocking
-from poller.store.stream import EARLIEST
+from poller.store.stream import EARLIEST, Entry
 
 CHANGES_PER_SECOND: Final = 4.0
 _BLOCK: Final = timedelta(milliseconds=250)
@@ -117,13 +118,19 @@ class Stage:
         async with blocking(url, block=_BLOCK) as client:
             async for entries in followed(client, dict.fromkeys(feeds, EARLIEST), block=_BLOCK, away=_ignore):
                 for entry in entries:
-                    event = read_event(entry.event)
-                    feed_id = feeds[entry.key]
-                    if self.ledger.take(feed_id.partition("/")[2], event, at=utc_now()):
-                        self._show(feed_id, event)
+                    self._take(entry, feeds[entry.key])
                 self._news.set()
                 if not entries:
                     self._quiet.set()
+
+    def _take(self, entry: Entry, feed_id: str) -> None:
+        try:
+            with understood(entry.event, feed=feed_id, entry_id=entry.id):
+                event = read_event(entry.event)
+                if self.ledger.take(feed_id.partition("/")[2], event, at=utc_now()):
+                    self._show(feed_id, event)
+        except Unreadable as reason:
+            warn(str(reason))
 
 
 def _ignore(_: StoreUnavailable) -> None:

@@ -1,12 +1,14 @@
 """An event as one line for people: when, which feed, what kind, whose, and what changed.
 
 Law: values are shown as the very text that was received, shortened, never as a number near it; nothing that a record
-holds can steer the terminal.
+holds can steer the terminal. Others may write to a stream too: what is no event is :class:`Unreadable`, never a crash.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
 
 import msgspec
 
@@ -18,6 +20,10 @@ _LONGEST: Final = 36
 _MOST_SHOWN: Final = 3
 _KIND_WIDTH: Final = 8
 _SUBJECT_WIDTH: Final = 8
+
+
+class Unreadable(Exception):
+    """An entry that holds no event of this program. The text says why."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -34,7 +40,7 @@ class Event(msgspec.Struct, frozen=True):
     """What is shown of an event."""
 
     id: str
-    type: str
+    type: Annotated[str, msgspec.Meta(pattern=r"\.[a-z]+\.v[0-9]+$")]
     subject: str
     time: str
     recordedtime: str
@@ -48,6 +54,24 @@ class Event(msgspec.Struct, frozen=True):
 
 read_event: Final = msgspec.json.Decoder(Event).decode
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+@contextmanager
+def understood(event: bytes, *, feed: str, entry_id: str) -> Iterator[None]:
+    """Reading and showing an entry's ``data``, empty where it has none, within the block.
+
+    Raises:
+        Unreadable: it is not what the block takes it for; the text names the entry and the reason.
+    """
+    where = f"entry {entry_id} of {feed} is unreadable"
+    if not event:
+        raise Unreadable(f"{where}: no field data")
+    try:
+        yield
+    except msgspec.ValidationError as error:
+        raise Unreadable(f"{where}: not an event: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"{where}: not JSON: {error}") from None
 
 
 def compact(event: bytes) -> str:

@@ -12,7 +12,7 @@ from poller.cli.options import Asked, utc_now
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError
 from poller.service import daemon
-from poller.service.checking import UNDELIVERED
+from poller.service.not_yet import not_yet
 from poller.stopping import stopped_by_signals
 
 ROLES: Final = ("poll", "deliver", "serve")
@@ -28,8 +28,8 @@ def run(asked: Asked, *, only: str | None) -> None:
     asked.set_up_logs("info")
     check_roles(only)
     settings = asked.settings()
-    if settings.subscriptions:
-        structlog.get_logger("poller.daemon").warning(UNDELIVERED, subscriptions=len(settings.subscriptions))
+    for table in not_yet(settings):
+        structlog.get_logger("poller.daemon").warning("not in this version yet", table=table.table, advice=table.text)
     run_loop(_until_told(settings))
 
 

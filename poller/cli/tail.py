@@ -7,7 +7,7 @@ import re
 from datetime import timedelta
 from typing import Final
 
-from poller.cli.lines import compact, line_of, read_event
+from poller.cli.lines import Unreadable, compact, line_of, read_event, understood
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say, say_styled, warn
@@ -91,10 +91,15 @@ async def _place(store: OpenStore, key: str, start: str) -> str:
 
 
 def _show(entry: Entry, feed_id: str, width: int, *, json: bool) -> None:
-    if json:
-        say(compact(entry.event))
-    else:
-        say_styled(line_of(read_event(entry.event), feed_id, feed_width=width))
+    """Write it; what is no event is told on standard error, and the next one comes."""
+    try:
+        with understood(entry.event, feed=feed_id, entry_id=entry.id):
+            if json:
+                say(compact(entry.event))
+            else:
+                say_styled(line_of(read_event(entry.event), feed_id, feed_width=width))
+    except Unreadable as reason:
+        warn(str(reason))
 
 
 def _away(error: StoreUnavailable) -> None:

@@ -1,7 +1,8 @@
 """What the environment says, laid over the file.
 
 Law: the environment beats the file, variable by variable; an empty variable counts as not set. Where a variable
-cannot be applied without guessing, it is a problem that names the variable.
+cannot be applied without guessing, it is a problem that names the variable. A token belongs to one API: where there
+are several sources it goes to none of them.
 
 Pure: the environment is an argument.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from poller.config.problems import ABSENT, Key, Problem
+from poller.config.showing import shown_key
 from poller.config.spelling import RESOURCES
 
 SECRETS: Final = ("POLLER_TOKEN",)
@@ -100,11 +102,19 @@ def _credentials(made: Overlay, sources: list[Any], environ: Mapping[str, str]) 
         made.problems.append(
             ("POLLER_TOKEN", Problem((), "expected either POLLER_TOKEN or POLLER_TOKEN_FILE, not both"))
         )
-    for name in given[:1]:
-        for at in _keys(sources):
-            if "auth" not in sources[at[1]]:
-                sources[at[1]]["auth"] = {_CREDENTIALS[name]: name if name in SECRETS else environ[name]}
-                made.variables[(*at, "auth")] = name
+    elif given and len(sources) > 1:
+        _own_credentials(made, given[0], sources)
+    elif given and isinstance(sources[0], dict):
+        (name,) = given
+        sources[0]["auth"] = {_CREDENTIALS[name]: name if name in SECRETS else environ[name]}
+        made.variables["sources", 0, "auth"] = name
+
+
+def _own_credentials(made: Overlay, name: str, sources: list[Any]) -> None:
+    without = ", ".join(shown_key(at) for at in _keys(sources) if "auth" not in sources[at[1]])
+    if without:
+        several = f"the file has {len(sources)}, and each needs its own auth; none in {without}"
+        made.problems.append((name, Problem((), f"expected only with one source: {several}")))
 
 
 def _keys(sources: list[Any]) -> list[tuple[str, int]]:

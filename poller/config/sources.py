@@ -42,8 +42,8 @@ class SourceSettings(Table):
     )
     auth: AuthSettings = Field(
         default_factory=no_credential,
-        description="Where the credential is kept. Default: $POLLER_TOKEN or $POLLER_TOKEN_FILE where set, else "
-        "none is sent.",
+        description="Where the credential is kept. $POLLER_TOKEN or $POLLER_TOKEN_FILE beats it where there is one "
+        "source. Default: none is sent.",
     )
     rate: Rate | None = Field(
         default=None, description="Requests a second, shared by the source's feeds. Default: unlimited."

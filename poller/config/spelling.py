@@ -63,16 +63,10 @@ def check_cron(expression: str) -> str:
     Raises:
         ValueError: anything else.
     """
-    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415  # slow to import, and few feeds have one
+    from poller.config.cron import EXPECTED, trigger_of  # noqa: PLC0415  # slow to import, and few feeds have one
 
-    try:
-        due = CronTrigger.from_crontab(expression, timezone=UTC).get_next_fire_time(None, _A_MONDAY)
-    except ValueError:
-        due = None
-    if due is None:
-        raise ValueError(
-            'expected five cron fields (minute, hour, day, month, weekday; UTC) that come due, such as "*/5 * * * *"'
-        )
+    if trigger_of(expression).get_next_fire_time(None, _A_MONDAY) is None:
+        raise ValueError(EXPECTED)
     return expression
 
 

@@ -28,7 +28,16 @@ AUTO = "auto"
 
 
 def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
-    """What a round of this feed needs to know."""
+    """What a round of this feed needs to know.
+
+    Raises:
+        ConfigurationError: it asks for something that this version does not support.
+    """
+    if feed.partial:
+        raise ConfigurationError(
+            f"feed {source.feed_id(feed)}: partial = true is not supported by this version: "
+            "keys that a delta leaves out would be published as removed"
+        )
     resource = resource_of(feed.resource, path=feed.path, detail_path=feed.detail_path, type_name=feed.type_name)
     return Feed(
         id=source.feed_id(feed),

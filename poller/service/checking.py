@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -19,6 +18,7 @@ from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
 from poller.errors import ConfigurationError, SourceError, StoreError
 from poller.service.assembly import client_of, feed_of
+from poller.service.not_yet import not_yet
 from poller.source.client import ApiClient
 from poller.source.envelope import Page, decode_page
 from poller.source.feed import Feed
@@ -27,8 +27,6 @@ from poller.store.connection import commands, shown
 from poller.store.embedded import EmbeddedServer
 from poller.store.embedded_process import SOCKET
 from poller.store.embedded_socket import Answer, asked
-
-UNDELIVERED: Final = "this version publishes to the streams only: webhooks are not delivered yet"
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -48,8 +46,8 @@ async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerato
         async with aclosing(_check_source(source, environ)) as findings:
             async for found in findings:
                 yield found
-    for subscription in settings.subscriptions:
-        yield Checked("warning", f"subscription {subscription.id}", UNDELIVERED)
+    for table in not_yet(settings):
+        yield Checked("warning", table.table, table.text)
 
 
 async def _check_store(settings: Settings) -> AsyncGenerator[Checked]:
@@ -91,11 +89,11 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> A
     """The feeds that stand for themselves side by side, then those that list by qualification."""
     try:
         client = client_of(source, environ)
+        feeds = [feed_of(source, feed) for feed in source.feeds]
     except ConfigurationError as error:
         yield Checked("error", f"source {source.name}", str(error))
         return
     yield Checked("ok", f"source {source.name}", source.base_url)
-    feeds = [feed_of(source, feed) for feed in source.feeds]
     seen: dict[str, None] = {}
     async with client as api:
         own = [feed for feed in feeds if not feed.resource.per_qualification]

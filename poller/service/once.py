@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+import structlog
+
 from poller.config.settings import Settings
 from poller.errors import StoreError
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import OpenStore, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
 from poller.stopping import ended
+from poller.store.checks import check_store, enforced
 from poller.store.lease import keep_renewed, release_all
 
 STORE_PATIENCE: Final = timedelta(seconds=3)
 _LOOK_AGAIN: Final = timedelta(milliseconds=250)
+_SOONEST: Final = timedelta(milliseconds=100)
+
+_log = structlog.get_logger("poller.once")
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -44,11 +50,13 @@ async def once(
         sleep: waits for so many seconds.
 
     Raises:
-        ConfigurationError: something is set up wrongly.
+        ConfigurationError: something is set up wrongly, or the store is less durable than is required.
+        Exception: what ``report`` raised, after the other rounds were stopped.
     """
     try:
         async with opened_store(settings) as store:
             shebang = await until_ready(store, patience=STORE_PATIENCE)
+            await _check(settings, store)
             async with polled_feeds(
                 settings, environ, store.client, shebang=shebang, now=now, only=frozenset(feed_ids)
             ) as feeds:
@@ -57,6 +65,11 @@ async def once(
         for feed_id in feed_ids:
             report(RoundResult(feed=feed_id, mode=Mode.SKIPPED, ok=False, error=str(error)))
         return False
+
+
+async def _check(settings: Settings, store: OpenStore) -> None:
+    for finding in enforced(await check_store(store.client), settings.redis.durability):
+        _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
 
 
 async def _rounds(
@@ -73,18 +86,27 @@ async def _rounds(
     try:
         for last in (False, True):
             turn = (polled for polled in feeds if polled.feed.resource.per_qualification is last)
-            good += await asyncio.gather(*map(run, turn))
+            good += await _together(map(run, turn))
     finally:
         await ended(renewing)
         await release_all(stores)
     return all(good)
 
 
+async def _together(rounds: Iterable[Coroutine[None, None, bool]]) -> list[bool]:
+    """All their results; the first failure of one is raised when the others, cancelled, have ended too."""
+    tasks = [asyncio.create_task(one) for one in rounds]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await ended(*tasks)
+
+
 async def _when_free(polled: Polled, sleep: Sleep) -> RoundResult:
     """A round; where another process has the lease, once it has run out. A lease that is renewed has a living owner."""
     result = await polled.round()
     while result.wait is not None:
-        pause = min(result.wait, _LOOK_AGAIN)
+        pause = max(_SOONEST, min(result.wait, _LOOK_AGAIN))
         await sleep(pause.total_seconds())
         again = await polled.round()
         if again.wait is not None and again.wait > result.wait:

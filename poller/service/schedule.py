@@ -1,14 +1,17 @@
 """When rounds run: one APScheduler job for each feed, never two rounds of one feed at once.
 
-This is the only module that knows APScheduler. Its shutdown cancels what runs without waiting, so the running rounds
-are kept here as well: :meth:`Schedule.drain` stops them first, and a round that is told to stop finishes its commit.
+Nothing else knows APScheduler, but for the meaning of cron expressions (:mod:`poller.config.cron`). Its shutdown
+cancels what runs without waiting, so the running rounds are kept here as well: :meth:`Schedule.drain` stops them first,
+and a round that is told to stop finishes its commit.
 
-A round that is late because the process was busy or asleep runs once, not as often as it was missed.
+A round that is late because the process was busy or asleep runs once, not as often as it was missed. One that comes due
+while the one before still runs is left out, which is how it is meant to be and no reason for a warning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -16,13 +19,15 @@ from typing import Final
 import msgspec
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
-from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from poller.config.cron import trigger_of
 from poller.stopping import ended
 
 # With thousands of feeds the first rounds are spread out, so many a second.
 _STARTS_PER_SECOND: Final = 100.0
+# To APScheduler a job still runs for a moment after its round has ended, and what comes due meanwhile is left out.
+_SOONEST: Final = timedelta(milliseconds=100)
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -39,10 +44,10 @@ class Timing(msgspec.Struct, frozen=True):
         """The APScheduler trigger.
 
         Raises:
-            ValueError: neither interval nor cron.
+            ValueError: neither interval nor cron, or no cron expression.
         """
         if self.cron is not None:
-            trigger = CronTrigger.from_crontab(self.cron, timezone=UTC)
+            trigger = trigger_of(self.cron)
             trigger.jitter = self.jitter.total_seconds() or None
             return trigger
         if self.interval is None:
@@ -63,6 +68,7 @@ class Schedule:
         self._now = now
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
+        logging.getLogger("apscheduler.scheduler").addFilter(_worth_a_line)
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
         )
@@ -90,14 +96,18 @@ class Schedule:
 
     async def drain(self) -> None:
         """Start no more rounds, stop those that run, and return when they have stopped."""
+        self._draining = True
         if self._scheduler.running:
             self._scheduler.pause()
-        self._draining = True
         await ended(*self._running)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
     async def _run(self, name: str, round_: Round) -> None:
+        if not self._draining:  # what was handed over before would have nobody who waits for its end
+            await self._watched(name, round_)
+
+    async def _watched(self, name: str, round_: Round) -> None:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a round runs in a task")
@@ -111,4 +121,8 @@ class Schedule:
         finally:
             self._running.discard(task)
         if sooner is not None:
-            self.hasten(name, self._now() + sooner)
+            self.hasten(name, self._now() + max(sooner, _SOONEST))
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    return "maximum number of running instances" not in str(record.msg)

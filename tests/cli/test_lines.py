@@ -5,11 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from poller.cli.lines import Content, compact, what_changed
+from poller.cli.lines import Content, Unreadable, compact, line_of, read_event, understood, what_changed
 
 
 def modified(old: bytes, new: bytes, *changed: str) -> Content:
     return Content(2, "delta", msgspec.Raw(new), msgspec.Raw(old), changed)
+
+
+def event(**other: object) -> bytes:
+    stamps = dict.fromkeys(("time", "recordedtime"), "2026-03-02T08:15:00.000Z")
+    data = {"revision": 1, "cause": "delta", "record": {"id": "1"}}
+    return msgspec.json.encode(
+        {"id": "0" * 32, "type": "org.example.x.created.v1", "subject": "1", **stamps, "data": data, **other}
+    )
 
 
 @pytest.mark.parametrize("number", ["123456789012345678901234567890", "1.0", "1e400", "0.10000000000000000000001"])
@@ -36,3 +44,30 @@ def test_created_says_what_matters() -> None:
     """A new record is shown by its telling members, not by ids and stamps."""
     record = msgspec.Raw(b'{"id":"1","qualificationID":"2","name":"First aid","lastModifiedAt":"x"}')
     assert what_changed(Content(1, "delta", record)) == 'name: "First aid"'
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (b"", "no field data"),
+        (b"{", "not JSON"),
+        (b"hello", "not JSON"),
+        (b'{"id":"\xff"}', "not JSON"),
+        (b'{"x":' + b"[" * 5000, "not JSON"),
+        (b"[]", "not an event"),
+        (b'{"id":"1"}', "not an event"),
+        (event(type="x"), "not an event"),
+        (event(data={"revision": 1, "cause": "delta", "record": 5}), "not an event"),
+    ],
+)
+def test_what_is_no_event(event: bytes, reason: str) -> None:
+    """Whatever somebody else wrote to a stream is unreadable, with the entry and the reason, and nothing worse."""
+    told = f"^entry 1-0 of a/b is unreadable: {reason}"
+    with pytest.raises(Unreadable, match=told), understood(event, feed="a/b", entry_id="1-0"):
+        line_of(read_event(event), "a/b")
+
+
+def test_an_event_is_understood() -> None:
+    """An event of this program is none of that."""
+    with understood(event(), feed="a/b", entry_id="1-0"):
+        assert "created" in "".join(text for text, _ in line_of(read_event(event()), "a/b"))

@@ -17,6 +17,9 @@ KIND = (
     "or { none = true }"
 )
 BIND = 'expected HOST:PORT such as "127.0.0.1:8080" or "[::1]:8080", or "off"'
+EITHER_DAY = (
+    "expected either a day of the month or a weekday, the other of them *: for days that fit either, use two feeds"
+)
 CRON = 'expected five cron fields (minute, hour, day, month, weekday; UTC) that come due, such as "*/5 * * * *"'
 HTTP = "expected a URL that begins with http:// or https:// and a host, in ASCII"
 ONE = "expected exactly one of exact, prefix, suffix, all, any, not; join several with all"
@@ -64,6 +67,7 @@ FEEDS = [
     ('interval = "1m"\ncron = "* * * * *"', f'{F}.interval = "1m": expected either interval or cron, not both'),
     ('cron = "61 * * * *"', f'{F}.cron = "61 * * * *": ' + CRON),
     ('cron = "0 0 31 2 *"', f'{F}.cron = "0 0 31 2 *": ' + CRON),
+    ('cron = "0 0 13 * 5"', f'{F}.cron = "0 0 13 * 5": ' + EITHER_DAY),
     ('interval = "3s"\njitter = "3s"', f'{F}.jitter = "3s": expected less than the interval of 3s'),
     ('jitter = "1m"', f'{F}.jitter = "1m": expected less than the interval of 1m'),
     ("limit = 0", f"{F}.limit = 0: expected 1 or more"),

@@ -78,11 +78,21 @@ def test_base_url_of_several_sources(complaints: Complaints) -> None:
     ("environ", "kind"), [({"POLLER_TOKEN": "abc"}, "token_env"), ({"POLLER_TOKEN_FILE": "/t"}, "token_file")]
 )
 def test_the_credential(environ: dict[str, str], kind: str, loaded: Loader) -> None:
-    """The token of the environment is the credential of every source that has no auth, and of no other."""
-    first, second = loaded(TWO, environ).sources
-    assert (first.auth.kind, second.auth.kind) == (kind, "none")
+    """With one source the token of the environment is its credential, whatever the file says of it."""
+    for auth in ("", "auth = { none = true }\n", 'auth = { token_env = "OTHER" }\n', "auth = {}\n"):
+        (source,) = loaded(SOURCE + auth + FEED, environ).sources
+        assert source.auth.kind == kind
+        assert "abc" not in repr(source)
     assert load(None, LOCAL | environ).sources[0].auth.kind == kind
-    assert "abc" not in repr(first)
+
+
+@pytest.mark.parametrize("environ", [{"POLLER_TOKEN": "abc"}, {"POLLER_TOKEN_FILE": "/t"}])
+def test_the_credential_of_several_sources(environ: dict[str, str], loaded: Loader, complaints: Complaints) -> None:
+    """With several sources the token is nobody's: those with an auth keep it, and who has none is named."""
+    own = TWO.replace(FEED, 'auth = { token_env = "A" }\n' + FEED, 1)
+    assert loaded(own, environ) == loaded(own)
+    expected = "expected only with one source: the file has 2, and each needs its own auth; none in sources[0]"
+    assert complaints(TWO, environ) == [f"environment {next(iter(environ))}: {expected}"]
 
 
 def test_two_credentials(complaints: Complaints) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -123,6 +124,44 @@ async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
     assert finished == ["commit"]
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_nothing_begins_after_draining(turns: int) -> None:
+    """Law: whatever APScheduler was about to start when the end came, no round begins once draining is over."""
+    schedule, begun = Schedule(now=now), []
+
+    async def round_() -> None:
+        begun.append(1)
+        await asyncio.Event().wait()
+
+    schedule.add("a", round_, OFTEN)
+    schedule.start()
+    for _ in range(turns):
+        await asyncio.sleep(0)  # one turn of the loop, for the end may come at any of them
+    await schedule.drain()
+    before = len(begun)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(begun) == before
+
+
+async def test_at_once_is_not_lost(schedule: Schedule) -> None:
+    """Law: a round that asks for the next one at once gets it, although it still counts as running when it asks."""
+    rounds = Rounds(until=2, answer=timedelta(0))
+    schedule.add("a", rounds, SELDOM)
+    schedule.start()
+    await asyncio.wait_for(rounds.enough.wait(), 5)
+
+
+async def test_a_long_round_is_no_warning(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
+    """Law: intervals that a long round covers are passed over in silence; what else APScheduler warns of is heard."""
+    rounds = Rounds(until=3)
+    schedule.add("a", rounds, OFTEN)
+    schedule.start()
+    await asyncio.wait_for(rounds.enough.wait(), 5)
+    logging.getLogger("apscheduler.scheduler").warning("something else")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == ["something else"]
+
+
 async def test_a_failing_round_does_not_end_the_feed(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
     """Law: even an error that nobody foresaw costs one round, is logged, and the next one comes."""
     seen, again = [], asyncio.Event()
@@ -144,6 +183,12 @@ def test_cron_is_read_in_utc() -> None:
     trigger = Timing(None, "30 4 * * *", timedelta()).trigger()
     due = trigger.get_next_fire_time(None, datetime(2026, 1, 1, tzinfo=UTC))
     assert due == datetime(2026, 1, 1, 4, 30, tzinfo=UTC)
+
+
+def test_cron_counts_weekdays_as_cron_does() -> None:
+    """Law: the schedule and the configuration read the same expression alike: 1 is Monday."""
+    due = Timing(None, "0 6 * * 1", timedelta()).trigger().get_next_fire_time(None, datetime(2026, 3, 1, tzinfo=UTC))
+    assert due == datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
 def test_neither_interval_nor_cron_is_refused() -> None:

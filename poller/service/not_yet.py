@@ -1,0 +1,38 @@
+"""What can be configured and this version does not do yet.
+
+Law: nothing that somebody set is ignored without a word. Where it is merely not done it is told, once for each table;
+where going on without it would publish something untrue, the feed is refused (:mod:`poller.service.assembly`).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from poller.config.settings import Settings
+
+UNDELIVERED: Final = "this version publishes to the streams only: webhooks are not delivered yet"
+UNTRIMMED: Final = "this version does not trim streams yet: every event is kept"
+UNSERVED: Final = "this version has no HTTP service yet: nothing listens"
+
+
+class NotYet(msgspec.Struct, frozen=True):
+    """A table that is set and does nothing: its name, and what does not happen."""
+
+    table: str
+    text: str
+
+
+def not_yet(settings: Settings) -> tuple[NotYet, ...]:
+    """The tables that were set, in the file or by the environment, and do nothing."""
+    found = []
+    if settings.http.model_fields_set and settings.http.bind is not None:
+        found.append(NotYet("http", UNSERVED))
+    if settings.retention.model_fields_set:
+        found.append(NotYet("retention", UNTRIMMED))
+    if settings.subscriptions:
+        found.append(NotYet("subscriptions", UNDELIVERED))
+    return tuple(found)

@@ -1,0 +1,73 @@
+"""The schemas of events: what is published is valid, and what this program says itself is held to its word."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
+
+from poller.changes.classify import Kind
+from poller.changes.schemas import FIELDS, event_schema
+from tests.changes.samples import FEW, TREES, spelled
+
+EVENT: dict[str, Any] = {
+    "specversion": "1.0",
+    "id": "0" * 32,
+    "source": "https://api.example.org/v1/contractTypes",
+    "type": "org.example.contractType.created.v1",
+    "subject": "1",
+    "time": "2026-03-02T08:15:00.000Z",
+    "recordedtime": "2026-03-02T08:15:00.000Z",
+    "sequence": "0" * 20,
+    "partitionkey": "1",
+    "datacontenttype": "application/json",
+    "data": {"record": {"id": "1"}, "revision": 1, "cause": "delta"},
+}
+
+
+def event_of(type_name: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {**EVENT, "type": f"org.example.{type_name}.created.v1", "data": {**EVENT["data"], "record": record}}
+
+
+def schema_of(type_name: str) -> Draft202012Validator:
+    return Draft202012Validator(event_schema(f"org.example.{type_name}", Kind.CREATED))
+
+
+@FEW
+@given(data=st.data(), type_name=st.sampled_from(sorted(FIELDS)))
+def test_whatever_a_record_holds(data: st.DataObject, type_name: str) -> None:
+    """Law: a record with any value in any of the known fields is valid."""
+    fields = {name: data.draw(TREES) for name in FIELDS[type_name]}
+    schema_of(type_name).validate(event_of(type_name, json.loads(spelled({**fields, "id": "1"}))))
+
+
+def test_stamps_as_numbers() -> None:
+    """Law: how the API writes its times is open, so a number is as good as a text."""
+    schema_of("contractType").validate(event_of("contractType", {"id": "1", "createdAt": 1735689600}))
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [("id", "1"), ("sequence", "1"), ("subject", ""), ("specversion", "0.3"), ("type", "x"), ("source", None)],
+)
+def test_attributes_are_held(key: str, wrong: object) -> None:
+    """Law: the attributes, which this program makes, are constrained."""
+    schema = schema_of("contractType")
+    schema.validate(EVENT)
+    assert not schema.is_valid({**EVENT, key: wrong})
+    assert not schema.is_valid({name: value for name, value in EVENT.items() if name != key})
+
+
+@pytest.mark.parametrize(("key", "wrong"), [("revision", 0), ("cause", "whim"), ("record", {}), ("changed", [])])
+def test_data_is_held(key: str, wrong: object) -> None:
+    """Law: revision and cause are constrained, a record has its id, and what was created has no changed."""
+    assert not schema_of("contractType").is_valid({**EVENT, "data": {**EVENT["data"], key: wrong}})
+
+
+def test_every_field_is_described() -> None:
+    """Law: the schema says of each field that the reference knows what it is."""
+    assert all(list(field) == ["description"] for fields in FIELDS.values() for field in fields.values())

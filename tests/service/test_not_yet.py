@@ -1,0 +1,70 @@
+"""What is configured and not done is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from poller.config.load import load
+from poller.errors import ConfigurationError
+from poller.service.assembly import feed_of
+from poller.service.checking import check
+from poller.service.not_yet import not_yet
+from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION
+
+HTTP, RETENTION = '[http]\nbind = "127.0.0.1:1"\n', '[retention]\nage = "1d"\n'
+
+
+def tables(directory: Path, text: str, environ: Mapping[str, str] | None = None) -> list[str]:
+    file = directory / "poller.toml"
+    file.write_text(text, "utf-8")
+    return [found.table for found in not_yet(load(file, environ or {}))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", []),
+        ('[http]\nbind = "off"\n', []),
+        ("[http]\n[retention]\n", []),
+        (HTTP, ["http"]),
+        ('[http]\nadmin_token_file = "/t"\n', ["http"]),
+        (RETENTION, ["retention"]),
+        (RETENTION + HTTP + SUBSCRIPTION, ["http", "retention", "subscriptions"]),
+    ],
+)
+def test_what_is_set_and_not_done(text: str, said: list[str], tmp_path: Path) -> None:
+    """Law: each table that was set and does nothing is told once, and nothing that nobody set."""
+    assert tables(tmp_path, text + SOURCE + FEED) == said
+
+
+def test_set_by_the_environment(tmp_path: Path) -> None:
+    """Law: an address that the environment asks for is as little served as one of the file."""
+    assert tables(tmp_path, SOURCE + FEED, {"PORT": "5000"}) == ["http"]
+
+
+def test_partial_is_refused(tmp_path: Path) -> None:
+    """Law: partial records are not merged yet, so a feed of them would publish changes that never were: refused."""
+    file = tmp_path / "poller.toml"
+    file.write_text(SOURCE + FEED + "partial = true\n", "utf-8")
+    (source,) = load(file, {}).sources
+    with pytest.raises(
+        ConfigurationError, match=r"acme/contractTypes: partial = true is not supported by this version"
+    ):
+        feed_of(source, source.feeds[0])
+
+
+async def test_check_says_it(tmp_path: Path) -> None:
+    """Law: ``check`` has a warning for each such table, and an error for a feed that is refused."""
+    file = tmp_path / "poller.toml"
+    embedded = f'[embedded]\ndata_dir = "{tmp_path}/data"\n'
+    file.write_text(embedded + RETENTION + HTTP + SOURCE + FEED + "partial = true\n" + SUBSCRIPTION, "utf-8")
+    found = [(one.severity, one.subject) async for one in check(load(file, {}), {})]
+    assert found[1:] == [
+        ("error", "source acme"),
+        ("warning", "http"),
+        ("warning", "retention"),
+        ("warning", "subscriptions"),
+    ]
