@@ -12,6 +12,7 @@ from poller.config.auth import AuthSettings
 from poller.config.feeds import FeedSettings
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
+from poller.errors import ConfigurationError
 from poller.service.schedule import Timing
 from poller.source.client import ApiClient, Limits
 from poller.source.credentials import Credential, EnvironmentToken, FileToken, NoCredential
