@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
 
 from poller.changes.canonical import without
 from poller.changes.removal import Breaker
@@ -21,6 +23,7 @@ from poller.source.resources import resource_of
 from poller.store.keys import FeedKeys
 
 AUTO = "auto"
+LONGEST_PATIENCE: Final = timedelta(seconds=60)
 
 
 def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
@@ -51,6 +54,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         expired_statuses=frozenset(feed.expired_statuses),
         qualifications=tuple(name for name in feed.qualifications if name != AUTO),
         discover=resource.per_qualification and AUTO in feed.qualifications,
+        patience=min(feed.interval or LONGEST_PATIENCE, LONGEST_PATIENCE),
     )
 
 
