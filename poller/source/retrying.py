@@ -30,6 +30,7 @@ from poller.source.retry_after import pause_asked
 ATTEMPTS: Final = 3
 PATIENCE: Final = timedelta(seconds=30)
 FIRST_PAUSE: Final = timedelta(seconds=0.25)
+DOUBLINGS: Final = 8  # to about a minute, whatever the attempts are one day
 
 _TOO_MANY: Final = 429
 _PASSING: Final = frozenset({408, 425, _TOO_MANY})
@@ -96,7 +97,7 @@ def step_after(outcome: Outcome, *, attempt: int, jitter: float, now: datetime) 
         return Pause(pause_asked(outcome.retry_after, date=outcome.date, now=now))
     if outcome.closed and attempt == 1:
         return Again(timedelta(0))
-    return Again(FIRST_PAUSE * 2 ** (attempt - 1) * jitter)
+    return Again(FIRST_PAUSE * 2 ** min(attempt - 1, DOUBLINGS) * jitter)
 
 
 def affordable(wait: timedelta, *, attempt: int, left: timedelta) -> bool:

@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.source.retry_after import CAP, FLOOR
-from poller.source.retrying import ATTEMPTS, FIRST_PAUSE, Again, Outcome, Pause, Stands, Step, affordable, step_after
+from poller.source.retrying import (
+    ATTEMPTS,
+    DOUBLINGS,
+    FIRST_PAUSE,
+    Again,
+    Outcome,
+    Pause,
+    Stands,
+    Step,
+    affordable,
+    step_after,
+)
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -56,10 +67,11 @@ def test_only_what_may_pass_is_tried_again(status: int, attempt: int, jitter: fl
 
 @given(st.integers(1, 20), st.floats(0.5, 1.5))
 def test_pauses_double_and_are_jittered(attempt: int, jitter: float) -> None:
-    """The second attempt waits for the first pause, each further one twice as long; a connection once lost likewise."""
+    """Each is twice the one before, up to a bound; so is that after a connection that was closed a second time."""
     for outcome in (Outcome(502), Outcome()):
-        assert step(outcome, attempt=attempt, jitter=jitter) == Again(FIRST_PAUSE * 2 ** (attempt - 1) * jitter)
-    assert step(Outcome(closed=True), attempt=attempt + 1) == Again(FIRST_PAUSE * 2**attempt)
+        expected = FIRST_PAUSE * 2 ** min(attempt - 1, DOUBLINGS) * jitter
+        assert step(outcome, attempt=attempt, jitter=jitter) == Again(expected)
+    assert step(Outcome(closed=True), attempt=attempt + 1) == Again(FIRST_PAUSE * 2 ** min(attempt, DOUBLINGS))
 
 
 @given(st.sampled_from([429, 500, 503]), st.integers(1, 20), st.floats(0.0, 1.5))
