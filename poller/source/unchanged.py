@@ -6,9 +6,11 @@ A full reading of a listing that is one page long may ask for it on condition. A
 since the answer that carried the validators, *if* what that answer held is what the store holds now. So validators are
 kept only when their round ended well and its end is committed, and they are sent only while the feed's state in the
 store is still the one which that commit left: no other process wrote, nothing was rolled back or flushed, no delta
-brought anything since. They are not kept where a known record is missing from the listing and not removed yet: whether
-it is gone, the next reading decides, and for that it has to be one. A listing of several pages is never asked for on condition: its first page says nothing of the
-others.
+brought anything since.
+
+Two kinds of listing are never asked for on condition. One of several pages: its first page says nothing of the others.
+And one that lacks a known record which is not removed yet: whether it is gone the next reading decides, and for that
+it has to be a reading.
 
 What is kept is kept in memory, for one feed, by one process.
 """

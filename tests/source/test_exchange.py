@@ -95,7 +95,8 @@ async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
         return None
 
     async with serving(answer) as api, client_of(api.url, limits=Limits(timeout=60 * SECOND)) as client:
-        failed = await failure_of(client, patience=SECOND * 0.35)
+        async with asyncio.timeout(2):
+            failed = await failure_of(client, patience=SECOND * 0.35)
         assert "answered 500: first (1 attempt)" in str(failed)
         assert hanging.is_set()
         assert len(api.requests) == 2

@@ -85,15 +85,22 @@ async def test_a_pause_ends_the_attempts_as_failures_do() -> None:
 
 
 async def test_a_later_and_shorter_pause_does_not_shorten_an_earlier_one() -> None:
-    """Two answers under way at once: the longer pause counts, whichever comes last."""
-    time, both = Time(), asyncio.Barrier(2)
+    """Two answers under way at once: the longer pause counts, though it came first."""
+    time, both, told = Time(), asyncio.Barrier(2), asyncio.Event()
 
     async def answer(request: Request, _: Any) -> bytes:
         await both.wait()
-        return BUSY if request.path == "/long" else http(429)
+        if request.path == "/long":
+            return BUSY
+        await told.wait()
+        return http(429)
+
+    async def feed(path: str) -> None:
+        await failure_of(client, path, patience=SECOND / 2)
+        told.set()
 
     async with serving(answer) as api, client_of(api.url, time) as client:
-        await asyncio.gather(*(failure_of(client, path, patience=SECOND / 2) for path in ("/long", "/short")))
+        await asyncio.gather(feed("/long"), feed("/short"))
         time.pass_by(19)
         assert "not asked" in str(await failure_of(client, patience=SECOND / 2))
         assert len(api.requests) == 2

@@ -12,18 +12,21 @@ import msgspec
 import pytest
 
 from poller.changes.commit import Commit
+from poller.changes.removal import Breaker
 from poller.errors import StoreUnavailable
 from poller.source.feed import Feed, Mode
 from poller.source.paging import Query
 from poller.source.result import RoundResult
 from poller.source.round import poll
 from poller.source.unchanged import Unchanged
-from poller.store.state import GOOD_AT, READ_AT, ROUND
+from poller.store.state import GOOD_AT, READ_AT, RELEASED, ROUND
 from tests.source.api import Request, http, serving
 from tests.source.clients import client_of
 from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, Clock, MemoryStore, records
 
-FULL = msgspec.structs.replace(FEED, delta=False)
+FULL = msgspec.structs.replace(FEED, delta=False, removals=False)
+REMOVING = msgspec.structs.replace(FULL, removals=True)
+LISTED = msgspec.structs.replace(REMOVING, resource=msgspec.structs.replace(FEED.resource, detail_path=None))
 MINUTE = timedelta(minutes=1)
 
 
@@ -32,22 +35,27 @@ class Lists:
 
     def __init__(self) -> None:
         self.pages: list[list[Any]] = [records("a", "b")]
+        self.by_path: dict[str, list[Any]] = {}  # lists of one page that are not as the others
         self.delta: str | None = None
         self.status = 200
+        self.gone = ""
         self.conditions: list[str | None] = []
 
     async def __call__(self, request: Request, _: Any) -> bytes:
         asked = dict(request.params) if "?" in request.target else {}
         condition = request.headers.get("if-none-match")
         self.conditions.append(condition)
+        pages = [self.by_path[request.path]] if request.path in self.by_path else self.pages
         page = int(asked.get("pageToken", "0"))
-        further = str(page + 1) if page + 1 < len(self.pages) else None
-        tag = f'"{hash((request.path, json.dumps(self.pages[page])))}"'
+        further = str(page + 1) if page + 1 < len(pages) else None
+        tag = f'"{hash((request.path, json.dumps(pages[page])))}"'
+        if request.path == self.gone:
+            return http(404)
         if self.status != 200:
             return http(self.status)
         if tag == condition:
             return http(304, b"", f"ETag: {tag}")
-        body = {"results": self.pages[page], "pageToken": further, "deltaToken": self.delta}
+        body = {"results": pages[page], "pageToken": further, "deltaToken": self.delta}
         return http(200, json.dumps(body).encode(), f"ETag: {tag}")
 
     @property
@@ -134,7 +142,7 @@ async def test_a_list_of_several_pages_is_never_asked_for_on_condition() -> None
 
 async def test_a_reconcile_is_on_condition_and_a_delta_is_not() -> None:
     """The token stays where it is; the time of the next reconcile moves."""
-    async with rounds_of(FEED) as rounds:
+    async with rounds_of(msgspec.structs.replace(FEED, removals=False)) as rounds:
         rounds.lists.delta = "d1"
         await rounds()
         assert (await rounds()).mode is Mode.DELTA
@@ -217,8 +225,63 @@ async def test_a_304_that_nobody_asked_for_is_a_refusal() -> None:
 
 async def test_each_listing_of_a_feed_has_a_version_of_its_own() -> None:
     """One listing for each qualification: those that are unchanged cost a request each, the others are read."""
-    async with rounds_of(ACHIEVEMENTS) as rounds:
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, removals=False)) as rounds:
         await rounds()
         assert (await rounds()).pages == 0
         assert (await rounds(qualifications=("q1", "q2", "q3"))).pages == 1
         assert rounds.lists.conditional == [False, False, True, True, True, True, False]
+
+
+async def test_a_record_that_is_missing_is_looked_for_in_a_whole_reading() -> None:
+    """Listed nowhere else, it is removed when a second reading lacks it too; only then is the list left alone."""
+    async with rounds_of(LISTED) as rounds:
+        await rounds()
+        await rounds()
+        assert rounds.lists.conditional == [False, False]  # the first reading compared with nothing
+        rounds.lists.pages = [records("a")]
+        assert [(await rounds()).removed for _ in range(4)] == [0, 1, 0, 0]
+        assert rounds.lists.conditional == [True, False, True, True]
+
+
+async def test_a_record_that_is_there_and_not_listed_is_looked_for_in_each_round() -> None:
+    """The list says nothing of it: it stays as it was when the record goes at last, and the round finds out."""
+    async with rounds_of(REMOVING) as rounds:
+        await rounds()
+        rounds.lists.pages = [records("a")]
+        rounds.lists.conditions.clear()
+        assert [(await rounds()).removed for _ in range(3)] == [0, 0, 0]
+        rounds.lists.gone = "/contractTypes/b"
+        assert [(await rounds()).removed for _ in range(3)] == [1, 0, 0]
+        assert rounds.lists.conditional == [False] * 8 + [True] * 2
+
+
+async def test_where_one_of_several_listings_changed_all_are_read_again() -> None:
+    """What an unchanged listing holds was not seen, so what the other one lost is found in the next round."""
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=Breaker(None))) as rounds:
+        rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
+        for _ in range(3):
+            await rounds()
+        assert rounds.lists.conditional == [False] * 4 + [True] * 2
+        rounds.lists.pages = [records("a")]
+        assert [(await rounds()).removed for _ in range(4)] == [0, 0, 1, 0]
+        assert rounds.lists.conditional == [True] * 2 + [False] * 4 + [True] * 2
+        assert [event["subject"] for event in rounds.store.events] == ["a", "b", "c", "b"]
+
+
+async def test_where_a_listing_is_not_asked_for_any_more_the_others_are_read_again() -> None:
+    """Its records are not among what was read then, and so they are found missing."""
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=Breaker(None))) as rounds:
+        rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
+        for _ in range(3):
+            await rounds()
+        removed = [(await rounds(qualifications=("q1",))).removed for _ in range(4)]
+        assert (removed, rounds.store.events[-1]["subject"]) == ([0, 0, 1, 0], "c")
+
+
+async def test_a_release_is_a_whole_reading() -> None:
+    """What an operator let through is looked for, though the list may be as it was."""
+    async with rounds_of() as rounds:
+        await rounds()
+        rounds.store.mark(RELEASED, "1")
+        await rounds()
+        assert rounds.lists.conditional == [False, False]
