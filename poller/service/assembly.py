@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Final
 
 from poller.changes.canonical import without
 from poller.changes.removal import Breaker
@@ -26,6 +27,7 @@ from poller.source.transport import Transport
 from poller.store.keys import FeedKeys
 
 AUTO = "auto"
+LONGEST_PATIENCE: Final = timedelta(seconds=60)
 
 
 def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
@@ -65,6 +67,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         expired_statuses=frozenset(feed.expired_statuses),
         qualifications=tuple(name for name in feed.qualifications if name != AUTO),
         discover=resource.per_qualification and AUTO in feed.qualifications,
+        patience=min(feed.interval or LONGEST_PATIENCE, LONGEST_PATIENCE),
     )
 
 

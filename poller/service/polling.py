@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from functools import partial
 
 import structlog
 from redis.asyncio import Redis
@@ -18,6 +19,7 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed, Mode
 from poller.source.result import RoundResult
 from poller.source.round import poll
+from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys
 from poller.store.qualifications import seen_qualifications
@@ -54,14 +56,21 @@ class Polled:
         self.feed = feed
         self.store = store
         self.timing = timing
-        self._api = api
+        self._listings = Unchanged(partial(api.ask, patience=feed.patience))
         self._siblings = siblings
         self._client = client
         self._now = now
 
     async def round(self) -> RoundResult:
         """Run one round and write the log's one event about it."""
-        result = await poll(self.feed, self.store, self._api.get, now=self._now, qualifications=self._qualifications)
+        result = await poll(
+            self.feed,
+            self.store,
+            self._listings.get,
+            now=self._now,
+            qualifications=self._qualifications,
+            unchanged=self._listings,
+        )
         _report(result, sequence_key=self.store.keys.events)
         return result
 

@@ -1,44 +1,34 @@
-"""One exchange with the API: a path and parameters in, a body out, or an error that says whose fault it was.
+"""Asking the API with manners: a path and parameters in, a body out, or an error that says whose fault it was.
 
-Everything about an exchange has a bound: its whole duration, body included; the size of the decoded body; how many run
-at once; how many start in a second. Transient failures are tried again a few times with growing, jittered pauses; the
-feed's next interval is the patience beyond that.
-
-A 401 may only mean that the token has had its time: the credential is asked for another one, and the request repeated
-once. How the connection comes about is :mod:`poller.source.transport`.
+The law: what all feeds of a source do together stays within the source's bounds, that is how many requests run at once,
+how many start in a second, and whether any may start at all (:mod:`poller.source.gate`). Repetitions are requests like
+others. What follows a failure is :mod:`poller.source.retrying`'s to say; what goes over the wire
+:mod:`poller.source.exchange` knows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from datetime import timedelta
-from typing import Final, Self
+from datetime import UTC, datetime, timedelta
+from typing import Self
 
 import httpx
 import msgspec
 from aiolimiter import AsyncLimiter
 
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from poller.hiding import hidden, one_line
 from poller.source.credentials import Credential, NoCredential
+from poller.source.exchange import Exchange, Limits, Reply
+from poller.source.gate import Gate
 from poller.source.paging import Params
-from poller.source.transport import FAILURES, Transport, http_client, reason_of, tls_of
+from poller.source.retrying import ATTEMPTS, PATIENCE, Pause, Stands, Step, affordable, step_after
+from poller.source.transport import Transport
+from poller.source.unchanged import Answer
+from poller.source.validators import Validators
 
-ATTEMPTS: Final = 3
-_FIRST_PAUSE: Final = 0.25  # seconds before the second attempt; doubles
-_TRANSIENT: Final = frozenset({408, 425, 429})
-_SERVER_ERROR: Final = 500
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """The bounds of a source's exchanges. ``rate`` is requests a second, None for no limit; sizes are bytes."""
-
-    timeout: timedelta = timedelta(seconds=30)
-    max_page_bytes: int = 64 * 1024 * 1024
-    rate: float | None = None
-    concurrency: int = 4
+__all__ = ["ATTEMPTS", "ApiClient", "Limits"]
 
 
 class ApiClient:
@@ -53,6 +43,8 @@ class ApiClient:
         transport: Transport | None = None,
         jitter: Callable[[], float] = lambda: 1.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], timedelta] = lambda: timedelta(seconds=time.monotonic()),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Take what the client works with.
 
@@ -63,99 +55,115 @@ class ApiClient:
             transport: see there.
             jitter: a fresh factor for each pause, between 0.5 and 1.5 say.
             sleep: waits for so many seconds.
+            clock: one that only goes forward, from any beginning.
+            now: the wall clock, UTC.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
         """
-        self._base_url = base_url
         self._credential = credential or NoCredential()
-        self._limits = limits or Limits()
-        self._transport = transport or Transport()
-        self._tls = tls_of(self._transport)
+        limits = limits or Limits()
+        self._exchange = Exchange(base_url, limits, transport or Transport())
         self._jitter = jitter
         self._sleep = sleep
-        self._slots = asyncio.Semaphore(self._limits.concurrency)
-        self._rate = AsyncLimiter(1, 1 / self._limits.rate) if self._limits.rate else None
-        self._open = AsyncExitStack()
-        self._http: httpx.AsyncClient | None = None
+        self._clock = clock
+        self._now = now
+        self._gate = Gate(clock=clock, now=now, sleep=sleep, jitter=jitter)
+        self._slots = asyncio.Semaphore(limits.concurrency)
+        self._rate = AsyncLimiter(1, 1 / limits.rate) if limits.rate else None
 
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
-        client = http_client(
-            self._transport, self._tls, connections=self._limits.concurrency, headers=self._transport.headers
-        )
-        self._http = await self._open.enter_async_context(client)
+        await self._exchange.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
-        self._http = None
-        await self._open.aclose()
+        await self._exchange.__aexit__()
 
-    async def get(self, path: str, params: Params = ()) -> bytes:
+    async def get(self, path: str, params: Params = (), *, patience: timedelta = PATIENCE) -> bytes:
         """The body of a 200.
 
+        ``patience`` bounds waiting and repeating; the first attempt has the whole ``timeout`` in any case.
+
         Raises:
-            SourceUnavailable: no usable answer in :data:`ATTEMPTS` attempts; later there may be one.
+            SourceUnavailable: no usable answer; later there may be one. Raised at once where the API asked to be left
+                alone for longer than ``patience``, or has not answered anybody and is not due to be asked again.
             SourceRefused: a status that will not change by asking again.
             SourceNonsense: the body is larger than ``max_page_bytes``.
             CredentialUnusable: there is no token to send.
         """
-        attempt, pause = 1, _FIRST_PAUSE
-        while True:
-            try:
-                return await self._attempt(path, params)
-            except SourceUnavailable as error:
-                if attempt == ATTEMPTS:
-                    raise SourceUnavailable(f"{error} ({ATTEMPTS} attempts)") from None
-            await self._sleep(pause * self._jitter())
-            attempt, pause = attempt + 1, pause * 2
+        return (await self._settled(path, params, {}, patience)).body
 
-    async def _attempt(self, path: str, params: Params) -> bytes:
-        token = await self._credential.token()
-        status, body = await self._bounded(path, params, token)
-        renewed = status == httpx.codes.UNAUTHORIZED and token is not None and await self._credential.renew(token)
-        if renewed:
-            token = await self._credential.token()
-            status, body = await self._bounded(path, params, token)
-        if status == httpx.codes.OK:
-            return body
-        offered = f"{'a fresh token' if renewed else 'the token'} of " if token else ""
-        raise self._refusal(path, status, one_line(hidden(body.decode("utf-8", "replace"), token)), offered)
+    async def ask(
+        self, path: str, params: Params = (), *, unless: Validators | None = None, patience: timedelta = PATIENCE
+    ) -> Answer:
+        """As :meth:`get`, on condition that the answer is another than these validators say."""
+        reply = await self._settled(path, params, unless.headers if unless else {}, patience)
+        return Answer(None if reply.outcome.status == httpx.codes.NOT_MODIFIED else reply.body, reply.validators)
 
-    async def _bounded(self, path: str, params: Params, token: str | None) -> tuple[int, bytes]:
-        async with self._slots:
-            if self._rate:
-                await self._rate.acquire()
+    async def _settled(self, path: str, params: Params, condition: dict[str, str], patience: timedelta) -> Reply:
+        """The answer that no further attempt would better, if it is a good one."""
+        deadline, attempt = self._clock() + patience, 1
+        reply, step = await self._attempt(path, params, condition, attempt, deadline)
+        while not isinstance(step, Stands):
+            left = deadline - self._clock()
+            if not affordable(step.after, attempt=attempt, left=left) or not self._gate.answering:
+                raise self._given_up(reply, step, attempt)
+            if not isinstance(step, Pause):  # a pause is everybody's: the gate waits
+                await self._sleep(step.after.total_seconds())
             try:
-                async with asyncio.timeout(self._limits.timeout.total_seconds()):
-                    return await self._exchange(path, params, token)
+                async with asyncio.timeout((deadline - self._clock()).total_seconds()):
+                    reply, step = await self._attempt(path, params, condition, attempt + 1, deadline)
             except TimeoutError:
-                seconds = self._limits.timeout.total_seconds()
-                raise SourceUnavailable(f"GET {path}: no complete answer within {seconds:g} s") from None
-            except FAILURES as error:
-                raise SourceUnavailable(f"GET {path}: {reason_of(error, token)}") from None
+                raise self._given_up(reply, step, attempt) from None
+            attempt += 1
+        refusal = self._refusal(reply, conditional=bool(condition))
+        if refusal:
+            raise refusal
+        return reply
 
-    async def _exchange(self, path: str, params: Params, token: str | None) -> tuple[int, bytes]:
-        if self._http is None:
-            raise RuntimeError("the client is not open")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        url = self._base_url + path
-        async with self._http.stream("GET", url, params=params or None, headers=headers) as response:
-            chunks, size = [], 0
-            async for chunk in response.aiter_bytes():
-                size += len(chunk)
-                if size > self._limits.max_page_bytes:
-                    raise SourceNonsense(
-                        f"GET {path}: the answer is larger than {self._limits.max_page_bytes} bytes (max_page_bytes)"
-                    )
-                chunks.append(chunk)
-            return response.status_code, b"".join(chunks)
+    async def _attempt(
+        self, path: str, params: Params, condition: dict[str, str], attempt: int, deadline: timedelta
+    ) -> tuple[Reply, Step]:
+        while True:
+            await self._gate.passed(path, deadline=deadline)
+            token = await self._credential.token()
+            async with self._slots:
+                if self._rate:
+                    await self._rate.acquire()
+                if self._gate.shut:
+                    continue  # another feed's answer shut it while this one was waiting for its turn
+                with self._gate.request(path) as learn:
+                    reply = await self._answer(path, params, condition, token)
+                    step = step_after(reply.outcome, attempt=attempt, jitter=self._jitter(), now=self._now())
+                    learn(reply.outcome, step)
+                    return reply, step
 
-    def _refusal(self, path: str, status: int, beginning: str, offered: str) -> SourceError:
-        text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
-        if status in _TRANSIENT or status >= _SERVER_ERROR:
-            return SourceUnavailable(text)
-        if status == httpx.codes.UNAUTHORIZED:
-            return SourceRefused(f"{text}; it does not accept {offered}{self._credential.origin}", status=status)
-        return SourceRefused(text, status=status)
+    async def _answer(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+        """One answer; where it is 401, once more with another token, if there is one to be had."""
+        reply = await self._exchange.get(path, params, condition, token)
+        if reply.outcome.status != httpx.codes.UNAUTHORIZED:
+            return reply
+        offered = "the token of " if token else ""
+        if token is not None and await self._credential.renew(token):
+            reply = await self._exchange.get(path, params, condition, await self._credential.token())
+            if reply.outcome.status != httpx.codes.UNAUTHORIZED:
+                return reply
+            offered = "a fresh token of "
+        return msgspec.structs.replace(
+            reply, text=f"{reply.text}; it does not accept {offered}{self._credential.origin}"
+        )
+
+    def _given_up(self, reply: Reply, step: Step, attempts: int) -> SourceUnavailable:
+        asked = f"; {self._gate.asked}" if isinstance(step, Pause) else ""
+        return SourceUnavailable(f"{reply.text} ({attempts} attempt{'s' if attempts > 1 else ''}){asked}")
+
+    def _refusal(self, reply: Reply, *, conditional: bool) -> SourceError | None:
+        """What is wrong with an answer that stands; None where it is one to read."""
+        status = reply.outcome.status
+        if reply.too_large:
+            return SourceNonsense(reply.text)
+        if status == httpx.codes.OK or status is None or (conditional and status == httpx.codes.NOT_MODIFIED):
+            return None
+        return SourceRefused(reply.text, status=status)

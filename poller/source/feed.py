@@ -16,6 +16,7 @@ from poller.changes.records import Record, Rejected, record_reader
 from poller.changes.removal import Breaker
 from poller.source.paging import Query
 from poller.source.resources import PARENT, Resource
+from poller.source.retrying import PATIENCE
 from poller.store.state import FeedState
 
 # So many tokens refused in a row, each as fresh as it can be, mean that the API takes none.
@@ -54,6 +55,7 @@ class Feed(msgspec.Struct, frozen=True):
         expired_statuses: answers that may mean "this token is no longer valid".
         qualifications: ids whose listings are read, for a resource with one listing for each.
         discover: whether those that the source's other feeds name are read too.
+        patience: how long one request may wait and repeat before the next round is the better time to ask again.
     """
 
     id: str
@@ -73,6 +75,7 @@ class Feed(msgspec.Struct, frozen=True):
     expired_statuses: frozenset[int] = frozenset({400, 404, 409, 410, 412})
     qualifications: tuple[str, ...] = ()
     discover: bool = False
+    patience: timedelta = PATIENCE
 
     def frame(self, *, generation: str, mode: Mode, path: str) -> EventFrame:
         """What the events of one listing share."""

@@ -16,24 +16,30 @@ from poller.stopping import ended
 SLICE_RECORDS: Final = 256
 SLICE_BYTES: Final = 256 * 1024
 
-Get = Callable[[str, Params], Awaitable[bytes]]
+Get = Callable[[str, Params], Awaitable[bytes | None]]
+"""One exchange: path and parameters to body; None where the API says that the whole listing is unchanged."""
 
 
 async def read_pages(get: Get, path: str, drain: Drain) -> AsyncGenerator[Page]:
     """The pages of one listing, in order. Close it (``contextlib.aclosing``): a page may be on its way.
 
+    A listing that is unchanged has none.
+
     Raises:
         SourceError: an exchange failed, or the listing leads nowhere. All pages before that were given out.
     """
 
-    async def fetch(params: Params) -> Page:
-        return decode_page(await get(path, params))
+    async def fetch(params: Params) -> Page | None:
+        body = await get(path, params)
+        return None if body is None else decode_page(body)
 
-    ahead: asyncio.Task[Page] | None = asyncio.create_task(fetch(drain.start()))
+    ahead: asyncio.Task[Page | None] | None = asyncio.create_task(fetch(drain.start()))
     try:
         while ahead is not None:
             page = await ahead
             ahead = None
+            if page is None:
+                return
             try:
                 further = drain.take(page)
             except SourceNonsense:

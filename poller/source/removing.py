@@ -43,8 +43,11 @@ Remove = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
 
 async def settle_absent(
     feed: Feed, store: AbsenceStore, get: Get, seen: Seen, *, released: bool, remove: Remove, mark: Remove
-) -> None:
+) -> bool:
     """Find, confirm and remove what a complete reading did not hold.
+
+    Answers whether that settled it: False where a record is known and not in the listing still, so that the next full
+    reading has to look for it again, be the listing as it was or not.
 
     Args:
         feed: whose records they are.
@@ -60,6 +63,7 @@ async def settle_absent(
         SourceError: a record could not be asked for.
     """
     anything_read = bool(seen)
+    settled = True
     absent = await store.absent(seen, most=_AT_ONCE)
     holds = feed.breaker.holds(missing=absent.missing, live=absent.live, anything_read=anything_read)
     if holds and not released:
@@ -72,7 +76,9 @@ async def settle_absent(
         await remove(_of(_Verdict.GONE, verdicts, absent.some))
         await mark(_of(_Verdict.UNSURE, verdicts, absent.some))
         seen.update(key for key, verdict in verdicts.items() if verdict is not _Verdict.GONE)
+        settled = settled and all(verdict is _Verdict.GONE for verdict in verdicts.values())
         absent = await store.absent(seen, most=_AT_ONCE)
+    return settled
 
 
 def _of(wanted: _Verdict, verdicts: Mapping[str, _Verdict], snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:

@@ -42,6 +42,7 @@ from poller.source.paging import Drain
 from poller.source.reading import Get, read_pages
 from poller.source.removing import settle_absent
 from poller.source.result import RoundResult
+from poller.source.unchanged import Standing, Unchanged
 from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
 from poller.store.state import (
@@ -62,6 +63,10 @@ from poller.store.state import (
 _NOT_FOUND = 404
 _UNAUTHORIZED = 401
 
+# The readings that find all of their listing in the store already, if it is as it was. In the others something is
+# missing: the first reading itself, what a lost token may have skipped, or what another query asks for.
+_ON_CONDITION = frozenset({Mode.FULL, Mode.RECONCILE})
+
 
 async def poll(
     feed: Feed,
@@ -70,6 +75,7 @@ async def poll(
     *,
     now: Callable[[], datetime],
     qualifications: Callable[[], Awaitable[Sequence[str]]],
+    unchanged: Unchanged | None = None,
 ) -> RoundResult:
     """One round of one feed.
 
@@ -79,6 +85,7 @@ async def poll(
         get: one exchange with the API: path and parameters to body.
         now: the wall clock, UTC.
         qualifications: the ids that the source's other feeds have named so far.
+        unchanged: what ``get`` belongs to, where listings are asked for on condition.
     """
     clock = asyncio.get_running_loop().time
     started = clock()
@@ -91,7 +98,7 @@ async def poll(
     if isinstance(state, HeldElsewhere):
         return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=True, wait=state.remaining)
     reach("lease.taken")
-    reading = _Reading(feed, store, get, state, now)
+    reading = _Reading(feed, store, get, state, now, unchanged=unchanged)
     failure = await reading.run(qualifications)
     result = reading.result(failure, seconds=clock() - started)
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
@@ -106,7 +113,16 @@ async def poll(
 class _Reading:
     """A round while it runs."""
 
-    def __init__(self, feed: Feed, store: RoundStore, get: Get, state: FeedState, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        store: RoundStore,
+        get: Get,
+        state: FeedState,
+        now: Callable[[], datetime],
+        *,
+        unchanged: Unchanged | None,
+    ) -> None:
         self._feed = feed
         self._store = store
         self._get = get
@@ -118,9 +134,15 @@ class _Reading:
         self._pages = 0
         self._refused = state.refusals
         self._complete = 0  # listings
+        self._as_before = 0  # listings that are unchanged, and were not read
+        self._settled = False
+        self._unchanged = unchanged
         self._delta_token: str | None = None
         self._mode, self._since = due(feed, state, self._begun)
         self._seen = Seen() if self._mode is not Mode.DELTA else None
+        if unchanged is not None:
+            usable = self._mode in _ON_CONDITION and not self._orders
+            unchanged.begin(self._standing(state.read_at) if usable else None)
 
     async def run(self, qualifications: Callable[[], Awaitable[Sequence[str]]]) -> PollerError | None:
         """Read and commit all pages, then settle what is gone; answers what went wrong, if something did."""
@@ -155,8 +177,15 @@ class _Reading:
             marks[REFUSALS] = str(self._refused) if self._refused and self._mode is not Mode.DELTA else None
             if self._mode is not Mode.DELTA:
                 marks |= {READ_AT: recorded_time(self._begun), HELD: str(held) if held else None, **self._orders}
+        elif result.ok and self._as_before:
+            marks[READ_AT] = recorded_time(self._begun)
         await self._writer.marks(marks)
+        if self._unchanged is not None and result.ok and self._mode is not Mode.DELTA:
+            self._unchanged.keep(self._standing(self._begun) if self._settled else None)
         reach("round.done")
+
+    def _standing(self, read_at: datetime | None) -> Standing:
+        return Standing(*self._writer.place, recorded_time(read_at) if read_at else "")
 
     async def _read_all(self) -> None:
         try:
@@ -201,19 +230,27 @@ class _Reading:
                 reach("page.fetched")
                 await self._writer.page(page, mode=self._mode, path=path, seen=self._seen)
                 self._pages += 1
+        if not drain.pages:
+            self._as_before += 1
+            return
         self._complete += 1
         self._delta_token = drain.delta_token
 
     async def _settle_absent(self) -> None:
         """After a full reading: remove what it did not hold. A baseline has nothing to compare with."""
-        if self._seen is None or self._mode is Mode.BASELINE or not (self._feed.removals and self._complete):
-            return
-        await settle_absent(
-            self._feed,
-            self._store,
-            self._get,
-            self._seen,
-            released=self._released,
-            remove=partial(self._writer.remove, mode=self._mode),
-            mark=self._writer.mark_missing,
-        )
+        if not self._feed.removals:
+            self._settled = True
+        elif self._as_before:
+            # What an unchanged listing holds was not seen. Nothing is gone if all of them are unchanged; else the next
+            # round reads all, and finds out.
+            self._settled = not self._pages and self._unchanged is not None and not self._unchanged.fewer
+        elif self._seen is not None and self._mode is not Mode.BASELINE and self._complete:
+            self._settled = await settle_absent(
+                self._feed,
+                self._store,
+                self._get,
+                self._seen,
+                released=self._released,
+                remove=partial(self._writer.remove, mode=self._mode),
+                mark=self._writer.mark_missing,
+            )

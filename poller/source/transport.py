@@ -64,12 +64,19 @@ def http_client(
 
     def session() -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=connections, ssl=tls, ttl_dns_cache=60)
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+        return aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, middlewares=(_not_repeated,)
+        )
 
     proxy = httpx.Proxy(transport.proxy) if transport.proxy else None
     return httpx.AsyncClient(
         transport=AiohttpTransport(client=session, verify=tls, trust_env=False, proxy=proxy),
-        headers=[("Accept", "application/json"), ("User-Agent", f"poller/{__version__}"), *headers],
+        headers=[
+            ("Accept", "application/json"),
+            ("Accept-Encoding", "gzip"),
+            ("User-Agent", f"poller/{__version__}"),
+            *headers,
+        ],
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         timeout=None,  # noqa: S113 -- see above
         trust_env=False,
@@ -98,3 +105,21 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+class ClosedUnanswered(aiohttp.ClientConnectionError):
+    """The connection was closed before there was an answer."""
+
+
+async def _not_repeated(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keep aiohttp from making a GET again by itself.
+
+    It does so once where the connection was closed before an answer, and asks neither the rate nor the gate. It knows
+    such a failure by its class, so this gives it another one; the repetition is the policy's, at once but in its turn.
+    """
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise  # there was no connection to be closed, and this one is not made again
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise ClosedUnanswered(str(error)) from error

@@ -62,6 +62,11 @@ class Writer:
         common = feed.common_fields(state.fields)
         self._rules = Rules(feed.strip, only(common) if common is not None else None, round_start=state.sequence)
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where the feed is: its generation, and the number of the last event."""
+        return self._generation, self._sequence
+
     async def page(self, page: Page, *, mode: Mode, path: str, seen: Seen | None) -> None:
         """Commit what of this page is new, slice by slice; note its keys in ``seen`` where that is given."""
         frame = self._feed.frame(generation=self._generation, mode=mode, path=path)

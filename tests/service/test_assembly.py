@@ -13,7 +13,7 @@ import trustme
 from poller.config.auth import AuthSettings
 from poller.config.sources import SourceSettings
 from poller.errors import ConfigurationError
-from poller.service.assembly import client_of, credential_of
+from poller.service.assembly import client_of, credential_of, feed_of
 from poller.source.transport import Transport
 from tests.source.api import Request, http, serving
 from tests.source.clients import keep
@@ -87,3 +87,22 @@ def test_certificates_of_a_token_endpoint_that_cannot_be_used_are_the_operators_
     auth = AuthSettings.model_validate({"oauth2": oauth2})
     with pytest.raises(ConfigurationError, match="absent"):
         credential_of(auth, {}, transport=Transport(tmp_path / "absent"), within=SECOND)
+
+
+@pytest.mark.parametrize(
+    ("timing", "seconds"),
+    [({"interval": "5s"}, 5), ({"interval": "60s"}, 60), ({"interval": "24h"}, 60), ({"cron": "0 3 * * *"}, 60)],
+)
+def test_a_requests_patience_is_its_feeds_interval_and_no_more_than_a_minute(
+    timing: dict[str, str], seconds: int
+) -> None:
+    """Waiting longer than until the next round would be of no use; a round that comes daily does not wait for hours."""
+    source = SourceSettings.model_validate(
+        {
+            "name": "acme",
+            "base_url": "https://api.example.org",
+            "auth": {"none": True},
+            "feeds": [{"resource": "contractTypes", **timing}],
+        }
+    )
+    assert feed_of(source, source.feeds[0]).patience == timedelta(seconds=seconds)

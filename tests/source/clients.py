@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +19,42 @@ TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
 CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
 
 
+class Time:
+    """Both clocks of a client, standing still but for its sleeps, which pass at once and are kept."""
+
+    def __init__(self) -> None:
+        self.passed = timedelta(0)
+        self.slept: list[float] = []
+
+    def clock(self) -> timedelta:
+        return self.passed
+
+    def now(self) -> datetime:
+        return datetime(2025, 3, 1, 12, tzinfo=UTC) + self.passed
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        until = self.passed + timedelta(seconds=seconds)
+        await asyncio.sleep(0)
+        self.passed = max(self.passed, until)
+
+    def pass_by(self, seconds: float) -> None:
+        self.passed += timedelta(seconds=seconds)
+
+
 @asynccontextmanager
-async def client_of(url: str, **options: Any) -> AsyncIterator[ApiClient]:
-    """An open client that never waits between attempts."""
-
-    async def at_once(_: float) -> None:
-        return None
-
-    async with ApiClient(url, **{"credential": CREDENTIAL, "sleep": at_once, **options}) as client:
+async def client_of(url: str, time: Time | None = None, **options: Any) -> AsyncIterator[ApiClient]:
+    """An open client that lives in a time of its own."""
+    time = time or Time()
+    given = {"credential": CREDENTIAL, "sleep": time.sleep, "clock": time.clock, "now": time.now, **options}
+    async with ApiClient(url, **given) as client:
         yield client
 
 
-async def failure_of(client: ApiClient, path: str = "/x") -> SourceError:
+async def failure_of(client: ApiClient, path: str = "/x", **options: Any) -> SourceError:
     """The error that a request ends in, with what holds for each: one line, and no part of the token."""
     with pytest.raises(SourceError) as failed:
-        await client.get(path)
+        await client.get(path, **options)
     text = str(failed.value)
     assert text.isprintable()
     assert len(text) < 500

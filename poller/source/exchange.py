@@ -1,0 +1,130 @@
+"""One exchange with the API: a GET, and how it ended.
+
+The law: it has a bound in time, body included, and in size, decoded; what the network does ends in a value and not in
+an exception; nobody but the caller decides that it is made again.
+How the connection comes about is :mod:`poller.source.transport`'s to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Self
+
+import httpx
+import msgspec
+
+from poller.hiding import hidden, one_line
+from poller.source.inflating import inflating
+from poller.source.paging import Params
+from poller.source.retrying import Outcome
+from poller.source.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
+from poller.source.validators import Validators, validators_of
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The bounds of a source's exchanges. ``rate`` is requests a second, None for no limit; sizes are bytes."""
+
+    timeout: timedelta = timedelta(seconds=30)
+    max_page_bytes: int = 64 * 1024 * 1024
+    rate: float | None = None
+    concurrency: int = 4
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """How an exchange ended.
+
+    Attributes:
+        outcome: as far as manners are concerned.
+        text: one line that says what came, fit for an error; it holds no token.
+        body: the whole of it, decoded; empty where none came or ``too_large``.
+        too_large: whether the body was larger than allowed.
+        validators: what the answer says of its version.
+    """
+
+    outcome: Outcome
+    text: str
+    body: bytes = b""
+    too_large: bool = False
+    validators: Validators = Validators()
+
+
+class Exchange:
+    """The connections to one API. An async context manager: enter it before the first call."""
+
+    def __init__(self, base_url: str, limits: Limits, transport: Transport) -> None:
+        """Take where to ask; ``base_url`` is without a trailing slash.
+
+        Raises:
+            ConfigurationError: a certificate file cannot be used.
+        """
+        self._base_url = base_url
+        self._limits = limits
+        self._transport = transport
+        self._tls = tls_of(transport)
+        self._open = AsyncExitStack()
+        self._http: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the pool; connections are made when they are needed."""
+        client = http_client(
+            self._transport, self._tls, connections=self._limits.concurrency, headers=self._transport.headers
+        )
+        self._http = await self._open.enter_async_context(client)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        self._http = None
+        await self._open.aclose()
+
+    async def get(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+        """Ask once.
+
+        Args:
+            path: is appended to the base URL.
+            params: the query.
+            condition: headers that make the request a conditional one.
+            token: the bearer token.
+        """
+        seconds = self._limits.timeout.total_seconds()
+        headers = condition | ({"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._get(path, params, headers, token)
+        except TimeoutError:
+            return Reply(Outcome(), f"GET {path}: no complete answer within {seconds:g} s")
+        except FAILURES as error:
+            closed = isinstance(error.__cause__, ClosedUnanswered)
+            return Reply(Outcome(closed=closed), f"GET {path}: {one_line(reason_of(error, token))}")
+
+    async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> Reply:
+        if self._http is None:
+            raise RuntimeError("the client is not open")
+        async with self._http.stream("GET", self._base_url + path, params=params or None, headers=headers) as response:
+            status, sent = response.status_code, response.headers
+            outcome = Outcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
+            body = await self._body(response)
+        if body is None:
+            most = self._limits.max_page_bytes
+            return Reply(
+                outcome, f"GET {path}: the answer is larger than {most} bytes (max_page_bytes)", too_large=True
+            )
+        beginning = "" if status == httpx.codes.OK else one_line(hidden(body.decode("utf-8", "replace"), token))
+        text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
+        return Reply(outcome, text, body, validators=validators_of(sent))
+
+    async def _body(self, response: httpx.Response) -> bytes | None:
+        """The body; None where it is too large, decoded or as it was sent."""
+        inflate = inflating(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
+        chunks: list[bytes] = []
+        size = sent = 0
+        async for wire in response.aiter_raw():
+            chunk = inflate(wire)
+            size += len(chunk)
+            sent += len(wire)
+            if max(size, sent) > self._limits.max_page_bytes:
+                return None
+            chunks.append(chunk)
+        return b"".join(chunks)
