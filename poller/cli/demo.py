@@ -84,7 +84,9 @@ async def _acts(stage: Stage, told: asyncio.Event, seconds: float | None) -> Rec
 
 def _settings(directory: Path, url: str) -> Settings:
     """The demo's configuration, by the same way as any other: a file, loaded."""
-    (directory / "token").write_text(SANDBOX_TOKEN, "utf-8")
+    token = directory / "token"
+    token.touch(mode=0o600)
+    token.write_text(SANDBOX_TOKEN, "utf-8")
     text = _CONFIGURATION.format(directory=directory, url=url)
     for resource, what in RESOURCES.items():
         text += _FEED.format(resource=resource, seconds=2 if what.of_qualification else 1)

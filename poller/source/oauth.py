@@ -63,15 +63,16 @@ class ClientCredentials:
             CredentialUnusable: the secret cannot be read, or the server refuses or answers nonsense.
             SourceUnavailable: no answer, or one that may be better later.
         """
-        secret = self._secret.text()
-        answer = await self._ask(self._proof, secret)
-        if answer.refuses_client and self._proof == "basic":
-            answer = await self._ask("form", secret)
-            if not answer.refuses_client:
-                self._proof = "form"
-        elif answer.refuses_client:
+        secret, proof = self._secret.text(), self._proof
+        answer = await self._ask(proof, secret)
+        if answer.refuses_client and proof == "basic":
+            proof = "form"
+            answer = await self._ask(proof, secret)
+        if answer.refuses_client:
             self._proof = "basic"  # what used to work does no more: begin again next time
-        return issued(answer, self.origin)
+        made = issued(answer, self.origin)
+        self._proof = proof
+        return made
 
     async def _ask(self, proof: _Proof, secret: str) -> Answer:
         wanted = {"scope": self._client.scope, "audience": self._client.audience}

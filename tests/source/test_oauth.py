@@ -76,14 +76,17 @@ async def test_a_token_is_asked_for_as_the_rfc_says(secret_file: Path) -> None:
 
 async def test_the_form_is_tried_where_basic_is_not_taken_and_remembered(secret_file: Path) -> None:
     """Once; what worked comes first the next time. Nothing is sent both ways at once."""
-    async with serving([REFUSED, token("t1"), token("t2"), REFUSED, token("t3")]) as server:
+    answers = [REFUSED, http(503), REFUSED, token("t1"), http(503), token("t2"), REFUSED, token("t3")]
+    async with serving(answers) as server:
         wanted = issuer(server.url, secret_file)
+        assert isinstance(await failure_of(wanted), SourceUnavailable)  # not known yet whether the form works
         assert (await wanted.issue()).value == "t1"
+        assert isinstance(await failure_of(wanted), SourceUnavailable)  # an outage says nothing about the form
         assert (await wanted.issue()).value == "t2"
         assert isinstance(await failure_of(wanted), CredentialUnusable)  # and forgotten where it works no more
         assert (await wanted.issue()).value == "t3"
         ways = ["basic" if "authorization" in request.headers else "form" for request in server.requests]
-        assert ways == ["basic", "form", "form", "form", "basic"]
+        assert ways == ["basic", "form", "basic", "form", "form", "form", "form", "basic"]
         assert ["client_secret" in request.form for request in server.requests] == [way == "form" for way in ways]
         assert server.requests[1].form["client_secret"] == SECRET
         assert server.requests[1].form["client_id"] == "client:1 é"
