@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from poller.hiding import hidden, one_line
-from poller.source.inflating import inflating
+from poller.source.inflating import Inflater
 from poller.source.paging import Params
 from poller.source.retrying import Outcome
 from poller.source.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
@@ -117,14 +117,15 @@ class Exchange:
 
     async def _body(self, response: httpx.Response) -> bytes | None:
         """The body; None where it is too large, decoded or as it was sent."""
-        inflate = inflating(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
+        inflater = Inflater(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
         chunks: list[bytes] = []
         size = sent = 0
         async for wire in response.aiter_raw():
-            chunk = inflate(wire)
+            chunk = inflater.take(wire)
             size += len(chunk)
             sent += len(wire)
             if max(size, sent) > self._limits.max_page_bytes:
                 return None
             chunks.append(chunk)
+        inflater.finish()
         return b"".join(chunks)

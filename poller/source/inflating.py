@@ -7,34 +7,52 @@ understood, and what it unpacks to is bounded before it exists, not counted afte
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import Final
+
+import httpx
 
 from poller.errors import SourceNonsense
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
-def inflating(encoding: str, *, most: int) -> Callable[[bytes], bytes]:
-    """A function that decodes one piece of a body after the other; a piece that would be larger is cut off beyond it.
+class Inflater:
+    """Decodes the pieces of one body, in their order."""
 
-    Args:
-        encoding: the answer's Content-Encoding.
-        most: so many bytes are of interest; a piece that unpacks to more gives one byte more and no further.
+    def __init__(self, encoding: str, *, most: int) -> None:
+        """Begin.
 
-    Raises:
-        SourceNonsense: an encoding that was not asked for; by the function: bytes that are not gzip.
-    """
-    if encoding.strip().lower() in ("", "identity"):
-        return lambda piece: piece
-    if encoding.strip().lower() not in ("gzip", "x-gzip"):
-        raise SourceNonsense(f"the answer is encoded as {encoding[:40]!r}; only gzip was asked for")
-    inflater = zlib.decompressobj(_GZIP)
+        Args:
+            encoding: the answer's Content-Encoding.
+            most: so many bytes are of interest; a piece that unpacks to more gives one byte more and no further.
 
-    def inflate(piece: bytes) -> bytes:
+        Raises:
+            SourceNonsense: an encoding that was not asked for.
+        """
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip"):
+            raise SourceNonsense(f"the answer is encoded as {encoding[:40]!r}; only gzip was asked for")
+        self._most = most
+        self._zlib = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
+
+    def take(self, piece: bytes) -> bytes:
+        """What a piece stands for.
+
+        Raises:
+            httpx.DecodingError: it is not gzip.
+        """
+        if self._zlib is None:
+            return piece
         try:
-            return inflater.decompress(piece, most + 1)
+            return self._zlib.decompress(piece, self._most + 1)
         except zlib.error as error:
-            raise SourceNonsense(f"the answer is not gzip: {error}") from None
+            raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
 
-    return inflate
+    def finish(self) -> None:
+        """Say that there are no more pieces.
+
+        Raises:
+            httpx.DecodingError: the body is cut off.
+        """
+        if self._zlib is not None and not self._zlib.eof:
+            raise httpx.DecodingError("the answer is cut off within its gzip encoding")
