@@ -19,11 +19,10 @@ import structlog
 
 from poller import __version__
 from poller.config.settings import Settings
-from poller.service.opening import OpenStore, opened_store, until_ready
+from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.schedule import Schedule
 from poller.stopping import ended
-from poller.store.checks import check_store, enforced
 from poller.store.lease import keep_renewed, release_all
 
 _log = structlog.get_logger("poller.daemon")
@@ -51,7 +50,7 @@ async def run(
         shebang = await _unless_stopped(until_ready(store, patience=None), stop) if store else None
         if store is None or shebang is None:
             return
-        await _check(settings, store)
+        await examined(settings, store)
         feeds = await stack.enter_async_context(polled_feeds(settings, environ, store.client, shebang=shebang, now=now))
         _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
         await _poll_until(stop, feeds, ttl=settings.lease.ttl, now=now)
@@ -100,11 +99,6 @@ def _scheduled(feeds: tuple[Polled, ...], now: Callable[[], datetime]) -> Schedu
         at_once = not (polled.feed.discover and waiting[polled.feed.id.partition("/")[0]])
         schedule.add(polled.feed.id, partial(round_, polled), polled.timing, at_once=at_once)
     return schedule
-
-
-async def _check(settings: Settings, store: OpenStore) -> None:
-    for finding in enforced(await check_store(store.client), settings.redis.durability):
-        _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
 
 
 async def _first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:

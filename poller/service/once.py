@@ -7,23 +7,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-import structlog
-
 from poller.config.settings import Settings
 from poller.errors import StoreError
-from poller.service.opening import OpenStore, opened_store, until_ready
+from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
 from poller.stopping import ended
-from poller.store.checks import check_store, enforced
 from poller.store.lease import keep_renewed, release_all
 
 STORE_PATIENCE: Final = timedelta(seconds=3)
 _LOOK_AGAIN: Final = timedelta(milliseconds=250)
 _SOONEST: Final = timedelta(milliseconds=100)
 
-_log = structlog.get_logger("poller.once")
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -56,7 +52,7 @@ async def once(
     try:
         async with opened_store(settings) as store:
             shebang = await until_ready(store, patience=STORE_PATIENCE)
-            await _check(settings, store)
+            await examined(settings, store)
             async with polled_feeds(
                 settings, environ, store.client, shebang=shebang, now=now, only=frozenset(feed_ids)
             ) as feeds:
@@ -65,11 +61,6 @@ async def once(
         for feed_id in feed_ids:
             report(RoundResult(feed=feed_id, mode=Mode.SKIPPED, ok=False, error=str(error)))
         return False
-
-
-async def _check(settings: Settings, store: OpenStore) -> None:
-    for finding in enforced(await check_store(store.client), settings.redis.durability):
-        _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
 
 
 async def _rounds(

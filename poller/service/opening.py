@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
 from poller.stopping import ended
+from poller.store.checks import check_store, enforced
 from poller.store.connection import commands, shown, translated
 from poller.store.embedded import EmbeddedServer
 from poller.store.scripts import SHEBANG
@@ -106,3 +107,14 @@ async def until_ready(
 def _major(version: object) -> int:
     text = str(version).partition(".")[0]
     return int(text) if text.isdecimal() else 0
+
+
+async def examined(settings: Settings, store: OpenStore) -> None:
+    """Hold the store to ``redis.durability``, and log what is worth knowing about it.
+
+    Raises:
+        ConfigurationError: it is less durable than is required.
+        StoreError: it does not answer.
+    """
+    for finding in enforced(await check_store(store.client), settings.redis.durability):
+        _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
