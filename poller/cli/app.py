@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from poller.cli.options import Asked, Config, Document, Feed, Feeds, Format, Json, Verbosity
+from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity
 
 app = typer.Typer(
     help="Turns a polled API into CloudEvents on Redis streams, exactly once.",
@@ -97,13 +97,21 @@ def sandbox(
     changes_per_second: Annotated[float, typer.Option(min=0, max=100_000, help="Changes made by itself.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same records and changes.")] = 1,
     token: Annotated[str, typer.Option(help="The bearer token that it asks for.")] = "sandbox",  # noqa: S107 -- public
+    profile: Profiles = None,
+    faults: Faults = None,
+    show: Annotated[bool, typer.Option("--list", help="Show all profiles, and exit.")] = False,
+    json: Json = False,
     config: Config = None,
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
     """The API, simulated over real HTTP."""
     from poller.cli.sandbox import sandbox as command  # noqa: PLC0415 -- late
+    from poller.cli.sandbox import show_profiles  # noqa: PLC0415 -- late
 
+    if show:
+        show_profiles(json=json)
+        return
     command(
         Asked.by(context, config, log_format, log_level),
         port=port,
@@ -111,6 +119,8 @@ def sandbox(
         changes_per_second=changes_per_second,
         seed=seed,
         token=token,
+        profiles=profile or (),
+        faults=faults or (),
     )
 
 

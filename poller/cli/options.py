@@ -66,6 +66,21 @@ Feeds = Annotated[
     typer.Argument(metavar="FEED", help="SOURCE/NAME, or NAME where only one source has it. Default: all feeds."),
 ]
 
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[@RESOURCE],...", help="How it differs or misbehaves, always; see --list.", show_default=False
+    ),
+]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[@RESOURCE][=RATE|COUNT],...",
+        help="Profiles that strike now and then: 0.2 of all requests, or 3 times and no more. Default: 0.1.",
+        show_default=False,
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:

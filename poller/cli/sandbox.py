@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from poller.cli.loop import run
 from poller.cli.options import Asked
-from poller.cli.output import say
+from poller.cli.output import say, say_json, say_table
+from poller.sandbox.profiles.choice import chosen
+from poller.sandbox.profiles.table import PROFILES
 from poller.sandbox.program import run_sandbox
 
 
-def sandbox(asked: Asked, *, port: int, records: int, changes_per_second: float, seed: int, token: str) -> None:
+def sandbox(
+    asked: Asked,
+    *,
+    port: int,
+    records: int,
+    changes_per_second: float,
+    seed: int,
+    token: str,
+    profiles: Iterable[str] = (),
+    faults: Iterable[str] = (),
+) -> None:
     """Serve until SIGTERM or SIGINT; see :func:`poller.sandbox.program.run_sandbox`.
 
     Raises:
-        ConfigurationError: the port cannot be listened on.
+        ConfigurationError: the port cannot be listened on, or there is no such profile.
     """
+    choices = chosen(profiles, faults)
     asked.set_up_logs("info")
-    run(run_sandbox(port=port, records=records, changes_per_second=changes_per_second, seed=seed, token=token, say=say))
+    run(
+        run_sandbox(
+            port=port,
+            records=records,
+            changes_per_second=changes_per_second,
+            seed=seed,
+            token=token,
+            say=say,
+            choices=choices,
+        )
+    )
+
+
+def show_profiles(*, json: bool) -> None:
+    """Print each profile's name and what it does. JSON: one object a line, ``{"name", "does"}``."""
+    if json:
+        for profile in PROFILES.values():
+            say_json({"name": profile.name, "does": profile.does})
+        return
+    say_table(("profile", "what it does"), [(profile.name, profile.does) for profile in PROFILES.values()])

@@ -9,6 +9,7 @@ It does not know: sockets, credentials (the server checks them before it asks), 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -30,20 +31,33 @@ class Ask(msgspec.Struct, frozen=True):
         id: the record asked for; None for a list.
         qualification: whose listing; None where the resource has only one.
         query: the query's names and values, decoded, in order.
+        if_none_match: the header of that name.
     """
 
     resource: str
     id: str | None = None
     qualification: str | None = None
     query: tuple[tuple[str, str], ...] = ()
+    if_none_match: str | None = None
+
+
+class Wire(Enum):
+    """How an answer that does not arrive whole is sent."""
+
+    DRIP = "a byte now and then"
+    CUT_WITH_LENGTH = "half the body that Content-Length announces, then the end of the connection"
+    CUT_WITHOUT_LENGTH = "half the body, then the end of the connection, which is how the body was to end"
+    CUT_CHUNKED = "half the body in chunks, then the end of the connection in place of the last chunk"
+    RESET = "no answer: the connection is reset"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response: status, body and the headers beyond its length and date."""
+    """A response: status, body, the headers beyond its length and date, and how it is sent if not as a whole."""
 
     status: int
     body: bytes
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
+    wire: Wire | None = None
 
 
 Respond = Callable[["History", Ask], Answer]

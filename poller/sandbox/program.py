@@ -11,13 +11,17 @@ from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
+from poller.sandbox.answer import answer
 from poller.sandbox.model import History
 from poller.sandbox.seed import seed as sow
 from poller.sandbox.serving import LOOPBACK, serving
 from poller.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from poller.sandbox.answer import Respond
+    from poller.sandbox.profiles.choice import Choice
 
 SEEDED_AT = datetime(2025, 1, 1, tzinfo=UTC)
 """The seed's records are of this time and not of today, so that the same seed gives the same bytes on any day."""
@@ -32,6 +36,8 @@ async def run_sandbox(
     token: str,
     say: Callable[[str], None],
     host: str = LOOPBACK,
+    respond: Respond = answer,
+    choices: Sequence[Choice] = (),
 ) -> None:
     """Serve made-up records until SIGTERM or SIGINT, then return.
 
@@ -43,6 +49,8 @@ async def run_sandbox(
         token: the bearer token that the API asks for.
         say: told one line when the API can be reached; it must show the line at once.
         host: the address to listen on.
+        respond: decides the answers of the API's endpoints.
+        choices: the profiles and faults around it.
 
     Raises:
         ConfigurationError: the address cannot be listened on.
@@ -52,7 +60,14 @@ async def run_sandbox(
     with stopped_by_signals() as stopped:
         sow(history, rng, records=records, at=SEEDED_AT)
         async with serving(
-            history, rng=rng, host=host, port=port, token=token, changes_per_second=changes_per_second
+            history,
+            rng=rng,
+            host=host,
+            port=port,
+            token=token,
+            changes_per_second=changes_per_second,
+            respond=respond,
+            choices=choices,
         ) as url:
             say(f"sandbox API on {url} (token: {token})")
             await stopped.wait()

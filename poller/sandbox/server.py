@@ -1,7 +1,7 @@
 """The simulated API as an ASGI application: requests in, the answers of :mod:`poller.sandbox.answer` out.
 
 Law: every call of the API needs the bearer token, and every refusal has the JSON error body. What is answered is
-decided elsewhere: ``respond`` is :func:`~poller.sandbox.answer.answer` or a function around it.
+decided elsewhere: by :func:`~poller.sandbox.answer.answer`, the switches around it and the profiles around those.
 
 It does not know: how answers come about, on which socket it is served.
 """
@@ -9,6 +9,7 @@ It does not know: how answers come about, on which socket it is served.
 from __future__ import annotations
 
 from http import HTTPStatus
+from random import Random
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -18,17 +19,22 @@ from starlette.routing import Route
 
 from poller.sandbox.answer import Answer, Ask, answer, refusal
 from poller.sandbox.control import Control
+from poller.sandbox.profiles.choice import composed
+from poller.sandbox.profiles.profile import Scene
 from poller.sandbox.resources import RESOURCES
+from poller.sandbox.switches import Switches
+from poller.sandbox.switching import Switching
+from poller.sandbox.wire import Broken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
-    from random import Random
 
     from starlette.requests import Request
 
     from poller.sandbox.answer import Respond
     from poller.sandbox.model import History
+    from poller.sandbox.profiles.choice import Choice
 
     Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -40,27 +46,42 @@ _CODES = {
 
 
 def application(
-    history: History, *, token: str, rng: Random, now: Callable[[], datetime], respond: Respond = answer
+    history: History,
+    *,
+    token: str,
+    rng: Random,
+    now: Callable[[], datetime],
+    respond: Respond = answer,
+    choices: Sequence[Choice] = (),
 ) -> Starlette:
     """The API's seven endpoints and the sandbox's own calls over one history.
 
     Args:
         history: what is served and changed.
-        token: the bearer token that the API's endpoints ask for.
+        token: the bearer token that the API's endpoints ask for, until it is switched.
         rng: where the sandbox's own changes and ids come from.
         now: the time of changes made through the sandbox's own calls, UTC.
         respond: decides the answers of the API's endpoints.
+        choices: the profiles and faults around it.
     """
-    routes = [*_api(history, token, respond), *Control(history, rng, now).routes()]
+    switches = Switches(token)
+    respond = composed(choices, Scene(switches, now), lambda: _own_chance(rng), respond)
+    own = [*Control(history, rng, now).routes(), *Switching(switches).routes()]
+    routes = [*_api(history, switches, respond), *own]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
     app.router.redirect_slashes = False  # a path that the reference does not have is 404
     return app
 
 
-def _api(history: History, token: str, respond: Respond) -> list[Route]:
+def _own_chance(rng: Random) -> Random:
+    """As reproducible as ``rng``, and without a draw from it: faults leave the changes what they are."""
+    return Random(repr(rng.getstate()))  # noqa: S311 - made-up misfortune, not secrets
+
+
+def _api(history: History, switches: Switches, respond: Respond) -> list[Route]:
     def endpoint(ask: Callable[[Request], Ask]) -> Endpoint:
         async def call(request: Request) -> Response:
-            return _response(_unauthorized(request, token) or respond(history, ask(request)))
+            return _response(_unauthorized(request, switches.token) or respond(history, ask(request)))
 
         return call
 
@@ -75,19 +96,23 @@ def _api(history: History, token: str, respond: Respond) -> list[Route]:
 
 
 def _asks_list(name: str) -> Callable[[Request], Ask]:
-    return lambda request: Ask(name, query=_query(request))
+    return lambda request: Ask(name, query=_query(request), if_none_match=_if_none_match(request))
 
 
 def _asks_single(name: str) -> Callable[[Request], Ask]:
-    return lambda request: Ask(name, id=request.path_params["id"], query=_query(request))
+    return lambda request: Ask(name, request.path_params["id"], None, _query(request), _if_none_match(request))
 
 
 def _asks_qualification(name: str) -> Callable[[Request], Ask]:
-    return lambda request: Ask(name, qualification=request.path_params["id"], query=_query(request))
+    return lambda request: Ask(name, None, request.path_params["id"], _query(request), _if_none_match(request))
 
 
 def _query(request: Request) -> tuple[tuple[str, str], ...]:
     return tuple(request.query_params.multi_items())
+
+
+def _if_none_match(request: Request) -> str | None:
+    return request.headers.get("if-none-match")
 
 
 def _unauthorized(request: Request, token: str) -> Answer | None:
@@ -107,4 +132,6 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 
 def _response(said: Answer) -> Response:
+    if said.wire is not None:
+        return Broken(said)
     return Response(said.body, status_code=said.status, headers=dict(said.headers))

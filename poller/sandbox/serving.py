@@ -17,22 +17,27 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from poller.errors import ConfigurationError
+from poller.sandbox.answer import answer
 from poller.sandbox.mutate import mutate
 from poller.sandbox.rate import repeat
 from poller.sandbox.server import application
+from poller.sandbox.wire import with_connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractContextManager
     from random import Random
 
+    from poller.sandbox.answer import Respond
     from poller.sandbox.model import History
+    from poller.sandbox.profiles.choice import Choice
 
 LOOPBACK = "127.0.0.1"
 SANDBOX_TOKEN = "sandbox"  # noqa: S105 - public on purpose: the contract names it
 
 _GRACE_SECONDS = 2
 _BACKLOG = 2048
+_LONGEST_HEAD = 256 * 1024  # bytes; the profile page-token-64k has its tokens come back
 
 
 def utc_now() -> datetime:
@@ -50,6 +55,8 @@ async def serving(
     token: str = SANDBOX_TOKEN,
     changes_per_second: float = 0.0,
     now: Callable[[], datetime] = utc_now,
+    respond: Respond = answer,
+    choices: Sequence[Choice] = (),
 ) -> AsyncIterator[str]:
     """Serve a history while the block runs; gives the base URL, without a slash at its end.
 
@@ -61,6 +68,8 @@ async def serving(
         token: the bearer token that the API asks for.
         changes_per_second: how many changes the sandbox makes by itself.
         now: the time of changes, UTC.
+        respond: decides the answers of the API's endpoints.
+        choices: the profiles and faults around it.
 
     Raises:
         ConfigurationError: the address cannot be listened on.
@@ -68,9 +77,11 @@ async def serving(
     listener = _listener(host, port)
     shown_host = f"[{host}]" if ":" in host else host
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
-    app = application(history, token=token, rng=rng, now=now)
+    app = application(history, token=token, rng=rng, now=now, respond=respond, choices=choices)
     config = uvicorn.Config(
-        app,
+        with_connection(app),
+        interface="asgi3",
+        h11_max_incomplete_event_size=_LONGEST_HEAD,
         lifespan="off",
         ws="none",
         log_config=None,

@@ -22,6 +22,8 @@ def paragraph(err: str) -> bool:
         (["--help"], {}, 0, ""),
         (["once", "--nonsense"], {}, 2, "--nonsense"),
         (["sandbox", "--port", "70000"], {}, 2, "--port"),
+        (["sandbox", "--profile", "end-nul"], {}, 2, 'no profile "end-nul"; did you mean "end-null"?'),
+        (["sandbox", "--faults", "reset=often"], {}, 2, '--faults reset is "often"'),
         (["-c", "absent.toml", "once"], {}, 2, "absent.toml: there is no such file"),
         (["once", "-c", "absent.toml"], {}, 2, "absent.toml: there is no such file"),
         (["once"], {}, 2, "no source"),

@@ -1,0 +1,39 @@
+"""``poller sandbox``: its profiles listed, and put on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+
+from poller.sandbox.profiles.table import PROFILES
+from tests.cli.conftest import Poller, started
+
+
+async def test_the_list_is_the_table(poller: Poller) -> None:
+    """``--list`` prints each profile with its line, in the table's order; ``--json`` the same, one object a line."""
+    plain, lines = await poller("sandbox", "--list"), await poller("sandbox", "--list", "--json")
+    assert (plain.code, plain.err, lines.code, lines.err) == (0, "", 0, "")
+    table = [(profile.name, profile.does) for profile in PROFILES.values()]
+    assert [tuple(re.split(r" {2,}", line, maxsplit=1)) for line in plain.out.splitlines()[1:]] == table
+    assert [json.loads(line) for line in lines.out.splitlines()] == [{"name": n, "does": does} for n, does in table]
+
+
+async def test_profiles_and_faults_are_put_on(tmp_path: Path) -> None:
+    """What is named, repeated or with commas, is what the served API does; faults strike as often as said."""
+    options = ("--profile", "end-null,delta-none", "--profile=bom@evidenceVariants", "--faults", "status-502=2")
+    async with started("sandbox", "--port=0", "--changes-per-second=0", *options, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        told = re.search(rb"http://\S+", await process.stdout.readline())
+        assert told is not None
+        headers = {"authorization": "Bearer sandbox"}
+        async with httpx.AsyncClient(base_url=told[0].decode(), headers=headers, trust_env=False) as client:
+            said = [await client.get("/contractTypes", params={"limit": 5000}) for _ in range(3)]
+            marked = await client.get("/evidenceVariants")
+    assert [answer.status_code for answer in said] == [502, 502, 200]
+    page = said[2].json()
+    assert (page["pageToken"], "deltaToken" in page) == (None, False)
+    assert marked.content.startswith(b"\xef\xbb\xbf")
+    assert b'"deltaToken"' not in marked.content
