@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from poller.errors import SourceNonsense
+from poller.source.splitting import split_results
 
 MAX_TOKEN_LENGTH: Final = 64 * 1024
 
@@ -35,13 +36,30 @@ _decode: Final = msgspec.json.Decoder(_Envelope).decode
 
 
 def decode_page(body: bytes) -> Page:
-    """Read an answer.
+    """Read an answer. Records that are no JSON stay in it as they are, for whoever reads them to refuse.
 
     Raises:
         SourceNonsense: the body is not JSON, not the envelope, or holds a token that cannot be sent back.
     """
     try:
-        envelope = _decode(body)
+        envelope = _read(body)
+    except SourceNonsense as whole:
+        parts = split_results(body)
+        if parts is None:
+            raise
+        records, around = parts
+        try:
+            envelope = _read(around)
+        except SourceNonsense:
+            raise whole from None
+    else:
+        records = [bytes(record) for record in envelope.results]
+    return Page(records, _token(envelope.delta_token, "deltaToken"), _token(envelope.page_token, "pageToken"))
+
+
+def _read(body: bytes) -> _Envelope:
+    try:
+        return _decode(body)
     except msgspec.ValidationError as error:
         raise SourceNonsense(f"the answer is not a list envelope: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -49,11 +67,6 @@ def decode_page(body: bytes) -> Page:
         raise SourceNonsense(f"the answer is not JSON ({_looks(body)}): {error}") from None
     except RecursionError:
         raise SourceNonsense("the answer is nested too deep") from None
-    return Page(
-        [bytes(record) for record in envelope.results],
-        _token(envelope.delta_token, "deltaToken"),
-        _token(envelope.page_token, "pageToken"),
-    )
 
 
 def _looks(body: bytes) -> str:
