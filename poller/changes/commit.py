@@ -8,6 +8,7 @@ from typing import Self
 import msgspec
 
 from poller.changes.classify import Kind, Snapshot
+from poller.changes.listings import Listing
 from poller.changes.records import Rejected
 
 
@@ -27,6 +28,11 @@ class Tally(msgspec.Struct, gc=False):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
+    @property
+    def changes(self) -> int:
+        """How many events were published, or would have been but for a silent baseline."""
+        return self.created + self.modified + self.removed
+
     def count(self, kind: Kind) -> None:
         """Count one change of this kind."""
         setattr(self, kind, getattr(self, kind) + 1)
@@ -41,6 +47,7 @@ class Commit(msgspec.Struct, frozen=True):
         events: encoded, in order; the first has the sequence number ``sequence + 1``.
         rejected: for the quarantine.
         qualifications: ids seen, for the feeds that read one listing per qualification.
+        listings: by qualification, for a feed that reads one listing for each.
         marks: fields of the feed's state to set; None deletes one.
         digest: names this commit among all others of the feed, so that a repetition after a lost reply is known. Empty
             where that does not matter: marks alone may be written twice.
@@ -53,6 +60,7 @@ class Commit(msgspec.Struct, frozen=True):
     rejected: tuple[Rejected, ...] = ()
     qualifications: tuple[str, ...] = ()
     marks: Mapping[str, str | None] = {}
+    listings: Mapping[str, Listing] = {}
     digest: str = ""
 
     @property
@@ -63,4 +71,4 @@ class Commit(msgspec.Struct, frozen=True):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.snapshots or self.events or self.rejected or self.marks)
+        return not (self.snapshots or self.events or self.rejected or self.marks or self.listings)

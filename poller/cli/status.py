@@ -16,6 +16,14 @@ from poller.service.opening import opened_store, until_ready
 
 _NUMBERS: Final = ("records", "events", "in stream", "quarantined")
 _HEADINGS: Final = ("feed", "state", "last mode", "last good", "last round", *_NUMBERS, "delta token", "lease")
+_SEEN_HEADINGS: Final = (
+    "the API of",
+    "ends a listing with",
+    "delta token on",
+    "refused",
+    "listings",
+    "oldest reading",
+)
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -35,6 +43,8 @@ def status(asked: Asked, *, json: bool) -> None:
             say_json(one)
         return
     say_table(_HEADINGS, [_row(one) for one in found], numbers=_NUMBERS)
+    if any(one.paging for one in found):
+        say_table(_SEEN_HEADINGS, [_seen(one) for one in found if one.paging], numbers=("listings",))
     for one in found:
         if one.error is not None:
             say(f"{one.feed}: {one.error}")
@@ -62,6 +72,17 @@ def _row(one: FeedStatus) -> tuple[str, ...]:
         str(one.quarantined),
         "yes" if one.delta_token else "no",
         one.lease if one.lease_seconds is None else f"held ({one.lease_seconds:.0f} s)",
+    )
+
+
+def _seen(one: FeedStatus) -> tuple[str, ...]:
+    return (
+        one.feed,
+        one.paging or "-",
+        one.delta_token_on or "-",
+        ", ".join(one.refused) or "nothing",
+        str(one.listings or 1),
+        "-" if one.oldest_seconds is None else f"{ago(one.oldest_seconds)} ago",
     )
 
 

@@ -67,6 +67,8 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         expired_statuses=frozenset(feed.expired_statuses),
         qualifications=tuple(name for name in feed.qualifications if name != AUTO),
         discover=resource.per_qualification and AUTO in feed.qualifications,
+        slot=feed.interval,
+        at_once=max(1, source.concurrency - 1),  # one request is left for the source's other feeds
         patience=min(feed.interval or LONGEST_PATIENCE, LONGEST_PATIENCE),
     )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 from redis.asyncio import Redis
 
+from poller.source.feed import REFUSALS
+from poller.source.learning import learnt_of
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 from poller.store.state import FeedState, state_of
@@ -45,6 +48,11 @@ class FeedStatus(msgspec.Struct, frozen=True):
         stream_length: how many of these the stream still holds.
         quarantined: how many unusable records are kept.
         delta_token: whether the next round is a delta.
+        paging: how its listings were seen to end; None before one was read.
+        delta_token_on: on which pages of a listing a delta token stood; None likewise.
+        refused: the parameters that the API refused and that are left out since, in words.
+        listings: how many are read, of a feed with one for each qualification; else 0.
+        oldest_seconds: how long ago the listing was read that was not read for the longest time; None before all were.
         lease: whether some process polls the feed now.
         lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
     """
@@ -61,6 +69,11 @@ class FeedStatus(msgspec.Struct, frozen=True):
     stream_length: int
     quarantined: int
     delta_token: bool
+    paging: str | None
+    delta_token_on: str | None
+    refused: tuple[str, ...]
+    listings: int
+    oldest_seconds: float | None
     lease: Literal["held", "free"]
     lease_seconds: float | None
 
@@ -89,31 +102,42 @@ async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datet
         asking.hlen(keys.snapshots)
         asking.xlen(keys.events)
         asking.xlen(keys.quarantine)
+        asking.hlen(keys.listings)
         asking.pttl(keys.lease)
-        fields, records, length, quarantined, lease_ms = await asking.execute()
-    return _status(feed_id, state_of(fields), (records, length, quarantined), lease_ms, now)
+        fields, *sizes, lease_ms = await asking.execute()
+    return _status(feed_id, state_of(fields), sizes, lease_ms, now)
 
 
-def _status(feed_id: str, state: FeedState, sizes: tuple[int, int, int], lease_ms: int, now: datetime) -> FeedStatus:
+def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, now: datetime) -> FeedStatus:
     last = _last_round(state.round)
     held = lease_ms > 0
-    records, length, quarantined = sizes
+    records, length, quarantined, listings = sizes
+    learnt = learnt_of(state.learnt)
     return FeedStatus(
         feed=feed_id,
         state="held" if state.held else _word(last, begun=held or records > 0),
         mode=last.mode if last else None,
         error=last.error if last else None,
         good_at=state.good_at.isoformat(timespec="milliseconds").replace("+00:00", "Z") if state.good_at else None,
-        good_age_seconds=round((now - state.good_at).total_seconds(), 3) if state.good_at else None,
+        good_age_seconds=_age(state.good_at, now),
         round=_counts(last) if last else None,
         records=records,
         events=state.sequence,
         stream_length=length,
         quarantined=quarantined,
         delta_token=state.delta_token is not None,
+        paging=learnt.paging,
+        delta_token_on=learnt.delta_token,
+        refused=(*learnt.refused, *(("sinceDeltaToken",) if state.refusals >= REFUSALS else ())),
+        listings=listings,
+        oldest_seconds=_age(state.oldest, now),
         lease="held" if held else "free",
         lease_seconds=lease_ms / 1000 if held else None,
     )
+
+
+def _age(moment: datetime | None, now: datetime) -> float | None:
+    return round((now - moment).total_seconds(), 3) if moment else None
 
 
 def _word(last: _LastRound | None, *, begun: bool) -> State:

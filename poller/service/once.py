@@ -95,11 +95,11 @@ async def _together(rounds: Iterable[Coroutine[None, None, bool]]) -> list[bool]
 
 async def _when_free(polled: Polled, sleep: Sleep) -> RoundResult:
     """A round; where another process has the lease, once it has run out. A lease that is renewed has a living owner."""
-    result = await polled.round()
+    result = await polled.round(whole=True)
     while result.wait is not None:
         pause = max(_SOONEST, min(result.wait, _LOOK_AGAIN))
         await sleep(pause.total_seconds())
-        again = await polled.round()
+        again = await polled.round(whole=True)
         if again.wait is not None and again.wait > result.wait:
             return again
         result = again

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
 
+import msgspec
 import structlog
 from redis.asyncio import Redis
 
@@ -22,7 +23,7 @@ from poller.source.round import poll
 from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys
-from poller.store.qualifications import seen_qualifications
+from poller.store.qualifications import named_qualifications
 from poller.store.scripts import Scripts
 
 _log = structlog.get_logger("poller.round")
@@ -61,10 +62,10 @@ class Polled:
         self._client = client
         self._now = now
 
-    async def round(self) -> RoundResult:
-        """Run one round and write the log's one event about it."""
+    async def round(self, *, whole: bool = False) -> RoundResult:
+        """Run one round and write the log's one event about it; ``whole``: over all listings, however long it takes."""
         result = await poll(
-            self.feed,
+            msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
             self.store,
             self._listings.get,
             now=self._now,
@@ -74,11 +75,20 @@ class Polled:
         _report(result, sequence_key=self.store.keys.events)
         return result
 
-    async def _qualifications(self) -> Sequence[str]:
-        return await seen_qualifications(self._client, self._siblings)
+    async def _qualifications(self, since: int) -> Mapping[str, int]:
+        return await named_qualifications(self._client, self._siblings, since)
 
 
 def _report(result: RoundResult, *, sequence_key: str) -> None:
+    learnt = result.learnt
+    if learnt is not None:
+        _log.info(
+            "learnt",
+            feed=result.feed,
+            paging=learnt.paging,
+            delta_token=learnt.delta_token,
+            refused=learnt.refused,
+        )
     fields = {**result.public, "stream": sequence_key}
     if not result.ok:
         _log.warning("round", **fields)

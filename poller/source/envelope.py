@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -10,6 +10,9 @@ from poller.errors import SourceNonsense
 from poller.source.splitting import split_results
 
 MAX_TOKEN_LENGTH: Final = 64 * 1024
+
+Ending = Literal["no pageToken", "pageToken null", "pageToken empty", "an empty page", "the last page again"]
+"""How a listing shows that it ends; all but the last two are seen on its last page alone."""
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
@@ -19,17 +22,19 @@ class Page(msgspec.Struct, frozen=True, gc=False):
         records: each record's bytes, in the order received.
         delta_token: for a later delta.
         page_token: for a further page; None on the last one.
+        ending: in what way there is no page token, where there is none.
     """
 
     records: list[bytes]
     delta_token: str | None
     page_token: str | None
+    ending: Ending = "no pageToken"
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     results: list[msgspec.Raw]
     delta_token: str | None = None
-    page_token: str | None = None
+    page_token: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 _decode: Final = msgspec.json.Decoder(_Envelope).decode
@@ -54,7 +59,13 @@ def decode_page(body: bytes) -> Page:
             raise whole from None
     else:
         records = [bytes(record) for record in envelope.results]
-    return Page(records, _token(envelope.delta_token, "deltaToken"), _token(envelope.page_token, "pageToken"))
+    further = envelope.page_token
+    return Page(
+        records,
+        _token(envelope.delta_token, "deltaToken"),
+        _token(further or None, "pageToken"),
+        "pageToken null" if further is None else "pageToken empty" if further == "" else "no pageToken",
+    )
 
 
 def _read(body: bytes) -> _Envelope:

@@ -55,6 +55,8 @@ class Feed(msgspec.Struct, frozen=True):
         expired_statuses: answers that may mean "this token is no longer valid".
         qualifications: ids whose listings are read, for a resource with one listing for each.
         discover: whether those that the source's other feeds name are read too.
+        slot: how long a round over many listings may take before the next one goes on; None: it reads all.
+        at_once: how many listings are asked for at the same time.
         patience: how long one request may wait and repeat before the next round is the better time to ask again.
     """
 
@@ -75,6 +77,8 @@ class Feed(msgspec.Struct, frozen=True):
     expired_statuses: frozenset[int] = frozenset({400, 404, 409, 410, 412})
     qualifications: tuple[str, ...] = ()
     discover: bool = False
+    slot: timedelta | None = None
+    at_once: int = 1
     patience: timedelta = PATIENCE
 
     def frame(self, *, generation: str, mode: Mode, path: str) -> EventFrame:
@@ -109,17 +113,17 @@ class Feed(msgspec.Struct, frozen=True):
             raise LookupError(f"{self.id} has no single-record endpoint")
         return self.resource.detail_path.replace(PARENT, quote(self.last_seen(snapshot).subject, safe=""))
 
-    def common_fields(self, before: tuple[str, ...] | None) -> frozenset[str] | None:
-        """The fields that were asked for before and are now; None where the same ones are, or before is not known."""
-        now = self.query.fields
-        if before is None or set(before) == set(now):
-            return None
-        return frozenset(before) & frozenset(now) if before and now else frozenset(before or now)
-
     @property
     def fingerprint(self) -> str:
         """A hash of the query that the delta token belongs to."""
         return self.query.fingerprint(f"{self.origin}\0{self.resource.path}")
+
+
+def common_fields(before: tuple[str, ...] | None, now: tuple[str, ...]) -> frozenset[str] | None:
+    """The fields that were asked for before and are now; None where the same ones are, or before is not known."""
+    if before is None or set(before) == set(now):
+        return None
+    return frozenset(before) & frozenset(now) if before and now else frozenset(before or now)
 
 
 def due(feed: Feed, state: FeedState, now: datetime) -> tuple[Mode, str | None]:

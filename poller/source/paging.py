@@ -24,7 +24,7 @@ from typing import Literal
 import msgspec
 
 from poller.errors import SourceNonsense
-from poller.source.envelope import Page
+from poller.source.envelope import Ending, Page
 
 Params = tuple[tuple[str, str], ...]
 
@@ -75,11 +75,21 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Drain:
-    """One listing while it is being read: takes each page, says what to ask next."""
+    """One listing while it is being read: takes each page, says what to ask next.
+
+    Attributes:
+        pages: how many were taken.
+        delta_token: the one to keep.
+        ending: how the listing showed that it ends; None before it did.
+        tokens_on: on how many pages a delta token stood; ``token_first``, ``token_last``: whether on that one.
+    """
 
     def __init__(self, query: Query, since: str | None = None) -> None:
         self.pages = 0
         self.delta_token: str | None = None
+        self.ending: Ending | None = None
+        self.tokens_on = 0
+        self.token_first = self.token_last = False
         self._query = query
         self._since = since
         self._current: str | None = None
@@ -99,12 +109,16 @@ class Drain:
             SourceNonsense: the listing goes in a circle or does not end.
         """
         self.pages += 1
+        self.token_last = page.delta_token is not None
+        self.token_first |= self.token_last and self.pages == 1
+        self.tokens_on += self.token_last
         if page.delta_token and (self.delta_token is None or self._query.keep == "last"):
             self.delta_token = page.delta_token
         content = blake2b(b"\0".join(page.records), digest_size=8).digest()
         itself, again = page.page_token == self._current, content == self._last
         self._last = content
         if page.page_token is None or (itself and again):
+            self.ending = _ending(page, self.pages)
             return None
         self._refuse_circles(page, content, asked_once_more=itself and not self._once_more)
         self._once_more = itself
@@ -122,3 +136,9 @@ class Drain:
         self._asked.add(token)
         if page.records:  # several empty pages in a row are allowed
             self._contents.add(content)
+
+
+def _ending(page: Page, pages: int) -> Ending:
+    if page.page_token is not None:
+        return "the last page again"
+    return "an empty page" if pages > 1 and not page.records else page.ending

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 import msgspec
 
 from poller.changes.commit import Tally
 from poller.source.feed import Mode
+from poller.source.learning import Learnt
+
+_OURS: Final = frozenset({"learnt", "wait"})
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +26,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         removed: how many known records turned out to be gone.
         seconds: how long the round took.
         error: one line where it failed, else None.
+        learnt: what is known of the API, where this round has learnt something new.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
 
@@ -37,6 +42,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int = 0
     seconds: float = 0.0
     error: str | None = None
+    learnt: Learnt | None = None
     wait: timedelta | None = None
 
     @classmethod
@@ -50,7 +56,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def public(self) -> dict[str, object]:
         """What ``poller once --json`` prints and the feed's state keeps."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "wait"}
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in _OURS}
 
     @property
     def changes(self) -> int:

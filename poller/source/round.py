@@ -16,9 +16,8 @@ await: the commit alone is finished first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
@@ -30,19 +29,22 @@ from poller.errors import (
     PollerError,
     RoundHeld,
     SourceError,
-    SourceNonsense,
     SourceRefused,
     Stale,
     StoreError,
     StoreUnavailable,
 )
 from poller.failpoints import reach
+from poller.source.draining import Draining
+from poller.source.each import Each, Named
 from poller.source.feed import Feed, Mode, due
-from poller.source.paging import Drain
-from poller.source.reading import Get, read_pages
+from poller.source.learning import learnt_of
+from poller.source.paging import Params
+from poller.source.reading import Get
 from poller.source.removing import settle_absent
 from poller.source.result import RoundResult
-from poller.source.unchanged import Standing, Unchanged
+from poller.source.unchanged import Answer, Ask, Standing, Unchanged
+from poller.source.validators import Validators
 from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
 from poller.store.state import (
@@ -50,18 +52,18 @@ from poller.store.state import (
     FIELDS,
     GOOD_AT,
     HELD,
+    LEARNT,
+    OLDEST,
     QUERY,
     READ_AT,
     REFUSALS,
     RELEASED,
     RESYNC,
+    ROTATION,
     ROUND,
     FeedState,
     fields_mark,
 )
-
-_NOT_FOUND = 404
-_UNAUTHORIZED = 401
 
 # The readings that find all of their listing in the store already, if it is as it was. In the others something is
 # missing: the first reading itself, what a lost token may have skipped, or what another query asks for.
@@ -74,7 +76,7 @@ async def poll(
     get: Get,
     *,
     now: Callable[[], datetime],
-    qualifications: Callable[[], Awaitable[Sequence[str]]],
+    qualifications: Named,
     unchanged: Unchanged | None = None,
 ) -> RoundResult:
     """One round of one feed.
@@ -84,7 +86,7 @@ async def poll(
         store: where it is kept.
         get: one exchange with the API: path and parameters to body.
         now: the wall clock, UTC.
-        qualifications: the ids that the source's other feeds have named so far.
+        qualifications: those that the source's other feeds have named.
         unchanged: what ``get`` belongs to, where listings are asked for on condition.
     """
     clock = asyncio.get_running_loop().time
@@ -127,31 +129,42 @@ class _Reading:
         self._store = store
         self._get = get
         self._now = now
-        self._begun = now()
+        self._state = state
         self._orders = {name: None for name, given in ((RELEASED, state.released), (RESYNC, state.resync)) if given}
-        self._released = state.released
+        self._mode, self._since = due(feed, state, now())
+        self._on_condition = self._mode in _ON_CONDITION and not self._orders
+        # A rotation goes on where the last round left it; what is to be read anew is begun anew.
+        rotation = state.rotation if self._on_condition or self._mode is Mode.BASELINE else None
+        self._resumed = rotation is not None
+        self._begun = rotation or now()
+        anew = state.resync or state.query != feed.fingerprint
+        self._refused = 0 if anew else state.refusals
+        self._before = learnt_of(None if state.resync else state.learnt).about(feed.fingerprint)
         self._writer = Writer(feed, store, state, now)
-        self._pages = 0
-        self._refused = state.refusals
-        self._complete = 0  # listings
-        self._as_before = 0  # listings that are unchanged, and were not read
-        self._settled = False
-        self._unchanged = unchanged
-        self._delta_token: str | None = None
-        self._mode, self._since = due(feed, state, self._begun)
+        self._draining = Draining(feed, self._writer, get, self._before)
         self._seen = Seen() if self._mode is not Mode.DELTA else None
-        if unchanged is not None:
-            usable = self._mode in _ON_CONDITION and not self._orders
-            unchanged.begin(self._standing(state.read_at) if usable else None)
+        self._complete = False  # everything was read, or tried
+        self._concluded = False  # and what that means for removals is settled, or held
+        self._settled = False  # nothing is left that the next full reading has to look for
+        self._as_before = False  # the listing is unchanged, and was not read
+        self._delta_token: str | None = None
+        self._each: Each | None = None
+        self._unchanged = None if feed.resource.per_qualification else unchanged
+        self._ask = unchanged.ask if unchanged else _unconditional(get)
+        if self._unchanged is not None:
+            self._unchanged.begin(self._standing(state.read_at) if self._on_condition else None)
 
-    async def run(self, qualifications: Callable[[], Awaitable[Sequence[str]]]) -> PollerError | None:
+    async def run(self, qualifications: Named) -> PollerError | None:
         """Read and commit all pages, then settle what is gone; answers what went wrong, if something did."""
         try:
             if self._feed.resource.per_qualification:
                 await self._read_each(qualifications)
             else:
                 await self._read_all()
-            await self._settle_absent()
+                await self._settle(self._seen)
+        except RoundHeld as held:
+            self._concluded = True
+            return held
         except PollerError as failure:
             return failure
         reach("round.read")
@@ -160,97 +173,124 @@ class _Reading:
     def result(self, failure: PollerError | None, *, seconds: float) -> RoundResult:
         """How it ended."""
         error = str(failure) if failure else None
-        tally = self._writer.tally
-        return RoundResult.of(self._feed.id, self._mode, tally, pages=self._pages, seconds=seconds, error=error)
+        learnt = self._draining.learnt
+        return msgspec.structs.replace(
+            RoundResult.of(
+                self._feed.id,
+                self._mode,
+                self._writer.tally,
+                pages=self._draining.pages,
+                seconds=seconds,
+                error=error,
+            ),
+            learnt=learnt if learnt != self._before else None,
+        )
 
     async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:
         """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
         marks: dict[str, str | None] = {ROUND: msgspec.json.encode(result.public).decode()}
         if result.ok:
             marks[GOOD_AT] = recorded_time(self._now())
-        if (result.ok or held) and self._complete:
-            marks |= {QUERY: self._feed.fingerprint, FIELDS: fields_mark(self._feed.query.fields)}
-            if self._delta_token and self._feed.delta:
-                marks[DELTA_TOKEN] = self._delta_token
-            elif self._mode is not Mode.DELTA:
-                marks[DELTA_TOKEN] = None
-            marks[REFUSALS] = str(self._refused) if self._refused and self._mode is not Mode.DELTA else None
-            if self._mode is not Mode.DELTA:
-                marks |= {READ_AT: recorded_time(self._begun), HELD: str(held) if held else None, **self._orders}
+        if result.learnt is not None:
+            marks[LEARNT] = msgspec.json.encode(result.learnt).decode()
+        if self._concluded:
+            marks |= self._where_the_next_one_starts(held)
         elif result.ok and self._as_before:
             marks[READ_AT] = recorded_time(self._begun)
+        if self._each is not None:
+            marks[ROTATION] = None if self._each.over else recorded_time(self._begun)
+            marks[OLDEST] = _shown(self._each.oldest)
         await self._writer.marks(marks)
         if self._unchanged is not None and result.ok and self._mode is not Mode.DELTA:
             self._unchanged.keep(self._standing(self._begun) if self._settled else None)
         reach("round.done")
+
+    def _where_the_next_one_starts(self, held: RoundHeld | None) -> dict[str, str | None]:
+        marks: dict[str, str | None] = {
+            QUERY: self._feed.fingerprint,
+            FIELDS: fields_mark(self._draining.query.fields),
+            REFUSALS: str(self._refused) if self._refused and self._mode is not Mode.DELTA else None,
+        }
+        if self._delta_token and self._feed.delta:
+            marks[DELTA_TOKEN] = self._delta_token
+        elif self._mode is not Mode.DELTA:
+            marks[DELTA_TOKEN] = None
+        if self._mode is not Mode.DELTA:
+            marks |= {READ_AT: recorded_time(self._begun), HELD: str(held) if held else None, **self._orders}
+        return marks
 
     def _standing(self, read_at: datetime | None) -> Standing:
         return Standing(*self._writer.place, recorded_time(read_at) if read_at else "")
 
     async def _read_all(self) -> None:
         try:
-            await self._drain(self._feed.resource.path)
+            await self._drain()
         except SourceRefused as refused:
-            if refused.status not in self._feed.expired_statuses or not (self._since or self._pages):
+            begun = self._draining.pages > 0
+            if refused.status not in self._feed.expired_statuses or not (self._since or begun):
                 raise
-            if self._since and not self._pages:
+            if self._since and not begun:
                 # Whether the delta token is what the API does not like, the same request without it decides.
                 self._refused += 1
                 self._mode, self._since, self._seen = Mode.RESYNC, None, Seen()
             # Else a page token died on the way: once more from the start, and what was read already is silent.
-            await self._drain(self._feed.resource.path)
+            await self._drain()
 
-    async def _read_each(self, qualifications: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        """Each listing by itself: one that cannot be read does not keep the others from being read."""
-        named = await qualifications() if self._feed.discover else ()
-        failures: list[SourceError] = []
-        gone = 0
-        for qualification in dict.fromkeys((*self._feed.qualifications, *named)):
-            try:
-                await self._drain(self._feed.resource.listing_path(qualification))
-            except SourceRefused as refused:
-                if refused.status == _UNAUTHORIZED:
-                    raise
-                if refused.status == _NOT_FOUND:
-                    gone += 1  # a qualification that is gone lists nothing
-                else:
-                    failures.append(refused)
-            except SourceNonsense as nonsense:
-                failures.append(nonsense)
-        if failures:
-            more = f" (and {len(failures) - 1} more listings)" if len(failures) > 1 else ""
-            raise SourceError(f"{failures[0]}{more}")
-        if gone and not self._complete:
-            raise SourceError(f"none of the {gone} qualifications has a listing: the API answered 404 to all of them")
-
-    async def _drain(self, path: str) -> None:
-        drain = Drain(self._feed.query, self._since)
-        async with aclosing(read_pages(self._get, path, drain)) as pages:
-            async for page in pages:
-                reach("page.fetched")
-                await self._writer.page(page, mode=self._mode, path=path, seen=self._seen)
-                self._pages += 1
-        if not drain.pages:
-            self._as_before += 1
-            return
-        self._complete += 1
+    async def _drain(self) -> None:
+        path = self._feed.resource.path
+        drain = await self._draining.drain(path, mode=self._mode, since=self._since, seen=self._seen)
         self._delta_token = drain.delta_token
+        self._as_before, self._complete = not drain.pages, bool(drain.pages)
 
-    async def _settle_absent(self) -> None:
+    async def _read_each(self, qualifications: Named) -> None:
+        self._each = each = Each(
+            self._feed,
+            self._draining,
+            self._writer,
+            self._ask,
+            await self._store.listings(),
+            now=self._now,
+            since=self._begun,
+            resumed=self._resumed,
+            conditional=self._on_condition,
+        )
+        failure: SourceError | None = None
+        try:
+            await each.read(qualifications, mode=self._mode, slot=self._feed.slot if self._on_condition else None)
+        except SourceError as error:
+            failure = error
+        self._complete = each.complete
+        if self._complete:
+            await self._settle(each.seen())
+        if failure is not None:
+            raise failure
+
+    async def _settle(self, seen: Seen | None) -> None:
         """After a full reading: remove what it did not hold. A baseline has nothing to compare with."""
         if not self._feed.removals:
             self._settled = True
         elif self._as_before:
-            # What an unchanged listing holds was not seen. Nothing is gone if all of them are unchanged; else the next
-            # round reads all, and finds out.
-            self._settled = not self._pages and self._unchanged is not None and not self._unchanged.fewer
-        elif self._seen is not None and self._mode is not Mode.BASELINE and self._complete:
+            # What an unchanged listing holds was not seen, and is there; it was settled when it was read.
+            self._settled = True
+        elif seen is not None and self._mode is not Mode.BASELINE:
             self._settled = await settle_absent(
                 self._feed,
                 self._store,
                 self._get,
-                self._seen,
-                released=self._released,
+                seen,
+                released=self._state.released,
                 remove=partial(self._writer.remove, mode=self._mode),
                 mark=self._writer.mark_missing,
             )
+        self._concluded = self._complete
+
+
+def _unconditional(get: Get) -> Ask:
+    async def ask(path: str, params: Params, *, unless: Validators) -> Answer:  # noqa: ARG001 -- there is no condition
+        return Answer(await get(path, params))
+
+    return ask
+
+
+def _shown(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else recorded_time(datetime.fromtimestamp(milliseconds / 1000, UTC))

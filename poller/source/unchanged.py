@@ -53,7 +53,7 @@ class Unchanged:
 
     def __init__(self, ask: Ask) -> None:
         """Take the way to the API."""
-        self._ask = ask
+        self.ask = ask
         self._left: Standing | None = None
         self._kept: dict[tuple[str, Params], Validators] = {}
         self._full = self._usable = False
@@ -68,17 +68,12 @@ class Unchanged:
     async def get(self, path: str, params: Params) -> bytes | None:
         """The body; None where the whole listing is as it was. Errors as :meth:`poller.source.client.ApiClient.get`."""
         known = self._kept.get((path, params), Validators()) if self._usable else Validators()
-        answer = await self._ask(path, params, unless=known)
+        answer = await self.ask(path, params, unless=known)
         if self._full and answer.body is not None:
             self._left = None  # the store is about to hold something else, and until keep nobody knows what
         current = known if answer.body is None else answer.validators
         self._asked[path] = None if path in self._asked else (params, current)
         return answer.body
-
-    @property
-    def fewer(self) -> bool:
-        """Whether a listing that is known was not answered in this round."""
-        return any(path not in self._asked for path, _ in self._kept)
 
     def keep(self, standing: Standing | None) -> None:
         """The round read all listings and its end is committed; that left this standing.

@@ -16,15 +16,24 @@ from poller.changes.canonical import only
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import recorded_time
+from poller.changes.listings import Listing
 from poller.changes.plan import Rules, plan
 from poller.changes.records import Record, latest_versions, record_reader
-from poller.changes.removal import Seen, plan_removals
+from poller.changes.removal import plan_removals
 from poller.source.committing import in_order
 from poller.source.envelope import Page
-from poller.source.feed import Feed, Mode
+from poller.source.feed import Feed, Mode, common_fields
 from poller.source.reading import slices
 from poller.store.feed import Absent, HeldElsewhere
 from poller.store.state import FeedState
+
+
+class Noted(Protocol):
+    """Whoever wants to know the keys of a reading."""
+
+    def update(self, keys: list[str], /) -> None:
+        """Note that these keys were there."""
+        ...
 
 
 class RoundStore(Protocol):
@@ -40,6 +49,10 @@ class RoundStore(Protocol):
 
     async def absent(self, seen: Container[str], *, most: int) -> Absent:
         """The live snapshots that were not seen."""
+        ...
+
+    async def listings(self) -> dict[str, Listing]:
+        """Read what is kept of the listings."""
         ...
 
     async def commit(self, commit: Commit) -> None:
@@ -59,15 +72,20 @@ class Writer:
         self._generation = state.generation
         self._sequence = state.sequence
         self._read = record_reader(feed.id_field)
-        common = feed.common_fields(state.fields)
-        self._rules = Rules(feed.strip, only(common) if common is not None else None, round_start=state.sequence)
+        self._fields_before = state.fields
+        self._rules = Rules(feed.strip, round_start=state.sequence)
+
+    def asking_for(self, fields: tuple[str, ...]) -> None:
+        """What is read from now on holds these fields; empty: all."""
+        common = common_fields(self._fields_before, fields)
+        self._rules = msgspec.structs.replace(self._rules, common=only(common) if common is not None else None)
 
     @property
     def place(self) -> tuple[str, int]:
         """Where the feed is: its generation, and the number of the last event."""
         return self._generation, self._sequence
 
-    async def page(self, page: Page, *, mode: Mode, path: str, seen: Seen | None) -> None:
+    async def page(self, page: Page, *, mode: Mode, path: str, seen: Noted | None) -> None:
         """Commit what of this page is new, slice by slice; note its keys in ``seen`` where that is given."""
         frame = self._feed.frame(generation=self._generation, mode=mode, path=path)
         silent = self._feed.silent_baseline and mode is Mode.BASELINE
@@ -122,6 +140,10 @@ class Writer:
         if missing:
             marked = {key: msgspec.structs.replace(snapshot, missing=True) for key, snapshot in missing.items()}
             await self._store.commit(Commit(self._generation, self._sequence, marked))
+
+    async def listings(self, listings: Mapping[str, Listing]) -> None:
+        """Commit what is to be kept of these listings."""
+        await self._store.commit(Commit(self._generation, self._sequence, listings=listings))
 
     async def marks(self, marks: Mapping[str, str | None]) -> None:
         """Commit marks of the feed's state."""

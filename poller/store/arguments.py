@@ -8,6 +8,7 @@ from typing import Final
 
 from poller.changes.commit import Commit
 from poller.changes.records import Rejected
+from poller.store import listings
 from poller.store.snapshots import SnapshotCodec
 
 QUARANTINE_ENTRIES: Final = 1000
@@ -39,6 +40,7 @@ def commit_arguments(
         list(commit.qualifications),
         list(dictionary or ()),
         list(chain.from_iterable((name, value or "") for name, value in commit.marks.items())),
+        list(chain.from_iterable((name, listings.encode(one)) for name, one in commit.listings.items())),
     ]
     checks: list[Argument] = [
         nonce,

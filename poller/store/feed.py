@@ -17,12 +17,14 @@ from redis.asyncio import Redis
 
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
+from poller.changes.listings import Listing
 from poller.errors import Fenced, Stale, StoreError, StoreUnavailable
 from poller.failpoints import reach
 from poller.stopping import finished
 from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
+from poller.store.listings import kept_listings
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, state_of
@@ -167,6 +169,10 @@ class FeedStore:
             if not cursor:
                 return Absent(live, missing, self._decoded(some, codec))
 
+    async def listings(self) -> dict[str, Listing]:
+        """What is kept of each listing, by qualification."""
+        return await kept_listings(self._client, self.keys.listings)
+
     def _decoded(self, stored: Mapping[str, bytes], codec: SnapshotCodec) -> dict[str, Snapshot]:
         try:
             return {key: codec.decode(value) for key, value in stored.items()}
@@ -198,7 +204,7 @@ class FeedStore:
         arguments = commit_arguments(commit, codec, dictionary, nonce=self._nonce, now_ms=self._now_ms())
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
-        names += [keys.qualifications, keys.dictionaries]
+        names += [keys.qualifications, keys.dictionaries, keys.listings]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
         outcome = await self._untilanswered(lambda: self._scripts.commit(names, arguments))

@@ -14,6 +14,7 @@ key ends in        type    holds
 ``quarantine``     STREAM  records that could not be used: ``raw``, ``reason``; bounded
 ``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
+``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
 =================  ======  ==========================================================================================
 """
 
@@ -33,6 +34,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     quarantine: str
     rejected: str
     qualifications: str
+    listings: str
 
     @classmethod
     def of(cls, prefix: str, feed: str) -> FeedKeys:

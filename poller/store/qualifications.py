@@ -11,13 +11,17 @@ from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 
 
-async def seen_qualifications(client: Redis, feeds: Iterable[FeedKeys]) -> list[str]:
-    """Their ids, those whose records changed last first; each once."""
-    latest: dict[str, float] = {}
+async def named_qualifications(client: Redis, feeds: Iterable[FeedKeys], since: int = 0) -> dict[str, int]:
+    """Those that a change has named since then, and when each was last named: milliseconds of the wall clock.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    latest: dict[str, int] = {}
     for keys in feeds:
         with translated(client):
-            answer = await client.zrange(keys.qualifications, 0, -1, withscores=True)
+            answer = await client.zrangebyscore(keys.qualifications, since, "+inf", withscores=True)
         for member, score in cast("list[tuple[bytes, float]]", answer):
             name = member.decode()
-            latest[name] = max(score, latest.get(name, 0.0))
-    return sorted(latest, key=lambda name: -latest[name])
+            latest[name] = max(int(score), latest.get(name, 0))
+    return latest

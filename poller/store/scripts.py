@@ -50,19 +50,20 @@ redis.call('HSET', KEYS[1], ARGV[1], '1')
 return 1
 """
 
-# KEYS: lease, state, snapshots, events, quarantine, rejected, qualifications, dictionaries.
+# KEYS: lease, state, snapshots, events, quarantine, rejected, qualifications, dictionaries, listings.
 # ARGV 1-8: nonce, generation, sequence this was planned on, sequence after it, digest, how many dictionaries the writer
 #           knows (it packs snapshots with them), now in ms, most entries in the quarantine.
-# ARGV 9-14: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason, digest),
-#            qualifications (id), dictionaries (field, value), marks (field, value; '' deletes).
+# ARGV 9-15: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason, digest),
+#            qualifications (id), dictionaries (field, value), marks (field, value; '' deletes), listings (field,
+#            value).
 # Answers OK, FENCED (the lease is not ours), STALE (planned on another state), or ALREADY (this very commit was
 # written before and its reply got lost); an error where a key holds something else.
 # Events come first: should a server refuse one of the writes after all (a missing permission), what was written comes
 # again with the same id, and nothing is taken for published that is not.
 COMMIT: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
-local kinds = {false, 'hash', 'hash', 'stream', 'stream', 'zset', 'zset', 'hash'}
-for i = 2, 8 do
+local kinds = {false, 'hash', 'hash', 'stream', 'stream', 'zset', 'zset', 'hash', 'hash'}
+for i = 2, 9 do
   local kind = redis.call('TYPE', KEYS[i])['ok']
   if kind ~= 'none' and kind ~= kinds[i] then
     return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a ' .. kinds[i])
@@ -74,8 +75,8 @@ if ARGV[5] ~= '' and have[3] == ARGV[5] and have[2] == ARGV[4] then return 'ALRE
 if have[2] ~= ARGV[3] then return 'STALE' end
 if redis.call('HLEN', KEYS[8]) ~= tonumber(ARGV[6]) then return 'STALE' end
 local first, last = {}, {}
-local at = 15
-for i = 9, 14 do
+local at = 16
+for i = 9, 15 do
   first[i] = at
   at = at + tonumber(ARGV[i])
   last[i] = at - 1
@@ -90,6 +91,7 @@ if last[11] > first[11] then redis.call('ZREMRANGEBYRANK', KEYS[6], 0, -10001) e
 if last[9] > first[9] then redis.call('HSET', KEYS[3], unpack(ARGV, first[9], last[9])) end
 for i = first[12], last[12] do redis.call('ZADD', KEYS[7], ARGV[7], ARGV[i]) end
 if last[13] > first[13] then redis.call('HSET', KEYS[8], unpack(ARGV, first[13], last[13])) end
+if last[15] > first[15] then redis.call('HSET', KEYS[9], unpack(ARGV, first[15], last[15])) end
 for i = first[14], last[14], 2 do
   if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[2], ARGV[i])
   else redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end

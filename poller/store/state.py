@@ -24,6 +24,9 @@ REFUSALS: Final = "refusals"
 HELD: Final = "held"
 RELEASED: Final = "released"
 RESYNC: Final = "resync"
+LEARNT: Final = "learnt"
+ROTATION: Final = "rotation"
+OLDEST: Final = "oldest"
 
 
 class FeedState(msgspec.Struct, frozen=True):
@@ -41,6 +44,9 @@ class FeedState(msgspec.Struct, frozen=True):
         held: why removals wait for an operator, in words; None where none do.
         released: whether an operator has let them through.
         resync: whether an operator wants the feed to be read in full.
+        learnt: what the API's answers said of it, as :mod:`poller.source.learning` writes it.
+        rotation: when the reading of all listings that is under way began; None where none is.
+        oldest: when the listing was read that was not read for the longest time; None before all were.
         round: the last round's result as JSON, as ``poller once --json`` prints it.
     """
 
@@ -55,6 +61,9 @@ class FeedState(msgspec.Struct, frozen=True):
     held: str | None = None
     released: bool = False
     resync: bool = False
+    learnt: str | None = None
+    rotation: datetime | None = None
+    oldest: datetime | None = None
     round: str | None = None
 
 
@@ -73,6 +82,9 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         held=text.get(HELD) or None,
         released=RELEASED in text,
         resync=RESYNC in text,
+        learnt=text.get(LEARNT),
+        rotation=_moment(text.get(ROTATION)),
+        oldest=_moment(text.get(OLDEST)),
         round=text.get(ROUND),
     )
 

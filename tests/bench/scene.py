@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -90,8 +90,8 @@ async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int 
             await redis.aclose()
 
 
-async def _none() -> Sequence[str]:
-    return ()
+async def _none(since: int) -> Mapping[str, int]:
+    return {}
 
 
 def short_directory(root: Path, name: str) -> Path:

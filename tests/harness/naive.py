@@ -26,16 +26,17 @@ from poller.failpoints import arm, reach
 from poller.service.assembly import client_of, feed_of, keys_of
 from poller.source.round import poll
 from poller.store.feed import Absent
-from poller.store.qualifications import seen_qualifications
+from poller.store.qualifications import named_qualifications
 from poller.store.snapshots import SnapshotCodec
 from poller.store.state import FeedState, state_of
 from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping
 
     from poller.changes.classify import Snapshot
     from poller.changes.commit import Commit
+    from poller.changes.listings import Listing
     from poller.store.keys import FeedKeys
 
     Fields = dict[
@@ -68,6 +69,9 @@ class NaiveStore:
 
     async def absent(self, seen: Container[str], *, most: int) -> Absent:  # noqa: ARG002 -- as a round calls it
         return Absent(0, 0, {})
+
+    async def listings(self) -> dict[str, Listing]:
+        return {}
 
     async def commit(self, commit: Commit) -> None:
         reach("commit.planned")
@@ -102,8 +106,8 @@ async def run(config: Path, order: str) -> None:
             api = await stack.enter_async_context(client_of(source, os.environ))
             polled += [(feed_of(source, feed), keys_of(settings, source.feed_id(feed)), api) for feed in source.feeds]
 
-        async def qualifications() -> Sequence[str]:
-            return await seen_qualifications(client, [keys for _, keys, _ in polled])
+        async def qualifications(since: int) -> Mapping[str, int]:
+            return await named_qualifications(client, [keys for _, keys, _ in polled], since)
 
         while not await unless(asyncio.Event(), _INTERVAL):
             for feed, keys, api in polled:

@@ -12,6 +12,7 @@ import msgspec
 
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
+from poller.changes.listings import Listing
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.source.feed import Feed
 from poller.source.paging import Params, Query
@@ -44,6 +45,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.fields = {b"generation": b"g", b"sequence": b"0"}
         self.snapshots: dict[str, Snapshot] = {}
+        self.kept_listings: dict[str, Listing] = {}
         self.events: list[dict[str, Any]] = []
         self.quarantine: list[tuple[bytes, str]] = []
         self.commits: list[Commit] = []
@@ -76,6 +78,9 @@ class MemoryStore:
         missing = [key for key in live if key not in seen]
         return Absent(len(live), len(missing), {key: live[key] for key in missing[:most]})
 
+    async def listings(self) -> dict[str, Listing]:
+        return dict(self.kept_listings)
+
     async def commit(self, commit: Commit) -> None:
         if self.before_commit:
             await self.before_commit(commit)
@@ -86,6 +91,7 @@ class MemoryStore:
             raise Stale("planned on another state")
         self.commits.append(commit)
         self.snapshots |= commit.snapshots
+        self.kept_listings |= commit.listings
         self.events += [json.loads(event) for event in commit.events]
         self.quarantine += [(rejected.raw, rejected.reason) for rejected in commit.rejected]
         for name, value in commit.marks.items():
@@ -162,8 +168,9 @@ class Round:
         self.seen: Sequence[str] = ()
 
     async def __call__(self, script: Script, feed: Feed | None = None) -> RoundResult:
-        async def qualifications() -> Sequence[str]:
-            return self.seen
+        async def qualifications(since: int) -> dict[str, int]:
+            assert since >= 0
+            return dict.fromkeys(self.seen, 0)
 
         now, feed = self.clock, feed or self.feed
         result = await poll(feed, self.store, script.get, now=now, qualifications=qualifications)

@@ -24,7 +24,7 @@ def test_records_are_the_bytes_they_came_in() -> None:
 def test_an_empty_token_is_none(nothing: str | None) -> None:
     """Absent, null and empty are one: no token."""
     assert decode_page(json.dumps({"results": [], "deltaToken": nothing, "pageToken": nothing}).encode()) == Page(
-        [], None, None
+        [], None, None, "pageToken null" if nothing is None else "pageToken empty"
     )
     assert decode_page(b'{"results":[]}') == Page([], None, None)
 

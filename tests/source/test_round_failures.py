@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -147,8 +146,9 @@ async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
             reached.set()
             await stuck.wait()
 
-    async def none() -> Sequence[str]:
-        return ()
+    async def none(since: int) -> dict[str, int]:
+        assert not since
+        return {}
 
     feed.store.before_commit = before_commit
     task = asyncio.create_task(poll(FEED, feed.store, get, now=feed.clock, qualifications=none))

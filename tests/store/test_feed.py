@@ -15,13 +15,14 @@ from redis.asyncio import Redis
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
 from poller.changes.events import Cause, EventFrame
+from poller.changes.listings import Listing, packed
 from poller.changes.plan import Rules, plan
 from poller.changes.records import Rejected, record_reader
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.store.connection import commands
 from poller.store.feed import FeedStore, HeldElsewhere
 from poller.store.keys import FeedKeys
-from poller.store.qualifications import seen_qualifications
+from poller.store.qualifications import named_qualifications
 from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
 from poller.store.state import DELTA_TOKEN, FeedState
@@ -35,6 +36,7 @@ FRAME = EventFrame(
     type_stem="org.example.api.employmentUnavailability",
     cause=Cause.DELTA,
 )
+LISTING = Listing(tried=1, read=1, held=packed(["k"]), validators={"If-None-Match": '"1"'})
 read = record_reader("id")
 
 Open = Callable[[str], FeedStore]
@@ -138,6 +140,7 @@ async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
         commit.rejected,
         ("0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f",),
         {DELTA_TOKEN: "t1"},
+        {"q1": LISTING},
         commit.digest,
     )
     await store.commit(whole)
@@ -146,7 +149,8 @@ async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
     assert [event["sequence"] for event in await events(store_client)] == [f"{number:020d}" for number in (1, 2, 3)]
     assert await store.known(list(commit.snapshots)) == dict(commit.snapshots)
     assert await entries(store_client, KEYS.quarantine) == [{b"raw": b"[1]", b"reason": b"not an object"}]
-    assert await seen_qualifications(store_client, [KEYS]) == ["0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f"]
+    assert await named_qualifications(store_client, [KEYS]) == {"0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f": 1_000}
+    assert await store.listings() == {"q1": LISTING}
 
 
 async def test_the_same_commit_again_is_known(opened: Open, store_client: Redis) -> None:
