@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from poller.cli import dead_letters
 from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity
 
 app = typer.Typer(
@@ -16,6 +17,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(dead_letters.app, name="dead-letters")
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 -- typer calls it with the value alone

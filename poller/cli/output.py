@@ -32,6 +32,19 @@ def say(line: str) -> None:
         raise ReaderGone from None
 
 
+def say_bytes(raw: bytes) -> None:
+    """Write exactly these bytes.
+
+    Raises:
+        ReaderGone: nobody reads any more.
+    """
+    try:
+        sys.stdout.buffer.write(raw)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
 def say_json(value: object) -> None:
     """Write one line of JSON."""
     say(msgspec.json.encode(value).decode())
@@ -68,8 +81,17 @@ def say_styled(parts: Sequence[tuple[str, str]]) -> None:
     terminal.print(Text.assemble(*parts))
 
 
-def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """Write a table; the columns named in ``numbers`` are aligned to the right."""
+def say_table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Sequence[str] = (),
+    unbroken: Sequence[str] = (),
+) -> None:
+    """Write a table; the columns named in ``numbers`` are aligned to the right.
+
+    Where a terminal is too narrow cells go on in further lines, but not those of the columns in ``unbroken``.
+    """
     terminal = console()
     right = [heading in numbers for heading in headings]
     if terminal is None:
@@ -81,8 +103,15 @@ def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
     from rich.text import Text  # noqa: PLC0415 -- late, and only for terminals
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, is_number in zip(headings, right, strict=True):
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for heading, width, is_number in zip(headings, _widths(headings, rows), right, strict=True):
+        whole = heading in unbroken
+        table.add_column(
+            heading,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=whole,
+            min_width=width if whole else None,
+        )
     for row in rows:
         table.add_row(*map(Text, row))
     terminal.print(table)

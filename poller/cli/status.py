@@ -48,6 +48,10 @@ def status(asked: Asked, *, json: bool) -> None:
     for one in found:
         if one.error is not None:
             say(f"{one.feed}: {one.error}")
+    quarantining = [one.feed for one in found if one.quarantined]
+    if quarantining:
+        which = f" {quarantining[0]}" if len(quarantining) == 1 else ""
+        say(f"quarantined records: poller dead-letters list{which}")
 
 
 async def _read(settings: Settings) -> Sequence[FeedStatus]:

@@ -12,7 +12,8 @@ from poller.store import listings
 from poller.store.snapshots import SnapshotCodec
 
 QUARANTINE_ENTRIES: Final = 1000
-_QUARANTINE_BYTES: Final = 64 * 1024  # of one record; enough to see what it is
+QUARANTINE_BYTES: Final = 64 * 1024
+"""How much of one record is kept; enough to see what it is."""
 
 Argument = bytes | str | int
 
@@ -56,4 +57,9 @@ def commit_arguments(
 
 
 def _quarantined(rejected: Rejected) -> tuple[bytes, str, bytes]:
-    return rejected.raw[:_QUARANTINE_BYTES], rejected.reason, blake2b(rejected.raw, digest_size=16).digest()
+    return rejected.raw[:QUARANTINE_BYTES], rejected.reason, rejected_digest(rejected.raw)
+
+
+def rejected_digest(raw: bytes) -> bytes:
+    """What the feed remembers of a record that it has quarantined: 16 bytes, of the whole record."""
+    return blake2b(raw, digest_size=16).digest()

@@ -11,7 +11,7 @@ key ends in        type    holds
 ``snapshots``      HASH    record key to snapshot (:mod:`poller.store.snapshots`)
 ``dictionaries``   HASH    number to the compression dictionary that snapshots name
 ``lease``          STRING  the nonce of the process that may write; expires
-``quarantine``     STREAM  records that could not be used: ``raw``, ``reason``; bounded
+``quarantine``     STREAM  records that could not be used: ``raw`` (cut), ``reason``, ``digest`` (of all of it); bounded
 ``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)

@@ -50,6 +50,19 @@ redis.call('HSET', KEYS[1], ARGV[1], '1')
 return 1
 """
 
+# KEYS: quarantine, rejected. ARGV: for each entry its id and the digest of its record. Answers how many there were.
+# A digest is forgotten only along with its entry: one that is gone already may have been quarantined anew since.
+DROP: Final = """
+local gone = 0
+for i = 1, #ARGV, 2 do
+  if redis.call('XDEL', KEYS[1], ARGV[i]) == 1 then
+    redis.call('ZREM', KEYS[2], ARGV[i + 1])
+    gone = gone + 1
+  end
+end
+return gone
+"""
+
 # KEYS: lease, state, snapshots, events, quarantine, rejected, qualifications, dictionaries, listings.
 # ARGV 1-8: nonce, generation, sequence this was planned on, sequence after it, digest, how many dictionaries the writer
 #           knows (it packs snapshots with them), now in ms, most entries in the quarantine.
@@ -84,7 +97,8 @@ end
 for i = first[10], last[10] do redis.call('XADD', KEYS[4], '*', 'data', ARGV[i]) end
 for i = first[11], last[11], 3 do
   if redis.call('ZADD', KEYS[6], 'NX', ARGV[7], ARGV[i + 2]) == 1 then
-    redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[8], '*', 'raw', ARGV[i], 'reason', ARGV[i + 1])
+    redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[8], '*',
+      'raw', ARGV[i], 'reason', ARGV[i + 1], 'digest', ARGV[i + 2])
   end
 end
 if last[11] > first[11] then redis.call('ZREMRANGEBYRANK', KEYS[6], 0, -10001) end

@@ -79,7 +79,7 @@ class Daemon:
         for resource in resources:
             await self.until(
                 lambda line, feed=f"acme/{resource}": (
-                    line.get("feed") == feed and line["ok"] and line["mode"] != "skipped"
+                    _round_of(line, feed) and line["ok"] and line["mode"] != "skipped"
                 ),  # type: ignore[misc] # feed is bound here
                 f"a good round of {resource}",
                 since=since,
@@ -89,7 +89,7 @@ class Daemon:
         """Wait until it skipped a round of each of these, for another daemon has the lease. Needs the level debug."""
         for resource in resources:
             await self.until(
-                lambda line, feed=f"acme/{resource}": line.get("feed") == feed and line["mode"] == "skipped",  # type: ignore[misc] # feed is bound here
+                lambda line, feed=f"acme/{resource}": _round_of(line, feed) and line["mode"] == "skipped",  # type: ignore[misc] # feed is bound here
                 f"a skipped round of {resource}",
             )
 
@@ -163,3 +163,7 @@ async def sandbox(*, records: int, changes_per_second: float, seed: int) -> Asyn
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+def _round_of(line: Line, feed: str) -> bool:
+    return line.get("event") == "round" and line["feed"] == feed

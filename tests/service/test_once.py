@@ -51,11 +51,13 @@ async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
     ledger: list[str] = []
     running_ = asyncio.Event()
 
-    async def quick() -> RoundResult:
+    async def quick(*, whole: bool) -> RoundResult:
+        assert whole
         await running_.wait()
         return DONE
 
-    async def slow() -> RoundResult:
+    async def slow(*, whole: bool) -> RoundResult:
+        assert whole
         running_.set()
         try:
             await asyncio.Event().wait()
@@ -81,7 +83,8 @@ async def test_waiting_for_a_lease_never_spins(wait: float, pause: float) -> Non
     results = [RoundResult(feed="a/b", mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=wait)), DONE]
     pauses: list[float] = []
 
-    async def round_() -> RoundResult:
+    async def round_(*, whole: bool) -> RoundResult:
+        assert whole
         return results.pop(0)
 
     async def sleep(seconds: float) -> None:

@@ -19,6 +19,7 @@ from poller.changes.listings import Listing, packed
 from poller.changes.plan import Rules, plan
 from poller.changes.records import Rejected, record_reader
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
+from poller.store.arguments import rejected_digest
 from poller.store.connection import commands
 from poller.store.feed import FeedStore, HeldElsewhere
 from poller.store.keys import FeedKeys
@@ -148,7 +149,9 @@ async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
     assert (after.sequence, after.delta_token) == (3, "t1")
     assert [event["sequence"] for event in await events(store_client)] == [f"{number:020d}" for number in (1, 2, 3)]
     assert await store.known(list(commit.snapshots)) == dict(commit.snapshots)
-    assert await entries(store_client, KEYS.quarantine) == [{b"raw": b"[1]", b"reason": b"not an object"}]
+    assert await entries(store_client, KEYS.quarantine) == [
+        {b"raw": b"[1]", b"reason": b"not an object", b"digest": rejected_digest(b"[1]")}
+    ]
     assert await named_qualifications(store_client, [KEYS]) == {"0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f": 1_000}
     assert await store.listings() == {"q1": LISTING}
 

@@ -1,0 +1,211 @@
+"""Dead letters: what could not go on and waits for a person. To be listed, looked at, and dropped.
+
+Law: a dead letter has one name, which is the place where it is kept, so that to look one up is one read and no search.
+Lists hold no contents and are read some entries at a time. To drop a record is to forget it: it is quarantined anew
+when it comes again.
+
+========================  ================================================================
+id                        names
+========================  ================================================================
+``SOURCE/NAME:ENTRY``     the entry of the feed's quarantine
+========================  ================================================================
+
+No part holds a colon and no id a character that means something to a shell, so further parts can come in between.
+Refuses to know: which feeds there are, and how a letter is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
+from poller.store.connection import translated
+from poller.store.keys import FeedKeys
+from poller.store.scripts import DROP
+
+_AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
+_ID: Final = re.compile(r"([\w/-]+):(\d{1,20}-\d{1,20})", re.ASCII)
+_LARGEST: Final = 2**64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+_Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+class LetterId(NamedTuple):
+    """A dead letter's id, taken apart: the feed as it was named, and the entry's id in the feed's quarantine."""
+
+    feed: str
+    entry: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """One line of ``poller dead-letters list --json``, key for key.
+
+    Attributes:
+        id: names it; one word that can be pasted into a shell.
+        kind: ``record``: one that could not be used.
+        feed: ``SOURCE/NAME``.
+        at: when it was given up, RFC 3339 in UTC with milliseconds, by the store's clock.
+        reason: why, in words.
+        bytes: how many are kept of it.
+    """
+
+    id: str
+    kind: Literal["record"]
+    feed: str
+    at: str
+    reason: str
+    bytes: int
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A dead letter and what it holds.
+
+    Attributes:
+        letter: what is listed of it.
+        raw: its bytes as received, or the first 64 KiB.
+        whole: whether these are all; None where that is not known, for an older version did not write it down.
+    """
+
+    letter: DeadLetter
+    raw: bytes
+    whole: bool | None
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """Some dead letters, the newest last, and how many older ones there are."""
+
+    letters: tuple[DeadLetter, ...]
+    hidden: int
+
+
+def letter_id(text: str) -> LetterId | None:
+    """An id taken apart; None where this cannot be one."""
+    match = _ID.fullmatch(text)
+    if match is None or max(_place(match[2])) >= _LARGEST:
+        return None
+    return LetterId(match[1], match[2])
+
+
+async def newest(client: Redis, feeds: Mapping[str, FeedKeys], *, most: int) -> Listed:
+    """The newest dead letters of these feeds, ``most`` of all.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    letters: list[DeadLetter] = []
+    total = 0
+    for feed, keys in feeds.items():
+        with translated(client):
+            total += await client.xlen(keys.quarantine)
+        letters += await _newest_of(client, feed, keys, most)
+        letters = sorted(letters, key=_when)[-most:]
+    return Listed(tuple(letters), max(total - len(letters), 0))
+
+
+async def opened(client: Redis, feed: str, keys: FeedKeys, entry: str) -> Opened | None:
+    """One dead letter with its contents; None where it is not there, or not any more.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    found = await _entry(client, keys, entry)
+    if found is None:
+        return None
+    raw, digest = found[1].get(b"raw", b""), found[1].get(b"digest")
+    if digest is None:
+        return Opened(_letter(feed, found), raw, True if len(raw) < QUARANTINE_BYTES else None)
+    return Opened(_letter(feed, found), raw, rejected_digest(raw) == digest)
+
+
+async def drop(client: Redis, keys: FeedKeys, entry: str) -> bool:
+    """Drop one of a feed's quarantined records. False: it is not there, or not any more.
+
+    A record beyond 64 KiB that was written without its digest, by an older version, is dropped and not forgotten.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    found = await _entry(client, keys, entry)
+    return found is not None and await _dropped(client, keys, [found]) == 1
+
+
+async def drop_all(client: Redis, keys: FeedKeys) -> int:
+    """Drop all of a feed's quarantined records that are there now; how many it were. See :func:`drop`.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    count = 0
+    async with aclosing(_backwards(client, keys)) as reading:  # towards the oldest: what comes meanwhile stays
+        async for entries in reading:
+            count += await _dropped(client, keys, entries)
+    return count
+
+
+async def _newest_of(client: Redis, feed: str, keys: FeedKeys, most: int) -> list[DeadLetter]:
+    letters: list[DeadLetter] = []
+    async with aclosing(_backwards(client, keys)) as reading:
+        async for entries in reading:
+            letters += [_letter(feed, entry) for entry in entries[: most - len(letters)]]
+            if len(letters) == most:
+                break
+    return letters
+
+
+async def _backwards(client: Redis, keys: FeedKeys) -> AsyncGenerator[Sequence[_Entry]]:
+    """The quarantine's entries from the newest to the oldest, some at a time."""
+    before = "+"
+    while True:
+        with translated(client):
+            entries = cast("list[_Entry]", await client.xrevrange(keys.quarantine, max=before, count=_AT_ONCE))
+        if entries:
+            yield entries
+        if len(entries) < _AT_ONCE:
+            return
+        before = f"({entries[-1][0].decode()}"
+
+
+async def _entry(client: Redis, keys: FeedKeys, entry: str) -> _Entry | None:
+    with translated(client):
+        found = cast("list[_Entry]", await client.xrange(keys.quarantine, entry, entry))
+    return found[0] if found else None
+
+
+async def _dropped(client: Redis, keys: FeedKeys, entries: Sequence[_Entry]) -> int:
+    arguments: list[Any] = []
+    for number, fields in entries:
+        arguments += [number, fields.get(b"digest") or rejected_digest(fields.get(b"raw", b""))]
+    with translated(client):
+        return int(await client.eval(DROP, 2, keys.quarantine, keys.rejected, *arguments))
+
+
+def _letter(feed: str, entry: _Entry) -> DeadLetter:
+    number, fields = entry[0].decode(), entry[1]
+    milliseconds = min(_place(number)[0], _LAST_MS)
+    at = _EPOCH + timedelta(milliseconds=milliseconds)
+    return DeadLetter(
+        id=f"{feed}:{number}",
+        kind="record",
+        feed=feed,
+        at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        reason=fields.get(b"reason", b"").decode("utf-8", "replace"),
+        bytes=len(fields.get(b"raw", b"")),
+    )
+
+
+def _when(letter: DeadLetter) -> tuple[int, int]:
+    return _place(letter.id.rpartition(":")[2])
+
+
+def _place(entry: str) -> tuple[int, int]:
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number)

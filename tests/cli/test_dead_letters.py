@@ -1,0 +1,170 @@
+"""``poller dead-letters`` and where ``status`` points to it: the real program on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from redis import Redis
+
+from poller.sandbox.model import History
+from poller.sandbox.profiles.choice import chosen
+from poller.sandbox.serving import SANDBOX_TOKEN, serving
+from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
+from tests.cli.conftest import Poller, environment
+from tests.servers import running
+
+FEED = "default/contractTypes"
+LONGEST = "default/employmentUnavailabilities"
+REASON = "no id: 'id' is absent, empty, or neither text nor an integer"
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A Valkey of the test's own."""
+    with TemporaryDirectory(prefix="pd-") as short, running("valkey", Path(short)) as server:
+        yield server.url
+
+
+def configured(url: str, api: str = "http://127.0.0.1:1") -> dict[str, str]:
+    return {"POLLER_BASE_URL": api, "POLLER_TOKEN": SANDBOX_TOKEN, "REDIS_URL": url}
+
+
+def add(url: str, *records: bytes, feed: str = FEED, reason: str = REASON) -> None:
+    with Redis.from_url(url) as store:
+        for number, raw in enumerate(records, start=1):
+            fields = {"raw": raw[:QUARANTINE_BYTES], "reason": reason, "digest": rejected_digest(raw)}
+            store.xadd(f"poller:{{{feed}}}:quarantine", fields, id=f"{number}-0")
+
+
+async def test_list(poller: Poller, url: str) -> None:
+    """The newest come last, one object a line with --json; how many are not shown is told beside."""
+    assert (await poller("dead-letters", "list", **configured(url))).out == "no dead letters\n"
+    add(url, b"[1]", b"[22]", b"[333]")
+    ended = await poller("dead-letters", "list", "contractTypes", "--json", "--limit", "2", **configured(url))
+    assert ended.code == 0
+    assert [json.loads(line) for line in ended.out.splitlines()] == [
+        {
+            "id": f"{FEED}:{number}-0",
+            "kind": "record",
+            "feed": FEED,
+            "at": f"1970-01-01T00:00:00.00{number}Z",
+            "reason": REASON,
+            "bytes": number + 2,
+        }
+        for number in (2, 3)
+    ]
+    assert ended.err == "poller: 1 older not shown; --limit 3 shows all\n"
+    plain = (await poller("dead-letters", "list", **configured(url))).out.splitlines()
+    assert [line.split()[0] for line in plain] == ["id", *(f"{FEED}:{number}-0" for number in (1, 2, 3))]
+
+
+async def test_show(poller: Poller, url: str) -> None:
+    """What a record holds is laid out or escaped and steers no terminal; --raw gives it byte for byte."""
+    records = (b'{"a":"\xc2\x9b31m"}', b"\x1b[31m\xff\x00", b"1" * (QUARANTINE_BYTES + 1))
+    add(url, *records, reason="odd \x1b[31m")
+    asked = (poller("dead-letters", "show", f"{FEED}:{number}-0", **configured(url)) for number in (1, 2, 3))
+    shown = [ended.out for ended in await asyncio.gather(*asked)]
+    head = f"id      {FEED}:1-0\nat      1970-01-01T00:00:00.001Z\nreason  odd \\x1b[31m\nbytes   13\n\n"
+    assert shown[0] == head + '{\n  "a": "\\u009b31m"\n}\n'
+    assert shown[1].endswith("\n\n\\x1b[31m\\xff\\x00\n")
+    assert "\nbytes   65536, the first of more\n" in shown[2]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "poller", "dead-letters", "show", "--raw", f"{FEED}:2-0"),
+        env=environment(configured(url)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert (await process.communicate())[0] == records[1]
+
+
+async def test_drop(poller: Poller, url: str) -> None:
+    """Those that are named go, or all of a feed; what is not there is named in an error, and the others go."""
+    add(url, *(b"[%d]" % number for number in range(6)))
+    one = await poller("dead-letters", "drop", f"{FEED}:1-0", "contractTypes:1-0", **configured(url))
+    assert (one.code, one.out) == (0, "1 dead letter dropped\n")
+    some = await poller("dead-letters", "drop", f"{FEED}:1-0", f"{FEED}:2-0", f"{FEED}:3-0", **configured(url))
+    assert (some.code, some.out) == (1, "2 dead letters dropped\n")
+    assert f"no dead letter {FEED}:1-0" in some.err
+    assert "poller dead-letters list" in some.err
+    every = await poller("dead-letters", "drop", "--feed", "contractTypes", "--all", **configured(url))
+    assert (every.code, every.out) == (0, "3 dead letters dropped\n")
+
+
+WRONG: tuple[tuple[list[str], int, str], ...] = (
+    (["show", f"{FEED}:9-0"], 1, f"no dead letter {FEED}:9-0"),
+    (["show", "nix:9-0"], 2, 'no feed "nix"'),
+    (["drop", f"{FEED}:1-0", "nonsense"], 2, "expected SOURCE/NAME:ENTRY"),
+    (["drop"], 2, "expected ID..., or --feed FEED --all"),
+    (["drop", f"{FEED}:1-0", "--feed", FEED, "--all"], 2, "expected ID..., or --feed FEED --all"),
+    ([], 2, "See poller dead-letters --help"),
+)
+
+
+async def test_wrong_use(poller: Poller, url: str) -> None:
+    """What cannot be done is told in one paragraph with the exit code of its kind, and nothing is dropped."""
+    add(url, b"[1]")
+    each = [poller("dead-letters", *arguments, **configured(url)) for arguments, _, _ in WRONG]
+    for ended, (arguments, code, says) in zip(await asyncio.gather(*each), WRONG, strict=True):
+        assert (ended.code, ended.out) == (code, ""), arguments
+        assert says in ended.err
+        assert "Traceback" not in ended.err
+    with Redis.from_url(url) as store:
+        assert store.xlen(f"poller:{{{FEED}}}:quarantine") == 1
+
+
+async def test_from_quarantine_to_quarantine(poller: Poller, url: str) -> None:
+    """What a round quarantines is pointed to and listed; dropped, it is quarantined anew by the next round."""
+    async with serving(History(), rng=Random(1), choices=chosen(["id-empty@contractTypes"], ())) as api:
+        environ = configured(url, api)
+        assert (await poller("once", "contractTypes", **environ)).code == 0
+        status, listed = await asyncio.gather(poller("status", **environ), poller("dead-letters", "list", **environ))
+        assert status.out.splitlines()[-1] == f"quarantined records: poller dead-letters list {FEED}"
+        first = listed.out.splitlines()[1].split()[0]
+        assert (await poller("dead-letters", "drop", first, **environ)).code == 0
+        assert (await poller("once", "contractTypes", **environ)).code == 0
+        assert (await poller("dead-letters", "list", **environ)).out.splitlines()[1].split()[0] > first
+
+
+@pytest.mark.parametrize(("columns", "longest"), [(80, 80), (40, 100)])
+def test_the_table_fits_a_terminal(url: str, columns: int, longest: int) -> None:
+    """On a terminal of 80 columns no line is longer; each id stands in one piece even where that cannot be."""
+    with Redis.from_url(url) as store:
+        number = store.xadd(f"poller:{{{LONGEST}}}:quarantine", {"raw": b"[1]", "reason": REASON}).decode()
+    lines = on_terminal(["dead-letters", "list"], configured(url) | {"TERM": "xterm"}, columns)
+    assert any(f"{LONGEST}:{number}" in line for line in lines)
+    assert max(map(len, lines)) <= longest
+
+
+def on_terminal(arguments: list[str], environ: dict[str, str], columns: int) -> list[str]:
+    """The lines that the program writes to a terminal of so many columns."""
+    terminal, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "poller", *arguments]
+    with subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=environment(environ)) as process:
+        os.close(side)
+        written = b""
+        while chunk := _read(terminal):
+            written += chunk
+    os.close(terminal)
+    assert process.returncode == 0, written
+    return re.sub(r"\x1b\[[\d;]*m", "", written.decode()).splitlines()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # Linux says so where the other side is closed
+        return b""

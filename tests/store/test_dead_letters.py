@@ -1,0 +1,152 @@
+"""Dead letters: one suite over fakeredis, Valkey and Redis."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.changes.commit import Commit
+from poller.changes.records import Rejected
+from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
+from poller.store.dead_letters import DeadLetter, LetterId, drop, drop_all, letter_id, newest, opened
+from poller.store.feed import FeedStore
+from poller.store.keys import FeedKeys
+from poller.store.scripts import DROP, Scripts
+from poller.store.state import FeedState
+
+FEED = "acme/contractTypes"
+KEYS = FeedKeys.of("poller", FEED)
+OTHER = "acme/evidenceVariants"
+FEEDS = {FEED: KEYS, OTHER: FeedKeys.of("poller", OTHER)}
+_digests = (f"commit-{number}" for number in itertools.count())
+
+
+async def quarantine(client: Redis, *records: bytes) -> list[str]:
+    """Commit these as a round does; the ids of all entries then."""
+    store = FeedStore(
+        client,
+        Scripts(client),
+        KEYS,
+        nonce="a",
+        lease=timedelta(seconds=60),
+        draw=lambda: "g",
+        now_ms=lambda: 1_000,
+    )
+    state = await store.begin()
+    assert isinstance(state, FeedState)
+    rejected = tuple(Rejected(raw, "not an object") for raw in records)
+    await store.commit(Commit(state.generation, state.sequence, rejected=rejected, digest=next(_digests)))
+    return await ids(client)
+
+
+async def ids(client: Redis) -> list[str]:
+    found = cast("list[tuple[bytes, object]]", await client.xrange(KEYS.quarantine))
+    return [number.decode() for number, _ in found]
+
+
+async def test_what_is_listed_can_be_opened(store_client: Redis) -> None:
+    """Law: an id from the list leads to the record's bytes, its reason and when it was quarantined."""
+    (entry,) = await quarantine(store_client, b"[1]")
+    (letter,) = (await newest(store_client, FEEDS, most=5)).letters
+    assert letter_id(letter.id) == LetterId(FEED, entry)
+    assert (letter.kind, letter.feed, letter.reason, letter.bytes) == ("record", FEED, "not an object", 3)
+    found = await opened(store_client, FEED, KEYS, entry)
+    assert found is not None
+    assert (found.letter, found.raw, found.whole) == (letter, b"[1]", True)
+    assert await opened(store_client, FEED, KEYS, "1-0") is None
+
+
+async def test_the_newest_of_all_feeds_come_last(store_client: Redis) -> None:
+    """Law: over any number of feeds and answers the newest are listed, in order, and all others are counted."""
+    for number in range(1, 81):
+        keys = FEEDS[FEED if number % 2 else OTHER]
+        await store_client.xadd(keys.quarantine, {"raw": "[]", "reason": "r"}, id=f"{number * 1000}-0")
+    listed = await newest(store_client, FEEDS, most=50)
+    assert [letter.at for letter in listed.letters] == [
+        f"1970-01-01T00:{number // 60:02d}:{number % 60:02d}.000Z" for number in range(31, 81)
+    ]
+    assert listed.hidden == 30
+    every = await newest(store_client, FEEDS, most=80)
+    assert (len(every.letters), every.hidden) == (80, 0)
+    assert (await newest(store_client, {}, most=1)).letters == ()
+
+
+async def test_what_was_dropped_is_quarantined_anew(store_client: Redis) -> None:
+    """Law: a record that comes again is kept once; once dropped, it is kept anew, also one that is kept in part."""
+    long = b"[" + b"1" * QUARANTINE_BYTES + b"]"
+    first, second = await quarantine(store_client, b"[1]", long)
+    assert await quarantine(store_client, b"[1]", long) == [first, second]
+    assert await drop(store_client, KEYS, first)
+    assert await ids(store_client) == [second]
+    assert await drop(store_client, KEYS, second)
+    assert not await drop(store_client, KEYS, second)
+    again = await quarantine(store_client, b"[1]", long)
+    assert len(again) == 2
+    found = await opened(store_client, FEED, KEYS, again[1])
+    assert found is not None
+    assert (found.raw, found.whole) == (long[:QUARANTINE_BYTES], False)
+
+
+async def test_dropping_twice_does_not_forget_what_came_between(store_client: Redis) -> None:
+    """Law: of two that drop one entry at a time the later leaves alone what is remembered of a record come since."""
+    (first,) = await quarantine(store_client, b"[1]")
+    assert await drop(store_client, KEYS, first)
+    (second,) = await quarantine(store_client, b"[1]")
+    late = await store_client.eval(DROP, 2, KEYS.quarantine, KEYS.rejected, first, rejected_digest(b"[1]"))
+    assert late == 0
+    assert await quarantine(store_client, b"[1]") == [second]
+
+
+async def test_all_of_a_feed_are_dropped(store_client: Redis) -> None:
+    """Law: all entries and what was remembered of them go, over any number of answers; other feeds keep theirs."""
+    records = [b"[%d]" % number for number in range(50)]
+    await quarantine(store_client, *records)
+    await store_client.xadd(FEEDS[OTHER].quarantine, {"raw": "[]", "reason": "r"})
+    assert await drop_all(store_client, KEYS) == 50
+    assert not await store_client.exists(KEYS.rejected)
+    assert await drop_all(store_client, KEYS) == 0
+    assert len(await quarantine(store_client, *records)) == 50
+    assert len((await newest(store_client, {OTHER: FEEDS[OTHER]}, most=5)).letters) == 1
+
+
+async def test_entries_without_a_digest(store_client: Redis) -> None:
+    """Law: what an older version quarantined is shown and dropped too; whether a cut record is whole is not known."""
+    await quarantine(store_client)
+    long = b"1" * QUARANTINE_BYTES
+    for raw in (b"[1]", long):
+        await store_client.xadd(KEYS.quarantine, {"raw": raw, "reason": "not an object"})
+        await store_client.zadd(KEYS.rejected, {rejected_digest(raw): 1})
+    first, second = await ids(store_client)
+    found = [await opened(store_client, FEED, KEYS, entry) for entry in (first, second)]
+    assert [one and one.whole for one in found] == [True, None]
+    assert await drop(store_client, KEYS, first)
+    assert len(await quarantine(store_client, b"[1]")) == 2
+
+
+async def test_what_others_wrote_is_listed(store_client: Redis) -> None:
+    """Law: entries without our fields, and at times beyond the calendar, are no reason to fail."""
+    await store_client.xadd(KEYS.quarantine, {"other": b"\xff"}, id="1-0")
+    await store_client.xadd(KEYS.quarantine, {"reason": b"\xff"}, id=f"{2**63}-1")
+    letters = (await newest(store_client, FEEDS, most=5)).letters
+    assert [(letter.at[:4], letter.reason, letter.bytes) for letter in letters] == [("1970", "", 0), ("9999", "�", 0)]
+    assert await drop_all(store_client, KEYS) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1-0", f"{FEED}:", f"{FEED}:1", f"{FEED}:1-0 ", f"{FEED}:\u0661-0", f"{FEED}:{2**64}-0", f"{FEED}:-1-0"],
+)
+def test_what_is_no_id(text: str) -> None:
+    """Law: what cannot name a dead letter is told from one that is not there."""
+    assert letter_id(text) is None
+
+
+def test_an_id_is_one_word_for_a_shell() -> None:
+    """Law: no part of an id needs quoting, and the feed may be named as elsewhere."""
+    assert letter_id("acme/a_b-c:1735689600000-12") == LetterId("acme/a_b-c", "1735689600000-12")
+    assert letter_id("contractTypes:1-0") == LetterId("contractTypes", "1-0")
+    assert DeadLetter.__struct_fields__ == ("id", "kind", "feed", "at", "reason", "bytes")
