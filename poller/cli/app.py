@@ -98,6 +98,9 @@ def sandbox(
     *,
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: any that is free.")] = 8090,
     records: Annotated[int, typer.Option(min=0, max=10_000_000, help="Records to begin with.")] = 500,
+    qualifications: Annotated[
+        int | None, typer.Option(min=1, help="How many have achievements. Default: as befits the records.")
+    ] = None,
     changes_per_second: Annotated[float, typer.Option(min=0, max=100_000, help="Changes made by itself.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same records and changes.")] = 1,
     token: Annotated[str, typer.Option(help="The bearer token that it asks for.")] = "sandbox",  # noqa: S107 -- public
@@ -125,6 +128,7 @@ def sandbox(
         token=token,
         profiles=profile or (),
         faults=faults or (),
+        qualifications=qualifications,
     )
 
 

@@ -22,6 +22,7 @@ def sandbox(
     token: str,
     profiles: Iterable[str] = (),
     faults: Iterable[str] = (),
+    qualifications: int | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; see :func:`poller.sandbox.program.run_sandbox`.
 
@@ -39,6 +40,7 @@ def sandbox(
             token=token,
             say=say,
             choices=choices,
+            qualifications=qualifications,
         )
     )
 

@@ -38,6 +38,7 @@ async def run_sandbox(
     host: str = LOOPBACK,
     respond: Respond = answer,
     choices: Sequence[Choice] = (),
+    qualifications: int | None = None,
 ) -> None:
     """Serve made-up records until SIGTERM or SIGINT, then return.
 
@@ -51,6 +52,7 @@ async def run_sandbox(
         host: the address to listen on.
         respond: decides the answers of the API's endpoints.
         choices: the profiles and faults around it.
+        qualifications: how many there are; by default as many as befits the records.
 
     Raises:
         ConfigurationError: the address cannot be listened on.
@@ -58,7 +60,7 @@ async def run_sandbox(
     rng = Random(seed)  # noqa: S311 - made-up records, not secrets
     history = History()
     with stopped_by_signals() as stopped:
-        sow(history, rng, records=records, at=SEEDED_AT)
+        sow(history, rng, records=records, at=SEEDED_AT, qualifications=qualifications)
         async with serving(
             history,
             rng=rng,

@@ -38,25 +38,28 @@ class Shares(msgspec.Struct, frozen=True):
     unavailabilities: int
 
 
-def shares(total: int) -> Shares:
-    """Divide ``total`` records among the resources: most are unavailabilities, no resource is left out from 20 on."""
+def shares(total: int, qualifications: int | None = None) -> Shares:
+    """Divide ``total`` records among the resources: most are unavailabilities, no resource is left out from 20 on.
+
+    Each of the ``qualifications`` that are asked for has an evidence variant, as far as there are records enough.
+    """
     fewest = 3 if total >= _ENOUGH_FOR_ALL else total // 6
     contract_types = max(fewest, min(_MOST_CONTRACT_TYPES, total // 50))
-    variants = max(fewest, total // 20)
+    variants = max(fewest, total // 20, min(qualifications or 0, total // 2))
     achievements = max(fewest, total // 5) if variants else 0
     return Shares(
         # An achievements listing is one request each: few qualifications keep a reading of them affordable.
-        qualifications=min(variants, max(fewest, min(_MOST_QUALIFICATIONS, total // 40))),
+        qualifications=min(variants, qualifications or max(fewest, min(_MOST_QUALIFICATIONS, total // 40))),
         contract_types=contract_types,
         evidence_variants=variants,
         achievements=achievements,
-        unavailabilities=total - contract_types - variants - achievements,
+        unavailabilities=max(0, total - contract_types - variants - achievements),
     )
 
 
-def seed(history: History, rng: Random, *, records: int, at: datetime) -> None:
+def seed(history: History, rng: Random, *, records: int, at: datetime, qualifications: int | None = None) -> None:
     """Put ``records`` records, made in the years before ``at``, into the history as versions of ``at``."""
-    count = shares(records)
+    count = shares(records, qualifications)
     for resource, record in _made(rng, count, at):
         history.put(resource, record, at)
 

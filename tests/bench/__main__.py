@@ -1,4 +1,4 @@
-"""Run all measures and print them: ``python -m tests.bench [--records N]``."""
+"""Run measures and print them: ``python -m tests.bench [readings|rotation] [--records N]``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from rich.table import Table
 
 from poller.cli.loop import run
 from tests.bench.figures import Figure, peak_rss, reading
+from tests.bench.rotation import rotating
 from tests.bench.scene import sandbox, short_directory
-from tests.servers import running
+from tests.servers import Server, running
 
 _MIB = 1024 * 1024
+_QUALIFICATIONS = 2_000
 
 
 def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     arguments.add_argument("--records", type=int, default=200_000, help="records in the sandbox (default: 200000)")
-    records = arguments.parse_args().records
+    arguments.add_argument("what", nargs="?", choices=("readings", "rotation"), default="readings")
+    asked = arguments.parse_args()
+    measure = rotations if asked.what == "rotation" else measured
     console = Console(width=None if os.isatty(1) else 170, highlight=False)
     table = Table("what", "measured", "raw limit in the same run", "ratio", "wanted", box=None, pad_edge=False)
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        for figure in measured(records, root):
+        for figure in measure(asked.records, root):
             ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
             table.add_row(figure.name, figure.value, figure.limit, ratio, figure.wanted)
     console.print(table)
@@ -55,6 +59,18 @@ def measured(records: int, root: Path) -> list[Figure]:
         "1.0",
     )
     return [*figures, growth]
+
+
+def rotations(records: int, root: Path) -> list[Figure]:
+    """The figures of a feed with many listings, at a rate, with the real daemon."""
+
+    async def all_of(api_url: str, server: Server) -> list[Figure]:
+        return [figure async for figure in rotating(api_url, server, root, qualifications=_QUALIFICATIONS, rate=50)]
+
+    many = ("--qualifications", str(_QUALIFICATIONS))
+    server = running("valkey", short_directory(root, "a"), appendfsync="everysec")
+    with server as started, sandbox(min(records, 40_000), *many) as api_url:
+        return run(all_of(api_url, started))
 
 
 if __name__ == "__main__":

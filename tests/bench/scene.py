@@ -32,10 +32,10 @@ RESOURCE = KNOWN["employmentUnavailabilities"]
 
 
 @contextmanager
-def sandbox(records: int) -> Iterator[str]:
+def sandbox(records: int, *more: str) -> Iterator[str]:
     """The base URL of a sandbox with so many records that makes no changes by itself."""
     command = [sys.executable, "-m", "poller", "sandbox", "--port", "0", "--records", str(records)]
-    process = subprocess.Popen([*command, "--changes-per-second", "0"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "--changes-per-second", "0", *more], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -43,6 +43,11 @@ class Daemon:
         """Its exit code, minus the signal's number where one killed it; None: it runs."""
         return self._process.returncode
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
