@@ -1,0 +1,52 @@
+"""Laws of :mod:`poller.service.feed_status`: what is shown is what the state holds, in words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from fakeredis import FakeAsyncRedis
+
+from poller.service.feed_status import feed_status
+from poller.source.learning import Learnt
+from poller.store.keys import FeedKeys
+from poller.store.state import LEARNT, OLDEST, REFUSALS
+
+KEYS = FeedKeys.of("poller", "acme/achievements")
+NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[FakeAsyncRedis]:
+    async with FakeAsyncRedis() as fake:
+        yield fake
+
+
+async def test_a_feed_that_was_never_read_has_nothing_to_say(client: FakeAsyncRedis) -> None:
+    """No state: nothing was refused, nothing seen, and it is not an error."""
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (status.state, status.paging, status.refused, status.listings, status.oldest_seconds) == (
+        "never read",
+        None,
+        (),
+        0,
+        None,
+    )
+
+
+async def test_what_the_api_refused_and_how_it_lists_is_shown(client: FakeAsyncRedis) -> None:
+    """Each parameter by its name, the limit with what is taken; the age of the oldest listing in seconds."""
+    learnt = Learnt("q", limit=250, no_fields=True, paging="an empty page", delta_token="the first page")  # noqa: S106 -- a place
+    marks = {
+        LEARNT: msgspec.json.encode(learnt).decode(),
+        OLDEST: (NOW - timedelta(minutes=2)).isoformat(),
+        REFUSALS: "3",
+    }
+    await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "0", **marks})
+    await client.hset(KEYS.listings, mapping={"q1": b"", "q2": b""})
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert status.refused == ("limit (taken: 250)", "fields", "sinceDeltaToken")
+    assert (status.paging, status.delta_token_on) == ("an empty page", "the first page")
+    assert (status.listings, status.oldest_seconds) == (2, 120.0)
