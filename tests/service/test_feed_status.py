@@ -39,12 +39,15 @@ async def test_a_feed_that_was_never_read_has_nothing_to_say(client: FakeAsyncRe
 async def test_what_the_api_refused_and_how_it_lists_is_shown(client: FakeAsyncRedis) -> None:
     """Each parameter by its name, the limit with what is taken; the age of the oldest listing in seconds."""
     learnt = Learnt("q", limit=250, no_fields=True, paging="an empty page", delta_token="the first page")  # noqa: S106 -- a place
-    marks = {
+    fields = {
+        "generation": "g",
+        "sequence": "0",
         LEARNT: msgspec.json.encode(learnt).decode(),
         OLDEST: (NOW - timedelta(minutes=2)).isoformat(),
         REFUSALS: "3",
     }
-    await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "0", **marks})
+    for name, value in fields.items():
+        await client.hset(KEYS.state, name, value)
     await client.hset(KEYS.listings, mapping={"q1": b"", "q2": b""})
     status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
     assert status.refused == ("limit (taken: 250)", "fields", "sinceDeltaToken")
