@@ -25,7 +25,12 @@ def test_it_is_a_schema() -> None:
 
 def test_the_example_holds() -> None:
     """The example file loads, and the schema accepts it."""
-    assert load(EXAMPLE, {}).feed_ids == ("acme/employmentUnavailabilities", "acme/achievements", "acme/positions")
+    assert load(EXAMPLE, {}).feed_ids == (
+        "acme/employmentUnavailabilities",
+        "acme/achievements",
+        "acme/positions",
+        "acme/groupings",
+    )
     SCHEMA.validate(tomllib.loads(EXAMPLE.read_text(encoding="utf-8")))
 
 
