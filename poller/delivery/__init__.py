@@ -1,0 +1,1 @@
+"""Webhooks: what is sent to a sink, how, and what follows from its answer."""
