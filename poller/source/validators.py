@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from poller.source.retry_after import http_date
+from poller.retry_after import http_date
 
 # What RFC 9110 calls an entity tag, in ASCII and with something in it; others are not sent back.
 _ETAG: Final = re.compile(r'(W/)?"[!#-~]{1,1024}"')

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.source.retry_after import CAP, FLOOR, http_date, pause_asked
+from poller.source.retry_after import CAP, FLOOR, pause_asked
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
@@ -74,9 +74,3 @@ def test_a_date_counts_from_the_answers_own_date(wrong: int) -> None:
 def test_nothing_that_is_sent_breaks_the_bounds(value: str, date: str | None, now: datetime) -> None:
     """Any text at all is a pause between floor and cap."""
     assert FLOOR <= pause_asked(value, date=date, now=now) <= CAP
-
-
-@given(st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(9999, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 -- hypothesis takes bounds without a zone
-def test_dates_are_read_as_they_were_written(moment: datetime) -> None:
-    """To the second, in UTC."""
-    assert http_date(format_datetime(moment, usegmt=True)) == moment.replace(microsecond=0)
