@@ -1,0 +1,95 @@
+"""CloudEvents about the daemon itself: what an operator or a program beside it would want to be told.
+
+The law: an announcement is a CloudEvent like all others, so whoever reads those can read these. The same announcement,
+of the same thing at the same moment, has the same ``id``; its text is one line and holds no credential.
+
+========================================  =======================  ===============================================
+type                                      subject                  when
+========================================  =======================  ===============================================
+``poller.subscription.disabled.v1``       subscription             nothing but failures for ``disable_after``
+``poller.subscription.recovered.v1``      subscription             its first success after that
+``poller.subscription.paused.v1``         subscription             the sink answered 410 or 415, or an operator did it
+``poller.subscription.overrun.v1``        subscription             events went that it still needed (``retention``)
+``poller.feed.held.v1``                   feed                     a reading would remove too much
+========================================  =======================  ===============================================
+
+Pure. Where they are written is the store's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from poller.changes.events import recorded_time
+from poller.hiding import one_line, without_credentials
+
+SOURCE: Final = "poller"
+
+_json: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Kind(StrEnum):
+    """The types; see the table above."""
+
+    SUBSCRIPTION_DISABLED = "poller.subscription.disabled.v1"
+    SUBSCRIPTION_RECOVERED = "poller.subscription.recovered.v1"
+    SUBSCRIPTION_PAUSED = "poller.subscription.paused.v1"
+    SUBSCRIPTION_OVERRUN = "poller.subscription.overrun.v1"
+    FEED_HELD = "poller.feed.held.v1"
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """What is announced.
+
+    Attributes:
+        kind: the type.
+        subject: the subscription's id, or the feed as ``SOURCE/NAME``.
+        at: when it happened, UTC.
+        reason: why, in words; foreign text in it is cut and cleaned when it is written.
+        details: further members of ``data``, with names of their own; none is called ``reason``.
+    """
+
+    kind: Kind
+    subject: str
+    at: datetime
+    reason: str
+    details: Mapping[str, str | int | float | bool | None] = {}
+
+
+class _Written(msgspec.Struct, frozen=True):
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: str
+    partitionkey: str
+    datacontenttype: str
+    data: msgspec.Raw
+
+
+def announcement_bytes(announcement: Announcement) -> bytes:
+    """The event in structured JSON, UTF-8; what goes into the field ``data`` of an entry."""
+    reason = one_line(without_credentials(announcement.reason))
+    content = _json(dict(announcement.details) | {"reason": reason})
+    time = recorded_time(announcement.at)
+    # A NUL stands in none of the parts, so they cannot run into each other.
+    identity = f"{announcement.kind}\0{announcement.subject}\0{time}\0".encode() + content
+    written = _Written(
+        specversion="1.0",
+        id=blake2b(identity, digest_size=16).hexdigest(),
+        source=SOURCE,
+        type=announcement.kind,
+        subject=announcement.subject,
+        time=time,
+        partitionkey=announcement.subject,
+        datacontenttype="application/json",
+        data=msgspec.Raw(content),
+    )
+    return _json(written)

@@ -1,0 +1,186 @@
+"""What follows from an attempt: the policy of delivery as a table.
+
+Theory of operation
+-------------------
+==========================================  ===========================================  =============================
+outcome                                     step                                         after the schedule's last wait
+==========================================  ===========================================  =============================
+2xx                                         delivered
+410                                         pause the subscription, for good
+415                                         the same: the sink does not take the format
+429 or 503 with ``Retry-After``             pause the sink for so long                   see below
+429 without                                 pause the sink, for the schedule's wait      dead letter
+any other status, no answer                 again, after the schedule's wait             dead letter
+==========================================  ===========================================  =============================
+
+Three spans are kept apart. The *schedule* is an event's own: its n-th wait follows its n-th failed attempt, and holds
+back nothing but events of the same record. The *pause* is the sink's: nothing at all is sent in it, so it is as long
+as the sink has asked for, never less below :data:`PAUSE_CAP`. Without ``Retry-After`` a sink has not said how long; it
+is paused for the event's wait, though for :data:`UNASKED_CAP` at most, for a wait of hours is one event's bad luck and
+no reason to be silent to all.
+
+A refusal with ``Retry-After`` is about the sink's load and not about the event, so it does not use up the schedule
+(``counted`` is false): a sink that asks for a second at a time would make a dead letter of a good event within ten. An
+end it has all the same: an event whose pauses add up to the whole schedule is given up with the next one.
+
+Jitter only ever adds. An event is at worst tried later than the schedule says, and a sink later than it has asked.
+
+Pure: chance and the wall clock are arguments, and nothing waits here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from poller.delivery.outcome import Outcome
+from poller.retry_after import pause_requested
+
+PAUSE_FLOOR: Final = timedelta(seconds=1)
+PAUSE_CAP: Final = timedelta(hours=24)
+UNASKED_CAP: Final = timedelta(minutes=10)
+
+_NO_PAUSE: Final = timedelta(0)
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How often an event is tried.
+
+    Attributes:
+        schedule: the wait after each failed attempt; after the last one an event is given up. At least one.
+        jitter: up to which part of itself a wait is made longer.
+    """
+
+    schedule: Sequence[timedelta]
+    jitter: float
+
+    def wait(self, attempt: int, chance: float) -> timedelta | None:
+        """The wait after the attempt of this number, from 1; None where it was the last.
+
+        Args:
+            attempt: counts only attempts that use up the schedule.
+            chance: drawn from [0, 1).
+        """
+        return self.schedule[attempt - 1] * (1 + self.jitter * chance) if attempt <= len(self.schedule) else None
+
+    @property
+    def whole(self) -> timedelta:
+        """How long the schedule lasts from the first attempt, without jitter."""
+        return sum(self.schedule, timedelta(0))
+
+
+class Tries(msgspec.Struct, frozen=True):
+    """What has been tried with an event, the attempt at hand included; the first one is ``Tries()``.
+
+    Attributes:
+        attempts: in all.
+        counted: those that use up the schedule.
+        paused: the pauses that the others have met, in all.
+    """
+
+    attempts: int = 1
+    counted: int = 1
+    paused: timedelta = timedelta(0)
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """The sink has it."""
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Worth another attempt ``after`` a while; later events of the same record wait with it."""
+
+    after: timedelta
+
+
+class PauseSink(msgspec.Struct, frozen=True):
+    """Nothing goes to the sink for ``pause``, whatever the subscription or record; then it is worth another attempt.
+
+    Attributes:
+        pause: of the sink.
+        after: how long the event itself waits; as long as the pause or longer.
+        counted: whether the attempt uses up the schedule.
+    """
+
+    pause: timedelta
+    after: timedelta
+    counted: bool
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """Given up.
+
+    Attributes:
+        reason: one line.
+        pause: what the sink has asked for all the same; zero for nothing.
+    """
+
+    reason: str
+    pause: timedelta = _NO_PAUSE
+
+
+class PauseSubscription(msgspec.Struct, frozen=True):
+    """The sink wants nothing more of this: the subscription rests until an operator resumes it; its events are kept."""
+
+    reason: str
+
+
+Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription
+
+
+def step_after(outcome: Outcome, *, tries: Tries, patience: Patience, chance: float, now: datetime) -> Step:
+    """What follows from this outcome.
+
+    Args:
+        outcome: how the attempt ended.
+        tries: of this event, the attempt included.
+        patience: the subscription's.
+        chance: for the jitter, drawn from [0, 1).
+        now: the wall clock, UTC.
+    """
+    if outcome.success:
+        return Delivered()
+    if outcome.status == HTTPStatus.GONE:
+        return PauseSubscription("the sink answered 410: it is gone for good")
+    if outcome.status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+        return PauseSubscription("the sink answered 415: it does not take requests of this mode")
+    asked = _pause_asked(outcome, now)
+    if asked is not None:
+        return _asked(asked, outcome, tries, patience, chance)
+    wait = patience.wait(tries.counted, chance)
+    busy = outcome.status == HTTPStatus.TOO_MANY_REQUESTS
+    if wait is None:
+        return DeadLetter(_reason(outcome, tries), min(patience.schedule[0], UNASKED_CAP) if busy else _NO_PAUSE)
+    return PauseSink(min(wait, UNASKED_CAP), wait, counted=True) if busy else Retry(wait)
+
+
+def next_tries(tries: Tries, step: Retry | PauseSink) -> Tries:
+    """What the attempt after this step is."""
+    if isinstance(step, PauseSink) and not step.counted:
+        return Tries(tries.attempts + 1, tries.counted, tries.paused + step.pause)
+    return Tries(tries.attempts + 1, tries.counted + 1, tries.paused)
+
+
+def _pause_asked(outcome: Outcome, now: datetime) -> timedelta | None:
+    if outcome.status not in _BUSY:
+        return None
+    asked = pause_requested(outcome.retry_after, date=outcome.date, now=now)
+    # Zero and what has passed mean "now"; the floor keeps that from becoming a loop without a breath.
+    return None if asked is None else min(max(asked, PAUSE_FLOOR), PAUSE_CAP)
+
+
+def _asked(asked: timedelta, outcome: Outcome, tries: Tries, patience: Patience, chance: float) -> Step:
+    if tries.paused >= patience.whole:
+        return DeadLetter(_reason(outcome, tries), asked)
+    # Spread over the jitter of a first wait: else all that met the pause would come back in the same instant.
+    return PauseSink(asked, asked + patience.schedule[0] * patience.jitter * chance, counted=False)
+
+
+def _reason(outcome: Outcome, tries: Tries) -> str:
+    ended = outcome.text or (f"status {outcome.status}" if outcome.failure is None else f"no answer: {outcome.failure}")
+    return f"given up after {tries.attempts} attempts; the last one: {ended}"
