@@ -1,0 +1,187 @@
+"""Laws of :mod:`poller.delivery.attempts`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poller.delivery.attempts import (
+    PAUSE_CAP,
+    PAUSE_FLOOR,
+    UNASKED_CAP,
+    DeadLetter,
+    Delivered,
+    Patience,
+    PauseSink,
+    PauseSubscription,
+    Retry,
+    Step,
+    Tries,
+    next_tries,
+    step_after,
+)
+from poller.delivery.outcome import Failure, Outcome
+
+NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+PATIENCE = Patience((5 * SECOND, 30 * SECOND, 3 * HOUR), 0.2)
+
+WAITS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=365))
+PATIENCES = st.builds(Patience, st.lists(WAITS, min_size=1, max_size=9).map(tuple), st.floats(0, 1))
+CHANCES = st.floats(0, 1, exclude_max=True)
+OUTCOMES = st.builds(Outcome, status=st.integers(-5, 1200), retry_after=st.none() | st.text() | st.integers().map(str))
+FAILED = st.builds(lambda failure: Outcome(failure=failure), st.sampled_from(Failure)) | OUTCOMES.filter(
+    lambda outcome: not outcome.success
+)
+
+
+def step(outcome: Outcome, tries: Tries = Tries(), patience: Patience = PATIENCE, chance: float = 0.0) -> Step:  # noqa: B008 -- frozen
+    return step_after(outcome, tries=tries, patience=patience, chance=chance, now=NOON)
+
+
+def asks(status: int, retry_after: str, date: str | None = None) -> Outcome:
+    return Outcome(status=status, retry_after=retry_after, date=date)
+
+
+def at(seconds: float) -> str:
+    return format_datetime(NOON + timedelta(seconds=seconds), usegmt=True)
+
+
+def asked(seconds: float) -> PauseSink:
+    return PauseSink(timedelta(seconds=seconds), timedelta(seconds=seconds), counted=False)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        *[(Outcome(status=status), Delivered()) for status in (200, 201, 202, 204, 299)],
+        *[(Outcome(status=status), Retry(5 * SECOND)) for status in (100, 101, 199, 301, 302, 307, 308, 399)],
+        *[(Outcome(status=status), Retry(5 * SECOND)) for status in (400, 401, 403, 404, 408, 409, 411, 413, 416, 499)],
+        *[(Outcome(status=status), Retry(5 * SECOND)) for status in (500, 502, 503, 504, 599, 600, 999, 0, -1)],
+        *[(Outcome(failure=failure), Retry(5 * SECOND)) for failure in Failure],
+        *[(asks(status, "60"), Retry(5 * SECOND)) for status in (301, 400, 413, 425, 500, 502)],
+        (Outcome(status=429), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
+        (asks(429, "soon"), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
+        (asks(429, ""), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
+        (asks(503, "soon"), Retry(5 * SECOND)),
+        (asks(503, ""), Retry(5 * SECOND)),
+        *[(asks(status, "60"), asked(60)) for status in (429, 503)],
+        (asks(429, at(90)), asked(90)),
+        (asks(503, at(90), at(30)), asked(60)),
+        (asks(503, at(90), "yesterday"), asked(90)),
+        *[(asks(429, text), asked(1)) for text in ("0", "0.2", "-60", at(-3600), at(0))],
+        (asks(429, "86400"), asked(86_400)),
+        (asks(429, "86401"), asked(86_400)),
+        (asks(503, "9" * 400), asked(86_400)),
+        (asks(503, at(10**9)), asked(86_400)),
+    ],
+)
+def test_the_table(outcome: Outcome, expected: Step) -> None:
+    """What a first attempt leads to."""
+    assert step(outcome) == expected
+
+
+@pytest.mark.parametrize("tries", [Tries(), Tries(99, 99, 99 * HOUR)])
+@pytest.mark.parametrize("status", [410, 415])
+def test_a_sink_that_wants_no_more_pauses_the_subscription(status: int, tries: Tries) -> None:
+    """Whenever it says so, and whatever else: not one event is given up for it."""
+    ended = step(asks(status, "60"), tries)
+    assert isinstance(ended, PauseSubscription)
+    assert str(status) in ended.reason
+
+
+@given(FAILED, PATIENCES, CHANCES, st.integers(1, 12))
+def test_jitter_only_adds(outcome: Outcome, patience: Patience, chance: float, counted: int) -> None:
+    """No wait is below the schedule's, nor beyond it by more than the jitter."""
+    ended = step(outcome, Tries(counted, counted), patience, chance)
+    if isinstance(ended, Retry) or (isinstance(ended, PauseSink) and ended.counted):
+        wait = patience.schedule[counted - 1]
+        assert wait <= ended.after <= wait * (1 + patience.jitter) + timedelta(microseconds=1)
+    if isinstance(ended, PauseSink):
+        assert ended.pause <= ended.after
+
+
+@given(st.sampled_from([429, 503]), st.integers(-10, 10**7), PATIENCES, CHANCES, st.integers(1, 12))
+def test_what_is_asked_for_is_never_cut_below_the_cap(
+    status: int, seconds: int, patience: Patience, chance: float, counted: int
+) -> None:
+    """The sink is left alone for as long, by whatever attempt, with whatever jitter; a second it is at least."""
+    ended = step(asks(status, str(seconds)), Tries(counted, counted), patience, chance)
+    assert isinstance(ended, PauseSink)
+    assert ended.pause == min(max(timedelta(seconds=seconds), PAUSE_FLOOR), PAUSE_CAP)
+    assert ended.after >= ended.pause
+
+
+@given(FAILED, PATIENCES, CHANCES)
+def test_every_event_comes_to_an_end(outcome: Outcome, patience: Patience, chance: float) -> None:
+    """The same failure for ever is a dead letter at last, and not before the schedule is through."""
+    tries, waited = Tries(), timedelta(0)
+    for _ in range(200):
+        ended = step(outcome, tries, patience, chance)
+        if isinstance(ended, PauseSubscription):
+            return
+        if isinstance(ended, DeadLetter):
+            assert waited >= patience.whole
+            assert ended.reason.startswith(f"given up after {tries.attempts} attempts")
+            return
+        assert isinstance(ended, Retry | PauseSink)
+        waited, tries = waited + ended.after, next_tries(tries, ended)
+        if isinstance(ended, PauseSink) and not ended.counted:
+            # As if the rest of the pauses had been met in one: some schedules would take a million of them.
+            tries = Tries(tries.attempts, tries.counted, tries.paused + patience.whole)
+            waited += patience.whole
+    pytest.fail("it went on for ever")
+
+
+def test_the_schedule_is_used_up_wait_by_wait() -> None:
+    """Three waits are four attempts; the fourth failure is the end."""
+    tries, waits = Tries(), []
+    while isinstance(ended := step(Outcome(status=500, text="the sink answered 500"), tries), Retry):
+        waits.append(ended.after)
+        tries = next_tries(tries, ended)
+    assert waits == list(PATIENCE.schedule)
+    assert ended == DeadLetter("given up after 4 attempts; the last one: the sink answered 500")
+
+
+def test_a_busy_sink_does_not_use_up_the_schedule() -> None:
+    """Refused a thousand times for a second each, an event still has its whole schedule; its pauses count once."""
+    tries = Tries()
+    for _ in range(1000):
+        ended = step(asks(429, "1"), tries)
+        assert isinstance(ended, PauseSink)
+        tries = next_tries(tries, ended)
+    assert tries == Tries(1001, 1, 1000 * SECOND)
+    assert step(Outcome(status=500), tries) == Retry(5 * SECOND)
+
+
+def test_pauses_that_add_up_to_the_schedule_are_the_end() -> None:
+    """The event is given up, and the sink is left alone all the same."""
+    ended = step(asks(503, "60"), Tries(9, 1, PATIENCE.whole))
+    assert isinstance(ended, DeadLetter)
+    assert ended.pause == 60 * SECOND
+
+
+def test_a_sink_that_did_not_say_how_long_is_not_silenced_for_hours() -> None:
+    """The event waits for its own wait; the others for ten minutes at most, and for the first wait at the end."""
+    assert step(Outcome(status=429), Tries(3, 3)) == PauseSink(UNASKED_CAP, 3 * HOUR, counted=True)
+    ended = step(Outcome(status=429), Tries(4, 4))
+    assert isinstance(ended, DeadLetter)
+    assert ended.pause == 5 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (Outcome(status=500), "status 500"),
+        (Outcome(failure=Failure.TIMEOUT), "no answer: timeout"),
+        (Outcome(status=500, text="the sink answered 500: oh"), "the sink answered 500: oh"),
+    ],
+)
+def test_a_dead_letter_says_why(outcome: Outcome, told: str) -> None:
+    """How often it was tried, and how the last attempt ended."""
+    assert step(outcome, Tries(7, 4)) == DeadLetter(f"given up after 7 attempts; the last one: {told}")

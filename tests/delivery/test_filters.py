@@ -1,0 +1,107 @@
+"""Laws of :mod:`poller.delivery.filters`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poller.config.filters import FilterSettings
+from poller.delivery.envelope import envelope_of
+from poller.delivery.filters import compile_filters
+from tests.changes.samples import MANY
+from tests.delivery.events import MEMBERS, NAMES, TYPE, WORDS, entry, spelled, string_form
+
+_COMPARED = st.dictionaries(NAMES, WORDS | st.sampled_from(["true", "1", "a1", "t"]), min_size=1, max_size=2)
+_LEAVES = st.builds(
+    lambda dialect, compared: {dialect: compared}, st.sampled_from(["exact", "prefix", "suffix"]), _COMPARED
+)
+FILTERS: st.SearchStrategy[dict[str, Any]] = st.recursive(
+    _LEAVES,
+    lambda inner: (
+        st.builds(lambda parts: {"all": parts}, st.lists(inner, min_size=1, max_size=3))
+        | st.builds(lambda parts: {"any": parts}, st.lists(inner, min_size=1, max_size=3))
+        | st.builds(lambda part: {"not": part}, inner)
+    ),
+    max_leaves=6,
+)
+
+
+def holds(single: dict[str, Any], attributes: dict[str, str]) -> bool:
+    """What a filter means, written down as plainly as can be."""
+    ((dialect, content),) = single.items()
+    if dialect == "all":
+        return all(holds(part, attributes) for part in content)
+    if dialect == "any":
+        return any(holds(part, attributes) for part in content)
+    if dialect == "not":
+        return not holds(content, attributes)
+    for name, expected in content.items():
+        if name not in attributes:
+            return False
+        value, size = attributes[name], len(expected)
+        part = {"exact": value, "prefix": value[:size], "suffix": value[-size:]}[dialect]
+        if part != expected:
+            return False
+    return True
+
+
+def wanted(written: bytes, *filters: dict[str, Any], types: tuple[str, ...] | None = None) -> bool:
+    return compile_filters(types, [FilterSettings.model_validate(one) for one in filters])(envelope_of(written))
+
+
+@MANY
+@given(MEMBERS, st.lists(FILTERS, max_size=3), st.none() | st.lists(WORDS | st.just("t"), min_size=1, max_size=3))
+def test_the_predicate_is_what_the_dialects_mean(
+    members: dict[str, Any], filters: list[dict[str, Any]], types: list[str] | None
+) -> None:
+    """For any event, any filters and any types: as the plain reading of them says."""
+    given_attributes = {"specversion": "1.0", "id": "a1", "source": "/s", "type": "t"} | members
+    attributes = {name: string_form(value) for name, value in given_attributes.items()}
+    expected = (types is None or attributes["type"] in types) and all(holds(one, attributes) for one in filters)
+    assert wanted(spelled(**members), *filters, types=None if types is None else tuple(types)) == expected
+
+
+@pytest.mark.parametrize(
+    ("single", "expected"),
+    [
+        ({"exact": {"type": TYPE}}, True),
+        ({"exact": {"type": TYPE.upper()}}, False),
+        ({"exact": {"type": TYPE[:-1]}}, False),
+        ({"prefix": {"type": "org.example."}}, True),
+        ({"prefix": {"type": "Org.example."}}, False),
+        ({"suffix": {"type": ".created.v1"}}, True),
+        ({"suffix": {"type": ".created.V1"}}, False),
+        ({"exact": {"specversion": "1.0"}}, True),
+        ({"prefix": {"type": "org.", "subject": "K"}}, True),
+        ({"prefix": {"type": "org.", "subject": "k"}}, False),
+        ({"prefix": {"data": "{"}}, False),
+        ({"exact": {"extensions": "x"}}, False),
+        ({"exact": {"nosuch": "x"}}, False),
+        ({"not": {"exact": {"nosuch": "x"}}}, True),
+        ({"not": {"prefix": {"type": "org."}}}, False),
+        ({"any": [{"exact": {"nosuch": "x"}}, {"exact": {"subject": "K"}}]}, True),
+        ({"all": [{"exact": {"nosuch": "x"}}, {"exact": {"subject": "K"}}]}, False),
+    ],
+)
+def test_the_dialects(single: dict[str, Any], expected: bool) -> None:
+    """Case counts, all entries of a mapping must hold, and what an event does not have matches nothing."""
+    assert wanted(entry(), single) == expected
+
+
+@pytest.mark.parametrize(("value", "text"), [(True, "true"), (False, "false"), (-7, "-7"), ("é", "é")])
+def test_values_are_compared_in_their_string_form(value: object, text: str) -> None:
+    """An integer by its digits, a boolean by its name."""
+    assert wanted(spelled(shard=value), {"exact": {"shard": text}})
+    assert not wanted(spelled(shard=value), {"exact": {"shard": text + "0"}})
+
+
+def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:
+    """One that does not is enough to leave the event out; none at all lets everything in."""
+    yes, no = {"prefix": {"type": "org."}}, {"prefix": {"type": "com."}}
+    assert wanted(entry())
+    assert wanted(entry(), yes, yes, types=(TYPE, "other"))
+    assert not wanted(entry(), yes, no)
+    assert not wanted(entry(), yes, types=("other",))
