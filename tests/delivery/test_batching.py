@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from poller.delivery.batching import batches, full
 
-SIZES = st.lists(st.integers(1, 40), max_size=30)
+SIZES = st.lists(st.integers(1, 8), max_size=20)
 
 
 def body(sizes: list[int]) -> int:
     return len(b"[" + b",".join(b"x" * size for size in sizes) + b"]")
 
 
-@given(SIZES, st.integers(1, 6), st.integers(3, 60))
+@given(SIZES, st.integers(1, 6), st.integers(3, 30))
 def test_every_event_goes_once_in_order_within_the_limits(sizes: list[int], max_events: int, max_bytes: int) -> None:
     """Only a single event may be over the limit; and no batch could have taken the first event of the next."""
     cuts = list(batches(sizes, max_events=max_events, max_bytes=max_bytes))
@@ -29,7 +29,7 @@ def test_every_event_goes_once_in_order_within_the_limits(sizes: list[int], max_
         assert len(part) == max_events or body([*part, following[0]]) > max_bytes
 
 
-@given(SIZES, st.integers(1, 6), st.integers(3, 60))
+@given(SIZES, st.integers(1, 6), st.integers(3, 30))
 def test_full_means_that_nothing_more_fits(sizes: list[int], max_events: int, max_bytes: int) -> None:
     """Not even an event of one byte would change the first batch; else it would."""
     first = next(batches([*sizes, 1], max_events=max_events, max_bytes=max_bytes))

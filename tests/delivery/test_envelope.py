@@ -107,6 +107,7 @@ def test_an_event_without_data_has_none() -> None:
         spelled(data=1, data_base64=""),
         spelled(data_base64="secret"),
         spelled(data_base64=1),
+        spelled(data_base64="AP8=!"),
         b'{"specversion":"1.0","id":"\\ud800","source":"s","type":"t"}',
         b'{"specversion":"1.0","id":"\xff","source":"s","type":"t"}',
         b'{"id":"a","source":"s","type":"t"}',

@@ -152,6 +152,7 @@ def test_an_id_that_no_header_can_hold_is_hashed(webhook_id: str) -> None:
         ({"data": "xé", "datacontenttype": "text/plain"}, "text/plain", "xé".encode()),
         ({"data": {"a": 1}, "datacontenttype": "text/plain"}, "text/plain", b'{"a": 1}'),
         ({"data_base64": "AP8=", "datacontenttype": "image/png"}, "image/png", b"\0\xff"),
+        ({"data_base64": "IngiIA==", "datacontenttype": "text/plain"}, "text/plain", b'"x" '),
         ({"data_base64": "AP8="}, None, b"\0\xff"),
         ({}, None, b""),
     ],
