@@ -16,6 +16,18 @@ key ends in        type    holds
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
 =================  ======  ==========================================================================================
+
+A subscription to a feed has keys of its own there, ``sub:ID:…``:
+
+=================  ======  ==========================================================================================
+key ends in        type    holds
+=================  ======  ==========================================================================================
+``lease``          STRING  the nonce of the process that delivers; expires
+``state``          HASH    ``place``: the last entry up to which each is settled or parked
+``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
+``letters``        HASH    entry id to a dead letter
+``letter_times``   ZSET    entry id by when it was given up (milliseconds)
+=================  ======  ==========================================================================================
 """
 
 from __future__ import annotations
@@ -40,3 +52,23 @@ class FeedKeys(msgspec.Struct, frozen=True):
     def of(cls, prefix: str, feed: str) -> FeedKeys:
         """The keys of the feed ``SOURCE/NAME`` under a prefix."""
         return cls(*(f"{prefix}:{{{feed}}}:{name}" for name in cls.__struct_fields__))
+
+
+class PairKeys(msgspec.Struct, frozen=True):
+    """The keys of one subscription to one feed."""
+
+    lease: str
+    state: str
+    parked: str
+    letters: str
+    letter_times: str
+
+    @classmethod
+    def of(cls, prefix: str, feed: str, subscription: str) -> PairKeys:
+        """The keys of a subscription to the feed ``SOURCE/NAME`` under a prefix."""
+        return cls(*(f"{prefix}:{{{feed}}}:sub:{subscription}:{name}" for name in cls.__struct_fields__))
+
+
+def group_of(subscription: str) -> str:
+    """The consumer group of a subscription, on the stream of each of its feeds."""
+    return f"sub:{subscription}"

@@ -1,0 +1,179 @@
+"""Who may be sent now: events side by side, those of one record one after the other.
+
+Theory of operation
+-------------------
+Each record has a lane, in which its events stand in the order of the stream. Only the foremost of a lane may be sent;
+while it is on its way, or waits for its next attempt, its lane is shut, and no other. A lane that is open stands in the
+queue, in the order in which it opened; a lane that waits stands in a heap, by the moment when it is due.
+
+An entry is *fresh* until it is settled or parked: the consumer group still holds it. Entries behind one that waits are
+*stranded*; they are parked along with it, so that days of retries hold up neither the group nor the memory. What is
+parked is known here by its id alone; its event is fetched when its turn comes.
+
+The law: of one record nothing is ever sent before what came before it is settled. Pure; moments are seconds of any clock
+that only goes forward.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Waiting(Generic[T]):
+    """An entry in its lane.
+
+    Attributes:
+        id: in the stream.
+        key: of its record.
+        item: what is to be sent; None where it has to be fetched.
+        fresh: whether the consumer group holds it still.
+        size: of the item, in bytes.
+    """
+
+    __slots__ = ("fresh", "id", "item", "key", "size")
+
+    def __init__(self, entry_id: str, key: str, item: T | None, *, fresh: bool, size: int = 0) -> None:
+        self.id = entry_id
+        self.key = key
+        self.item = item
+        self.fresh = fresh
+        self.size = size
+
+
+class Lanes(Generic[T]):
+    """The lanes of one feed for one subscription."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, deque[Waiting[T]]] = {}
+        self._open: deque[str] = deque()
+        self._due: list[tuple[float, str]] = []
+        self._waiting: set[str] = set()
+        self._fresh: dict[str, None] = {}  # in the order of the stream
+        self._parked = 0
+
+    @property
+    def fresh(self) -> int:
+        """How many entries the group holds for us."""
+        return len(self._fresh)
+
+    @property
+    def parked(self) -> int:
+        """How many entries are parked."""
+        return self._parked
+
+    @property
+    def oldest_fresh(self) -> str | None:
+        """The first entry that is neither settled nor parked."""
+        return next(iter(self._fresh), None)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next lane that waits is due."""
+        return self._due[0][0] if self._due else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something that may be sent now."""
+        return bool(self._open)
+
+    def add(self, entry: Waiting[T]) -> None:
+        """An entry that was read, after all that were read before it."""
+        lane = self._lanes.get(entry.key)
+        if lane is None:
+            self._lanes[entry.key] = deque((entry,))
+            self._open.append(entry.key)
+        else:
+            lane.append(entry)
+        if entry.fresh:
+            self._fresh[entry.id] = None
+        else:
+            self._parked += 1
+
+    def wait(self, key: str, due: float) -> None:
+        """The foremost entry of this lane is not to be sent before then; for a lane that is open or shut."""
+        if key in self._waiting:
+            raise ValueError(f"the lane of {key!r} waits already")
+        self._waiting.add(key)
+        heappush(self._due, (due, key))
+
+    def wake(self, now: float) -> None:
+        """Open the lanes that are due."""
+        while self._due and self._due[0][0] <= now:
+            _, key = heappop(self._due)
+            self._waiting.discard(key)
+            self._open.append(key)
+
+    def take(self, *, most: int = 1, most_bytes: int | None = None) -> list[Waiting[T]]:
+        """Entries that may be sent together now, of each lane from its foremost on; their lanes are shut.
+
+        At least one where any lane is open, be it larger than ``most_bytes``. Nothing behind an entry whose item has to
+        be fetched is taken.
+        """
+        taken: list[Waiting[T]] = []
+        size = 0
+        while self._open and len(taken) < most:
+            lane = self._lanes[self._open[0]]
+            for entry in _some(lane, most - len(taken)):
+                if taken and most_bytes is not None and size + entry.size > most_bytes:
+                    if entry is lane[0]:
+                        return taken
+                    break
+                taken.append(entry)
+                size += entry.size
+            self._open.popleft()
+        return taken
+
+    def settle(self, entry: Waiting[T]) -> None:
+        """This entry, the foremost of its lane, is done with. The lane stays shut until :meth:`reopen`."""
+        lane = self._lanes[entry.key]
+        if lane[0] is not entry:
+            raise ValueError(f"{entry.id} is not the foremost of its lane")
+        lane.popleft()
+        self._leave(entry)
+
+    def reopen(self, key: str) -> None:
+        """Let a lane that was shut go on; one in which nothing is left is no more."""
+        if self._lanes[key]:
+            self._open.append(key)
+        else:
+            del self._lanes[key]
+
+    def park(self, entry: Waiting[T]) -> None:
+        """The group holds this entry no more, it is kept elsewhere; its place in the lane remains."""
+        if entry.fresh:
+            del self._fresh[entry.id]
+            self._parked += 1
+            entry.fresh = False
+        entry.item = None
+
+    def stranded(self, key: str) -> list[Waiting[T]]:
+        """The fresh entries of a lane."""
+        return [entry for entry in self._lanes.get(key, ()) if entry.fresh]
+
+    def waits(self, key: str) -> bool:
+        """Whether the foremost entry of this lane waits for its next attempt."""
+        return key in self._waiting
+
+    def entries(self) -> Iterator[Waiting[T]]:
+        """All of them, lane by lane."""
+        for lane in self._lanes.values():
+            yield from lane
+
+    def _leave(self, entry: Waiting[T]) -> None:
+        if entry.fresh:
+            del self._fresh[entry.id]
+        else:
+            self._parked -= 1
+
+
+def _some(lane: Iterable[Waiting[T]], most: int) -> Iterator[Waiting[T]]:
+    """The foremost entry, and those after it that are there to be sent."""
+    for number, entry in enumerate(lane):
+        if number >= most or (number and entry.item is None):
+            return
+        yield entry
