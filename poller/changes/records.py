@@ -1,8 +1,8 @@
 """A record: one object of a page, its identity read, its bytes kept exactly as they were received.
 
 Identity is the id field alone. Ids of UUID shape are one whatever the case of their letters (the reference allows
-both); all others count as they stand. A record without a usable identity cannot be compared with anything: it becomes
-:class:`Rejected`, with the reason, and the rest of its page goes on.
+both); all others count as they stand, the integer 1 and the text "1" as two. A record without a usable identity cannot
+be compared with anything: it becomes :class:`Rejected`, with the reason, and the rest of its page goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
+from poller.changes.unambiguous import TOO_DEEP
+
 MAX_ID_LENGTH: Final = 1024
+_INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id that is text may hold it
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
@@ -82,14 +85,14 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
         except UnicodeDecodeError:
             return Rejected(raw, "not UTF-8")
         except RecursionError:
-            return Rejected(raw, "nested too deep")
+            return Rejected(raw, TOO_DEEP)
         subject = _identity(found.id)
         if _UUID(subject):
             key = subject.lower()
         elif reason := _unusable(subject, id_field):
             return Rejected(raw, reason)
         else:
-            key = subject
+            key = subject if isinstance(found.id, str) else _INTEGER + subject
         return Record(key, subject, raw, _moment(modified_of(found)), _reference(qualification_of(found)))
 
     return read
