@@ -8,7 +8,7 @@ be compared with anything: it becomes :class:`Rejected`, with the reason, and th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -30,11 +30,16 @@ _RFC3339: Final = re.compile(
 ).fullmatch
 
 
-class _Modified(msgspec.Struct, frozen=True, gc=False, rename={"modified": "lastModifiedAt"}):
+class _Beside(
+    msgspec.Struct, frozen=True, gc=False, rename={"modified": "lastModifiedAt", "qualification": "qualificationID"}
+):
+    """What is read of a record beside its identity."""
+
     modified: Any = None
+    qualification: Any = None
 
 
-_decode_modified: Final = msgspec.json.Decoder(_Modified).decode
+_decode_beside: Final = msgspec.json.Decoder(_Beside).decode
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -98,20 +103,6 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     return read
 
 
-def latest_versions(records: Sequence[Record | Rejected]) -> list[Record | Rejected]:
-    """One version of each record of a page: the one modified last where both say when, else the one that came last.
-
-    Paging while records change may show one twice, the newer before the older.
-    """
-    chosen: dict[str, Record] = {}
-    for record in records:
-        if isinstance(record, Record):
-            other = chosen.get(record.key)
-            if other is None or not is_older(record.modified, other.modified):
-                chosen[record.key] = record
-    return [record for record in records if isinstance(record, Rejected) or chosen[record.key] is record]
-
-
 def is_older(modified: str | None, than: str | None) -> bool:
     """Whether one RFC 3339 time is before another; False where one of them is not known."""
     if modified is None or than is None:
@@ -122,9 +113,15 @@ def is_older(modified: str | None, than: str | None) -> bool:
 def modified_of(raw: bytes) -> str | None:
     """``lastModifiedAt`` of a record's bytes where it is an RFC 3339 time, else None."""
     try:
-        return _moment(_decode_modified(raw).modified)
+        return _moment(_decode_beside(raw).modified)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def with_bytes(record: Record, raw: bytes) -> Record:
+    """The same record with other bytes, which are sound JSON: what they say beside its identity is read out of them."""
+    beside = _decode_beside(raw)
+    return Record(record.key, record.subject, raw, _moment(beside.modified), _reference(beside.qualification))
 
 
 def _identity(value: Any) -> str:
