@@ -31,7 +31,8 @@ class Rules(msgspec.Struct, frozen=True):
         common: after a change of the fields that are asked for, the keys that were asked for before and are now: only
             they are compared, and records that are equal in them are kept in their new shape without an event.
         round_start: the feed's sequence number when the round began. A version that is older than one that was
-            published in this round is passed over: paging showed the newer one first.
+            published in this round is passed over: paging showed the newer one first. What only an older part held
+            comes with the next full reading.
         partial: records may carry only some of their keys: they are laid over what is known before anything else.
         silent: keep snapshots but publish nothing (a baseline of a feed with ``baseline = "silent"``).
     """

@@ -96,7 +96,7 @@ class Writer:
         records = latest_versions(received, partial=partial)
         passed_over = len(received) - len(records)
         self.tally += Tally(records=passed_over, unchanged=passed_over)
-        keys = [record.key for record in records if isinstance(record, Record)]
+        keys = [record.key for record in received if isinstance(record, Record)]
         if seen is not None:
             seen.update(keys)
         known = await self._store.known(keys)

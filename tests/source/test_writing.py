@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from poller.changes.records import MAX_ID_LENGTH
+from poller.changes.removal import Seen
 from poller.source.envelope import decode_page
 from poller.source.feed import Mode
 from poller.source.writing import Writer
@@ -91,6 +92,17 @@ async def test_what_cannot_be_used_goes_to_the_quarantine_alone(value: bytes, re
     assert published(store) == [{"id": "odd"}, {"id": "good"}]
     await write(store, raw)
     assert store.quarantine[0][1].startswith(reason)
+
+
+async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
+    """However often a record stands in the page, a reading that has its id has seen it."""
+    store, bad = MemoryStore(), b'{"id":"odd","x":1,"x":2}'
+    for records in ((bad,), (bad, bad), (bad, b'{"id":"odd"}')):
+        seen = Seen()
+        writer = Writer(FEED, store, store.state, lambda: NOON)
+        page = decode_page(b'{"results":[%b]}' % b",".join(records))
+        await writer.page(page, mode=Mode.FULL, path="/contractTypes", seen=seen)
+        assert "odd" in seen
 
 
 async def test_an_id_that_is_an_integer_and_the_same_as_text_are_two_records() -> None:
