@@ -28,6 +28,8 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from poller.changes.unambiguous import TOO_DEEP, refuse_ambiguous
+
 # Integers of up to this many digits are int whatever way they are read (here Python and msgspec stop converting), so
 # that 10 and 1e1 meet in one form; longer ones are Decimal whatever way they are read.
 _INT_DIGITS: Final = 4300
@@ -62,7 +64,7 @@ def parse(raw: bytes) -> Any:
     try:
         return _fast_decode(raw)
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError(TOO_DEEP) from None
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except msgspec.ValidationError:  # an integer too long for msgspec
@@ -88,7 +90,24 @@ def _parse_slowly(raw: bytes) -> Any:
     except DecimalException:
         raise ValueError("a number is out of any range") from None
     except RecursionError:
-        raise ValueError("nested too deep") from None
+        raise ValueError(TOO_DEEP) from None
+
+
+def parse_received(raw: bytes) -> tuple[Any, bytes]:
+    """The value of a JSON text as :func:`parse` has it, and its canonical form; a text that can be misread is refused.
+
+    For what comes from outside. What is kept already was read this way once.
+
+    Raises:
+        ValueError: see :func:`parse` and :func:`~poller.changes.unambiguous.refuse_ambiguous`.
+    """
+    try:
+        value = parse(raw)
+        form = _fast_encode(value)
+    except RecursionError:  # reading succeeded with hardly a level to spare, writing needs more
+        raise ValueError(TOO_DEEP) from None
+    refuse_ambiguous(raw, form)
+    return value, form
 
 
 def encode(value: Any) -> bytes:

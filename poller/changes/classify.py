@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from poller.changes.canonical import encode, parse
+from poller.changes.canonical import encode, parse, parse_received
 from poller.changes.diff import changed_pointers
 from poller.changes.records import Record
 
@@ -70,21 +70,17 @@ def compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], An
     """
     if snapshot is not None and not snapshot.removed and snapshot.raw == record.raw:
         return None  # the common case, decided without reading either
-    try:
-        return _compare(record, snapshot, strip)
-    except RecursionError:  # reading succeeded with hardly a level to spare, the comparison needs more
-        raise ValueError("nested too deep") from None
-
-
-def _compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], Any] | None) -> Change | None:
-    value = _counting(record.raw, strip)
-    content = encode(value)
+    value, content = parse_received(record.raw)
+    if strip:
+        value = strip(value)
+        content = encode(value)
     revision = snapshot.revision + 1 if snapshot else 1
     if snapshot is None or snapshot.removed:
         return Change(
             Kind.CREATED, record.key, record.subject, record.modified, record.raw, content, None, (), revision
         )
-    before = _counting(snapshot.raw, strip)
+    before = parse(snapshot.raw)
+    before = strip(before) if strip else before
     if encode(before) == content:
         return None
     return Change(
@@ -98,8 +94,3 @@ def _compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], A
         changed_pointers(before, value),
         revision,
     )
-
-
-def _counting(raw: bytes, strip: Callable[[Any], Any] | None) -> Any:
-    value = parse(raw)
-    return strip(value) if strip else value

@@ -56,7 +56,7 @@ class EventFrame:
 
     def event_id(self, change: Change) -> str:
         """32 lower-case hex digits; see the law above."""
-        # No part holds a NUL (keys have no control characters), so the parts cannot run into each other.
+        # No part holds a NUL (keys have none), so the parts cannot run into each other.
         identity = self._origin + f"{change.key}\0{change.revision}\0".encode() + change.canonical
         return blake2b(identity, digest_size=16).hexdigest()
 

@@ -19,6 +19,7 @@ import msgspec
 from poller.changes.classify import Change, Snapshot, compare
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import EventFrame
+from poller.changes.merging import merged
 from poller.changes.records import Record, Rejected, is_older, modified_of
 
 
@@ -30,13 +31,16 @@ class Rules(msgspec.Struct, frozen=True):
         common: after a change of the fields that are asked for, the keys that were asked for before and are now: only
             they are compared, and records that are equal in them are kept in their new shape without an event.
         round_start: the feed's sequence number when the round began. A version that is older than one that was
-            published in this round is passed over: paging showed the newer one first.
+            published in this round is passed over: paging showed the newer one first. What only an older part held
+            comes with the next full reading.
+        partial: records may carry only some of their keys: they are laid over what is known before anything else.
         silent: keep snapshots but publish nothing (a baseline of a feed with ``baseline = "silent"``).
     """
 
     strip: Callable[[Any], Any] | None = None
     common: Callable[[Any], Any] | None = None
     round_start: int | None = None
+    partial: bool = False
     silent: bool = False
 
     def counting(self, value: Any) -> Any:
@@ -124,22 +128,23 @@ def plan(
             draft.tally.unchanged += 1
             continue
         try:
-            change = compare(record, snapshot, rules.counting if rules.strip or rules.common else None)
+            whole = merged(record, snapshot.raw) if snapshot is not None and rules.partial else record
+            change = compare(whole, snapshot, rules.counting if rules.strip or rules.common else None)
         except ValueError as error:
             draft.reject(Rejected(record.raw, str(error)))
             continue
         if change is None:
             draft.tally.unchanged += 1
-            if snapshot is not None and (snapshot.missing or (rules.common and snapshot.raw != record.raw)):
-                draft.keep_as_it_is(record, snapshot)
+            if snapshot is not None and (snapshot.missing or (rules.common and snapshot.raw != whole.raw)):
+                draft.keep_as_it_is(whole, snapshot)
             continue
         draft.tally.count(change.kind)
-        if record.qualification:
-            draft.qualifications[record.qualification] = None
+        if whole.qualification:
+            draft.qualifications[whole.qualification] = None
         if rules.silent:
-            draft.keep_silently(change, record.raw)
+            draft.keep_silently(change, whole.raw)
         else:
-            draft.publish(change, record.raw)
+            draft.publish(change, whole.raw)
     return draft.commit(generation, sequence), draft.tally
 
 

@@ -1,14 +1,14 @@
 """A record: one object of a page, its identity read, its bytes kept exactly as they were received.
 
 Identity is the id field alone. Ids of UUID shape are one whatever the case of their letters (the reference allows
-both); all others count as they stand. A record without a usable identity cannot be compared with anything: it becomes
-:class:`Rejected`, with the reason, and the rest of its page goes on.
+both); all others count as they stand, the integer 1 and the text "1" as two. A record without a usable identity cannot
+be compared with anything: it becomes :class:`Rejected`, with the reason, and the rest of its page goes on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -16,7 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
+from poller.changes.unambiguous import TOO_DEEP
+
 MAX_ID_LENGTH: Final = 1024
+_INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id that is text may hold it
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
@@ -27,11 +30,16 @@ _RFC3339: Final = re.compile(
 ).fullmatch
 
 
-class _Modified(msgspec.Struct, frozen=True, gc=False, rename={"modified": "lastModifiedAt"}):
+class _Beside(
+    msgspec.Struct, frozen=True, gc=False, rename={"modified": "lastModifiedAt", "qualification": "qualificationID"}
+):
+    """What is read of a record beside its identity."""
+
     modified: Any = None
+    qualification: Any = None
 
 
-_decode_modified: Final = msgspec.json.Decoder(_Modified).decode
+_decode_beside: Final = msgspec.json.Decoder(_Beside).decode
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -82,31 +90,17 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
         except UnicodeDecodeError:
             return Rejected(raw, "not UTF-8")
         except RecursionError:
-            return Rejected(raw, "nested too deep")
+            return Rejected(raw, TOO_DEEP)
         subject = _identity(found.id)
         if _UUID(subject):
             key = subject.lower()
         elif reason := _unusable(subject, id_field):
             return Rejected(raw, reason)
         else:
-            key = subject
+            key = subject if isinstance(found.id, str) else _INTEGER + subject
         return Record(key, subject, raw, _moment(modified_of(found)), _reference(qualification_of(found)))
 
     return read
-
-
-def latest_versions(records: Sequence[Record | Rejected]) -> list[Record | Rejected]:
-    """One version of each record of a page: the one modified last where both say when, else the one that came last.
-
-    Paging while records change may show one twice, the newer before the older.
-    """
-    chosen: dict[str, Record] = {}
-    for record in records:
-        if isinstance(record, Record):
-            other = chosen.get(record.key)
-            if other is None or not is_older(record.modified, other.modified):
-                chosen[record.key] = record
-    return [record for record in records if isinstance(record, Rejected) or chosen[record.key] is record]
 
 
 def is_older(modified: str | None, than: str | None) -> bool:
@@ -119,9 +113,15 @@ def is_older(modified: str | None, than: str | None) -> bool:
 def modified_of(raw: bytes) -> str | None:
     """``lastModifiedAt`` of a record's bytes where it is an RFC 3339 time, else None."""
     try:
-        return _moment(_decode_modified(raw).modified)
+        return _moment(_decode_beside(raw).modified)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def with_bytes(record: Record, raw: bytes) -> Record:
+    """The same record with other bytes, which are sound JSON: what they say beside its identity is read out of them."""
+    beside = _decode_beside(raw)
+    return Record(record.key, record.subject, raw, _moment(beside.modified), _reference(beside.qualification))
 
 
 def _identity(value: Any) -> str:

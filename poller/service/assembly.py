@@ -13,7 +13,6 @@ from poller.config.auth import AuthSettings
 from poller.config.feeds import FeedSettings
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
-from poller.errors import ConfigurationError
 from poller.service.schedule import Timing
 from poller.source.client import ApiClient, Limits
 from poller.source.credentials import Credential, EnvironmentToken, FileToken, NoCredential
@@ -31,16 +30,7 @@ LONGEST_PATIENCE: Final = timedelta(seconds=60)
 
 
 def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
-    """What a round of this feed needs to know.
-
-    Raises:
-        ConfigurationError: it asks for something that this version does not support.
-    """
-    if feed.partial:
-        raise ConfigurationError(
-            f"feed {source.feed_id(feed)}: partial = true is not supported by this version: "
-            "keys that a delta leaves out would be published as removed"
-        )
+    """What a round of this feed needs to know."""
     resource = resource_of(feed.resource, path=feed.path, detail_path=feed.detail_path, type_name=feed.type_name)
     return Feed(
         id=source.feed_id(feed),
@@ -59,6 +49,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         id_field=feed.id_field,
         delta=feed.delta == "on" or (feed.delta == AUTO and resource.delta),
         delta_on_trial=feed.delta == AUTO,
+        partial=feed.partial,
         strip=without(feed.ignore) if feed.ignore else None,
         silent_baseline=feed.baseline == "silent",
         reconcile=feed.reconcile,

@@ -1,7 +1,6 @@
 """What can be configured and this version does not do yet.
 
-Law: nothing that somebody set is ignored without a word. Where it is merely not done it is told, once for each table;
-where going on without it would publish something untrue, the feed is refused (:mod:`poller.service.assembly`).
+Law: nothing that somebody set is ignored without a word: what is not done is told, once for each table.
 
 Pure.
 """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from typing import Final, Literal
 
 import msgspec
 
+from poller.changes.unambiguous import MAX_DEPTH, TOO_DEEP, deeper_than, own_members
 from poller.errors import SourceNonsense
 from poller.source.splitting import split_results
 
@@ -13,6 +15,9 @@ MAX_TOKEN_LENGTH: Final = 64 * 1024
 
 Ending = Literal["no pageToken", "pageToken null", "pageToken empty", "an empty page", "the last page again"]
 """How a listing shows that it ends; all but the last two are seen on its last page alone."""
+
+_RESULTS: Final = "results"
+_MARKS: Final = (BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE)
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
@@ -44,8 +49,11 @@ def decode_page(body: bytes) -> Page:
     """Read an answer. Records that are no JSON stay in it as they are, for whoever reads them to refuse.
 
     Raises:
-        SourceNonsense: the body is not JSON, not the envelope, or holds a token that cannot be sent back.
+        SourceNonsense: the body is not JSON, not the envelope, has one of its keys twice, is nested too deep around
+            the records, or holds a token that cannot be sent back.
     """
+    if body.startswith(_MARKS):
+        raise SourceNonsense("the answer begins with a byte order mark; JSON has none")
     try:
         envelope = _read(body)
     except SourceNonsense as whole:
@@ -70,14 +78,25 @@ def decode_page(body: bytes) -> Page:
 
 def _read(body: bytes) -> _Envelope:
     try:
-        return _decode(body)
+        envelope = _decode(body)
+        _refuse_ambiguous(body)
+        return envelope
     except msgspec.ValidationError as error:
         raise SourceNonsense(f"the answer is not a list envelope: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # None of the body is shown: what is not ours to read may echo what we sent, the credential too.
         raise SourceNonsense(f"the answer is not JSON ({_looks(body)}): {error}") from None
     except RecursionError:
-        raise SourceNonsense("the answer is nested too deep") from None
+        raise SourceNonsense(f"the answer is {TOO_DEEP}") from None
+
+
+def _refuse_ambiguous(body: bytes) -> None:
+    """What stands around the records must mean one thing; the records are judged one by one, later."""
+    members, repeated = own_members(body)
+    if twice := repeated.intersection(_Envelope.__struct_encode_fields__):
+        raise SourceNonsense(f"the answer is not a list envelope: {', '.join(sorted(twice))} stands in it twice")
+    if any(deeper_than(value, MAX_DEPTH - 1) for name, value in members.items() if name != _RESULTS):
+        raise SourceNonsense(f"the answer is {TOO_DEEP}")
 
 
 def _looks(body: bytes) -> str:

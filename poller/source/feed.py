@@ -47,6 +47,7 @@ class Feed(msgspec.Struct, frozen=True):
         id_field: the field of a record that holds its id.
         delta: whether delta tokens are used.
         delta_on_trial: whether they are given up where the API refuses each of them (``delta = "auto"``).
+        partial: whether the records of a delta may carry only some of their keys; absent ones are kept.
         strip: leaves out what does not count in comparisons; None: all counts.
         silent_baseline: whether the first reading publishes nothing.
         reconcile: how often a delta feed is read in full; None for never.
@@ -69,6 +70,7 @@ class Feed(msgspec.Struct, frozen=True):
     id_field: str = "id"
     delta: bool = True
     delta_on_trial: bool = False
+    partial: bool = False
     strip: Callable[[Any], Any] | None = None
     silent_baseline: bool = False
     reconcile: timedelta | None = None

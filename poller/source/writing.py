@@ -18,8 +18,9 @@ from poller.changes.commit import Commit, Tally
 from poller.changes.events import recorded_time
 from poller.changes.listings import Listing
 from poller.changes.plan import Rules, plan
-from poller.changes.records import Record, latest_versions, record_reader
+from poller.changes.records import Record, record_reader
 from poller.changes.removal import plan_removals
+from poller.changes.versions import latest_versions
 from poller.source.committing import in_order
 from poller.source.envelope import Page
 from poller.source.feed import Feed, Mode, common_fields
@@ -89,12 +90,13 @@ class Writer:
         """Commit what of this page is new, slice by slice; note its keys in ``seen`` where that is given."""
         frame = self._feed.frame(generation=self._generation, mode=mode, path=path)
         silent = self._feed.silent_baseline and mode is Mode.BASELINE
-        rules = msgspec.structs.replace(self._rules, silent=silent)
+        partial = self._feed.partial and mode is Mode.DELTA
+        rules = msgspec.structs.replace(self._rules, silent=silent, partial=partial)
         received = [self._read(raw) for raw in page.records]
-        records = latest_versions(received)
+        records = latest_versions(received, partial=partial)
         passed_over = len(received) - len(records)
         self.tally += Tally(records=passed_over, unchanged=passed_over)
-        keys = [record.key for record in records if isinstance(record, Record)]
+        keys = [record.key for record in received if isinstance(record, Record)]
         if seen is not None:
             seen.update(keys)
         known = await self._store.known(keys)

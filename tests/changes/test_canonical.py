@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from poller.changes.canonical import canonical, parse, same, without
+from poller.changes.unambiguous import TOO_DEEP
 from tests.changes.samples import CHANCE, FEW, MANY, TREES, opinion, spelled
 
 LONG = b"7" * 5_000  # more digits than the fast way holds
@@ -111,8 +112,8 @@ def test_what_differs_stays_apart(left: bytes, right: bytes) -> None:
         (b'"\xff"', "not UTF-8"),
         (b'"\xed\xa0\x80"', "not UTF-8"),
         (b'{"k\xff":1}', "not UTF-8"),
-        (b"[" * 100_000 + b"]" * 100_000, "nested too deep"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deep"),
+        (b"[" * 100_000 + b"]" * 100_000, TOO_DEEP),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, TOO_DEEP),
         (b"1e99999999999999999999", "a number is out of any range"),
         (b"1e-99999999999999999999", "a number is out of any range"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from poller.changes.canonical import canonical, parse, without
 from poller.changes.classify import Kind, Snapshot, compare
 from poller.changes.diff import changed_pointers
 from poller.changes.records import Record
+from poller.changes.unambiguous import MAX_DEPTH, TOO_DEEP
 from tests.changes.samples import CHANCE, FEW, OBJECTS, spelled
 
 
@@ -73,17 +75,33 @@ def test_bytes_that_are_no_json_are_refused(snapshot: Snapshot | None) -> None:
         compare(record_of(b'{"a":"\xff"}'), snapshot)
 
 
+@pytest.mark.parametrize("strip", [None, without(("/a",))])
+def test_a_key_that_stands_twice_is_refused(strip: Callable[[Any], Any] | None) -> None:
+    """Which of the two values counts nobody can tell, be it ignored or not; the snapshot is not asked."""
+    for snapshot in (None, Snapshot(1, 1, b'{"a":1}')):
+        with pytest.raises(ValueError, match='the key "a" stands twice'):
+            compare(record_of(b'{"a":1,"a":1}'), snapshot, strip)
+
+
+def test_what_is_kept_from_before_is_not_refused() -> None:
+    """A snapshot that would be refused today does not keep its record from being used."""
+    change = compare(record_of(b'{"a":3}'), Snapshot(1, 1, b'{"a":1,"a":2}'))
+    assert change is not None
+    assert change.changed == ("/a",)
+
+
 def test_a_record_at_the_edge_of_depth_is_compared_or_refused() -> None:
-    """At any depth the comparison answers or refuses; it never runs out of stack in the middle."""
+    """At any depth the comparison answers or refuses; what decides is the limit, never what is left of the stack."""
+    depths = [*range(1, MAX_DEPTH + 20), *range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 1)]
     refused = 0
-    for depth in range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 1):
+    for depth in depths:
         old, new = (b'{"a":' * depth + value + b"}" * depth for value in (b"1", b"2"))
         try:
             change = compare(record_of(new), Snapshot(1, 1, old))
         except ValueError as error:
             refused += 1
-            assert str(error) == "nested too deep"  # noqa: PT017 -- both ends are right; which one, the stack decides
+            assert str(error) == TOO_DEEP  # noqa: PT017 -- see the count
         else:
             assert change is not None
             assert change.changed == ("/a" * depth,)
-    assert 0 < refused < 120
+    assert refused == len(depths) - MAX_DEPTH

@@ -37,9 +37,28 @@ def test_other_ids_count_as_they_stand(subject: str) -> None:
 
 @pytest.mark.parametrize(("number", "key"), [(0, "0"), (7, "7"), (-5, "-5"), (10**40, "1" + "0" * 40)])
 def test_integers_are_ids(number: int, key: str) -> None:
-    """An integer is an id, written as its digits."""
-    raw = b'{"id":%d}' % number
-    assert read(raw) == Record(key, key, raw, None, None)
+    """An integer is an id, written as its digits, and never that of the record whose id is the same as text."""
+    raw, text = b'{"id":%d}' % number, b'{"id":"%d"}' % number
+    found, other = read(raw), read(text)
+    assert isinstance(found, Record)
+    assert (found.subject, found.raw) == (key, raw)
+    assert other == Record(key, key, text, None, None)
+    assert found.key != key
+
+
+@given(st.text(max_size=6), st.integers())
+def test_no_text_has_the_key_of_an_integer(text: str, number: int) -> None:
+    """Whatever the text, control characters among it: it has another key, or it is no id."""
+    whole = record_of(id=number) if -(2**63) <= number < 2**64 else read(b'{"id":%d}' % number)
+    assert isinstance(whole, Record)
+    for subject in (text, whole.key, f"{text}{number}"):
+        found = read(msgspec.json.encode({"id": subject}))
+        assert isinstance(found, Rejected) or found.key != whole.key
+
+
+def test_composed_and_decomposed_ids_are_two_records() -> None:
+    """Texts that only look alike are two ids: nothing is normalized."""
+    assert record_of(id="\u00e9").key == "\u00e9" != record_of(id="e\u0301").key == "e\u0301"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +87,7 @@ def test_integers_are_ids(number: int, key: str) -> None:
         (b"5", "not an object"),
         (b'{"id":"a"', "not JSON"),
         (b'{"id":"a","b":NaN}', "not JSON"),
-        (b'{"id":"a","b":%b}' % (b"[" * 100_000 + b"]" * 100_000), "nested too deep"),
+        (b'{"id":"a","b":%b}' % (b"[" * 100_000 + b"]" * 100_000), "nested too deep: more than 100 levels"),
     ],
     ids=lambda value: repr(value[:24]),
 )

@@ -150,9 +150,15 @@ async def daemon(
 
 
 @asynccontextmanager
-async def sandbox(*, records: int, changes_per_second: float, seed: int) -> AsyncIterator[str]:
+async def sandbox(*, records: int, changes_per_second: float, seed: int, profile: str = "") -> AsyncIterator[str]:
     """A sandbox for the time of the block; gives its URL."""
-    options = {"port": 0, "records": records, "changes-per-second": changes_per_second, "seed": seed}
+    options: dict[str, object] = {
+        "port": 0,
+        "records": records,
+        "changes-per-second": changes_per_second,
+        "seed": seed,
+        **({"profile": profile} if profile else {}),
+    }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "poller", "sandbox", *(f"--{name}={value}" for name, value in options.items())),
         stdout=asyncio.subprocess.PIPE,

@@ -146,14 +146,20 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    directory: Path, *, records: int = 120, changes_per_second: float = 40, seed: int = 1, store: str | None = None
+    directory: Path,
+    *,
+    records: int = 120,
+    changes_per_second: float = 40,
+    seed: int = 1,
+    profile: str = "",
+    store: str | None = None,
 ) -> AsyncIterator[Scene]:
     """A scene for the time of the block; its store is started for it unless one is given."""
     async with AsyncExitStack() as stack:
         if store is None:
             store = stack.enter_context(running("valkey", directory / "v", appendfsync="always")).url
         source = await stack.enter_async_context(
-            sandbox(records=records, changes_per_second=changes_per_second, seed=seed)
+            sandbox(records=records, changes_per_second=changes_per_second, seed=seed, profile=profile)
         )
         # With a timeout redis-py sends by way of asyncio.wait_for, which in Python 3.11 may swallow a cancellation.
         client = await stack.enter_async_context(Redis.from_url(store, socket_timeout=None))

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from poller.config.load import load
-from poller.errors import ConfigurationError
-from poller.service.assembly import feed_of
 from poller.service.checking import check
 from poller.service.not_yet import not_yet
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION
@@ -45,22 +43,12 @@ def test_set_by_the_environment(tmp_path: Path) -> None:
     assert tables(tmp_path, SOURCE + FEED, {"PORT": "5000"}) == ["http"]
 
 
-def test_partial_is_refused(tmp_path: Path) -> None:
-    """Law: partial records are not merged yet, so a feed of them would publish changes that never were: refused."""
-    file = tmp_path / "poller.toml"
-    file.write_text(SOURCE + FEED + "partial = true\n", "utf-8")
-    (source,) = load(file, {}).sources
-    with pytest.raises(
-        ConfigurationError, match=r"acme/contractTypes: partial = true is not supported by this version"
-    ):
-        feed_of(source, source.feeds[0])
-
-
 async def test_check_says_it(tmp_path: Path) -> None:
-    """Law: ``check`` has a warning for each such table, and an error for a feed that is refused."""
+    """Law: ``check`` has a warning for each such table, whatever else is wrong."""
     file = tmp_path / "poller.toml"
     embedded = f'[embedded]\ndata_dir = "{tmp_path}/data"\n'
-    file.write_text(embedded + RETENTION + HTTP + SOURCE + FEED + "partial = true\n" + SUBSCRIPTION, "utf-8")
+    unusable = f'ca_file = "{tmp_path}/absent"\n'  # so that nothing is asked
+    file.write_text(embedded + RETENTION + HTTP + SOURCE + unusable + FEED + SUBSCRIPTION, "utf-8")
     found = [(one.severity, one.subject) async for one in check(load(file, {}), {})]
     assert found[1:] == [
         ("error", "source acme"),

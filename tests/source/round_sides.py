@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Container, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -37,6 +38,10 @@ FEED = Feed(
 ACHIEVEMENTS = msgspec.structs.replace(
     FEED, id="acme/achievements", resource=KNOWN["achievements"], delta=False, qualifications=("q1", "q2")
 )
+
+
+def _integer(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) < 4300 else Decimal(digits)  # beyond that Python refuses
 
 
 class MemoryStore:
@@ -92,7 +97,7 @@ class MemoryStore:
         self.commits.append(commit)
         self.snapshots |= commit.snapshots
         self.kept_listings |= commit.listings
-        self.events += [json.loads(event) for event in commit.events]
+        self.events += [json.loads(event, parse_int=_integer) for event in commit.events]
         self.quarantine += [(rejected.raw, rejected.reason) for rejected in commit.rejected]
         for name, value in commit.marks.items():
             if value is None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from poller.changes.unambiguous import MAX_DEPTH
 from poller.errors import SourceNonsense
 from poller.source.envelope import MAX_TOKEN_LENGTH, Page, decode_page
 
@@ -53,6 +54,14 @@ def test_tokens_are_opaque(token: str) -> None:
         (b'{"results":[],"pageToken":5}', "not a list envelope"),
         (b'{"results":[],"deltaToken":"\xff"}', "not JSON"),
         (b'{"results":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+        (b'{"results":[],"x":' + b"[" * 100 + b"]" * 100 + b"}", "nested too deep: more than 100 levels"),
+        (b'\xef\xbb\xbf{"results":[]}', "byte order mark"),
+        ('{"results":[]}'.encode("utf-16"), "byte order mark"),
+        (b'{"results":[1],"results":[2]}', "results stands in it twice"),
+        (b'{"results":[1],"results":[NaN]}', "not JSON"),
+        (b'{"results":[],"deltaToken":"a","pageToken":null,"deltaToken":"b"}', "deltaToken stands in it twice"),
+        (b'{"pageToken":null,"results":[{"a":":"}],"page\\u0054oken":null}', "pageToken stands in it twice"),
+        (b'{"pageToken":null,"results":[],"a\\u003ab":1,"pageToken":"p"}', "pageToken stands in it twice"),
         (b'{"results":[],"deltaToken":"a\\nb"}', "deltaToken cannot be sent back"),
         (b'{"results":[],"pageToken":"%b"}' % (b"x" * (MAX_TOKEN_LENGTH + 1)), "pageToken cannot be sent back"),
     ],
@@ -66,7 +75,20 @@ def test_what_is_not_the_envelope_is_nonsense(body: bytes, reason: str) -> None:
     assert len(str(refused.value)) < 200
 
 
-@pytest.mark.parametrize("body", [b"Authorization: Bearer s3cret", b'"s3cret"', b'{"results":"s3cret"}'])
+def test_what_stands_around_the_records_is_none_of_ours() -> None:
+    """Keys that are not the envelope's may stand twice, hold colons and nest; what records hold is theirs."""
+    deep = b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1)
+    records = [b'{"results":1,"results":2,"deltaToken":":"}', b"[" * 500 + b"]" * 500]
+    body = b'{"x":1,"a\\u003ab":":","x":{"results":[]},"results":[%b],"deltaToken":"d","y":%b}' % (
+        b" ,".join(records),
+        deep,
+    )
+    assert decode_page(body) == Page(records, "d", None)
+
+
+@pytest.mark.parametrize(
+    "body", [b"Authorization: Bearer s3cret", b'"s3cret"', b'{"results":"s3cret"}', b'{"s3cret":1,"s3cret":1}']
+)
 def test_an_error_repeats_nothing_of_the_body(body: bytes) -> None:
     """A proxy may echo the request, credential included; the error shows none of it."""
     with pytest.raises(SourceNonsense) as refused:

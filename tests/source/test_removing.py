@@ -51,6 +51,19 @@ async def test_what_is_gone_is_removed_and_what_the_listing_forgot_is_not() -> N
     assert (again.ok, again.removed, again.changes) == (True, 0, 0)
 
 
+async def test_an_integer_is_removed_as_itself() -> None:
+    """Of the ids 1 and "1" the one that is gone is removed and the other is not; each is asked for by its id."""
+    both = [{"id": 1}, {"id": "1"}, {"id": 2}]
+    for gone in both[:2]:
+        read = Round(FULL)
+        await read(Script().on(both))
+        script = Script().on([record for record in both if record != gone])
+        result = await read(script.on(SourceRefused("not there", status=404), path="/contractTypes/1"))
+        assert (result.ok, result.removed, result.unchanged) == (True, 1, 2)
+        assert [asked for asked, _ in script.asked[1:]] == ["/contractTypes/1"]
+        assert (read.causes[-1], read.store.events[-1]["data"]["previous"]) == (("1", "removed", "full"), gone)
+
+
 async def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
     """After removed comes created, one revision further, also where its content is the same."""
     read = await has(FULL, "a", "b")

@@ -39,9 +39,10 @@ def test_the_parts_are_those_of_the_envelope(results: list[Any], others: dict[st
         (b'{"id":"b","x":NaN}', "not JSON"),
         (b'{"id":"b","x":"\\ud800"}', "not JSON"),
         (b'{"id":"b","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+        (b'{"id":"b","x":"\\udc00\\ud800"}', "not JSON"),
         (b"", "not JSON"),
     ],
-    ids=["NaN", "lone surrogate", "deep", "nothing"],
+    ids=["NaN", "lone surrogate", "deep", "surrogates the wrong way round", "nothing"],
 )
 def test_a_bad_record_leaves_the_others_of_its_page(bad: bytes, reason: str) -> None:
     """Law: the records around it are read, its own bytes are refused with the reason, the tokens count."""
