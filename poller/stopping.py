@@ -51,3 +51,11 @@ async def finished(task: asyncio.Task[Any], *, within: float) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.wait({task}, timeout=left)
     await ended(task)
+
+
+async def unless(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, at most so long; whether it came."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()

@@ -4,14 +4,15 @@ Theory of operation
 -------------------
 Each record has a lane, in which its events stand in the order of the stream. Only the foremost of a lane may be sent;
 while it is on its way, or waits for its next attempt, its lane is shut, and no other. A lane that is open stands in the
-queue, in the order in which it opened; a lane that waits stands in a heap, by the moment when it is due.
+queue, in the order in which it opened, those that were waiting before the others; a lane that waits stands in a heap,
+by the moment when it is due.
 
 An entry is *fresh* until it is settled or parked: the consumer group still holds it. Entries behind one that waits are
 *stranded*; they are parked along with it, so that days of retries hold up neither the group nor the memory. What is
 parked is known here by its id alone; its event is fetched when its turn comes.
 
-The law: of one record nothing is ever sent before what came before it is settled. Pure; moments are seconds of any clock
-that only goes forward.
+The law: of one record nothing is ever sent before what came before it is settled. Pure; moments are seconds of any
+clock that only goes forward.
 """
 
 from __future__ import annotations
@@ -81,6 +82,11 @@ class Lanes(Generic[T]):
         """Whether there is something that may be sent now."""
         return bool(self._open)
 
+    @property
+    def due(self) -> bool:
+        """Whether what may be sent next has been tried before, or stood behind one that was."""
+        return bool(self._open) and not self._lanes[self._open[0]][0].fresh
+
     def add(self, entry: Waiting[T]) -> None:
         """An entry that was read, after all that were read before it."""
         lane = self._lanes.get(entry.key)
@@ -94,10 +100,14 @@ class Lanes(Generic[T]):
         else:
             self._parked += 1
 
+    def restore(self, key: str, entries: list[Waiting[T]], due: float) -> None:
+        """A lane that is kept elsewhere: entries that are parked, the foremost of which is due then."""
+        self._lanes[key] = deque(entries)
+        self._parked += len(entries)
+        self.wait(key, due)
+
     def wait(self, key: str, due: float) -> None:
-        """The foremost entry of this lane is not to be sent before then; for a lane that is open or shut."""
-        if key in self._waiting:
-            raise ValueError(f"the lane of {key!r} waits already")
+        """The foremost entry of this lane, which is shut, is not to be sent before then."""
         self._waiting.add(key)
         heappush(self._due, (due, key))
 
@@ -106,7 +116,7 @@ class Lanes(Generic[T]):
         while self._due and self._due[0][0] <= now:
             _, key = heappop(self._due)
             self._waiting.discard(key)
-            self._open.append(key)
+            self._open.appendleft(key)
 
     def take(self, *, most: int = 1, most_bytes: int | None = None) -> list[Waiting[T]]:
         """Entries that may be sent together now, of each lane from its foremost on; their lanes are shut.

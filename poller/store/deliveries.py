@@ -16,7 +16,8 @@ made again there, and what comes again had not been settled.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import chain
@@ -34,6 +35,8 @@ from poller.store.keys import PairKeys, group_of
 from poller.store.scripts import RENEW
 
 CONSUMER: Final = "deliverer"
+_FIRST_PAUSE: Final = 0.05  # seconds between tries of a settlement; doubles up to
+_LONGEST_PAUSE: Final = 1.0
 _PLACE: Final = "place"
 
 # KEYS: lease. ARGV: nonce, ttl in ms. Answers -1 where it is ours now, else the ms that the other's still has.
@@ -182,7 +185,7 @@ class PairStore:
         return {entry.decode(): value for entry, value in found.items()}
 
     async def pending(self, after: str, *, most: int) -> list[Entry]:
-        """Entries that the group holds and that come after this one; those whose event is gone are left out.
+        """Entries that the group holds and that come after this one; the event is empty where it is gone.
 
         Raises:
             LookupError: there is no such group.
@@ -221,12 +224,27 @@ class PairStore:
             list(chain.from_iterable(settlement.letters.items())),
         ]
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
-        arguments = [self._nonce, self._group, settlement.place, now_ms, *map(len, sections)]
-        async with self._answered():
-            kept = await self._scripts.settle(names, [*arguments, *chain.from_iterable(sections)])
+        arguments: list[str | bytes | int] = [self._nonce, self._group, settlement.place, now_ms, *map(len, sections)]
+        kept = await self._until_answered(
+            lambda: self._scripts.settle(names, [*arguments, *chain.from_iterable(sections)])
+        )
         if not kept:
             self.held = False
             raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written")
+
+    async def _until_answered(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        """What may be written twice is sent again while the lease lasts: else all of it would be delivered again."""
+        clock = asyncio.get_running_loop().time
+        deadline, pause = clock() + self._lease.total_seconds(), _FIRST_PAUSE
+        while True:
+            try:
+                async with self._answered():
+                    return await send()
+            except StoreUnavailable:
+                if clock() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _read(self, entry: str, most: int) -> list[Entry]:
         async with self._answered():
@@ -251,4 +269,5 @@ class PairStore:
 
 
 def _entries(answer: Sequence[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[Entry]:
-    return [(entry.decode(), fields[b"data"]) for entry, fields in answer if fields and b"data" in fields]
+    """What is gone from the stream has an empty event."""
+    return [(entry.decode(), (fields or {}).get(b"data", b"")) for entry, fields in answer]

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
 
+from poller.stopping import unless
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
-from tests.harness.waiting import patience, unless
+from tests.harness.waiting import patience
 from tests.proxy import proxied
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from poller.config import load
 from poller.failpoints import arm, reach
 from poller.service.assembly import client_of, feed_of, keys_of
 from poller.source.round import poll
+from poller.stopping import unless
 from poller.store.feed import Absent
 from poller.store.qualifications import named_qualifications
 from poller.store.snapshots import SnapshotCodec
 from poller.store.state import FeedState, state_of
-from tests.harness.waiting import unless
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping

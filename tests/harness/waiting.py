@@ -21,13 +21,3 @@ async def patience(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise AssertionError(f"waited {seconds:g} s for {what}") from None
-
-
-async def unless(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event, at most so long; whether it came."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

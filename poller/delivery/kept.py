@@ -1,0 +1,114 @@
+"""What is kept of a delivery that is not settled: how it was tried, when it is due, and how it was given up.
+
+JSON, for operators look at it, and other versions of the program read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from poller.changes.events import recorded_time
+from poller.delivery.attempts import Tries
+from poller.delivery.outcome import Outcome
+
+_EXCERPT: Final = 256  # bytes of an answer
+_ATTEMPTS: Final = 24  # that are kept: the first, and the latest
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one attempt ended.
+
+    Attributes:
+        at: when it ended, RFC 3339.
+        seconds: how long it took.
+        status: of the answer; None where none came, then ``failure`` says why.
+        text: one line.
+        excerpt: the beginning of the answer's body; what is no text in it is replaced.
+    """
+
+    at: str
+    seconds: float
+    text: str
+    status: int | None = None
+    failure: str | None = None
+    excerpt: str = ""
+
+
+class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A delivery that waits.
+
+    Attributes:
+        key: of the record; its events wait for one another.
+        due: when it may be tried again, milliseconds of the wall clock; 0: as soon as it is the foremost of its record.
+        tries: the attempt that comes next.
+        attempts: how those before it ended.
+    """
+
+    key: str
+    due: int = 0
+    tries: Tries = Tries()
+    attempts: tuple[Attempt, ...] = ()
+
+    def after(self, outcome: Outcome, at: datetime) -> Delivery:
+        """The same, and one more attempt."""
+        known = self.attempts if len(self.attempts) < _ATTEMPTS else (self.attempts[0], *self.attempts[2:])
+        return msgspec.structs.replace(self, attempts=(*known, _attempt(outcome, at)))
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter: an event that was given up.
+
+    Attributes:
+        event: as it stands in the stream; null where the stream had lost it.
+        reason: one line.
+        at: when it was given up, RFC 3339.
+        attempts: how they ended.
+    """
+
+    event: msgspec.Raw
+    reason: str
+    at: str
+    attempts: tuple[Attempt, ...] = ()
+
+
+encode: Final = msgspec.json.Encoder().encode
+letter_of: Final = msgspec.json.Decoder(Letter).decode
+_delivery_of: Final = msgspec.json.Decoder(Delivery).decode
+
+
+def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
+    """Deliveries by entry id, in the order of the stream.
+
+    Raises:
+        msgspec.MsgspecError: another version wrote them in a form that is not ours.
+    """
+    return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=place_of)}
+
+
+def place_of(entry_id: str) -> tuple[int, int]:
+    """An entry id as what it is compared by."""
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def before(entry_id: str) -> str:
+    """The id that comes just before this one."""
+    milliseconds, number = place_of(entry_id)
+    if number:
+        return f"{milliseconds}-{number - 1}"
+    return f"{milliseconds - 1}-{2**64 - 1}" if milliseconds else "0-0"
+
+
+def _attempt(outcome: Outcome, at: datetime) -> Attempt:
+    return Attempt(
+        recorded_time(at),
+        round(outcome.seconds, 3),
+        outcome.text,
+        outcome.status,
+        outcome.failure,
+        outcome.excerpt[:_EXCERPT].decode("utf-8", "replace"),
+    )

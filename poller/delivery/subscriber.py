@@ -1,0 +1,228 @@
+"""One subscription in this process: what all of its feeds share on the way to its sink.
+
+Theory of operation
+-------------------
+A sink has so many requests in flight, so many in a second, and times in which it wants none at all. It is *paused*
+while a ``Retry-After`` lasts, *ailing* when nothing but failures came for a while, and *resting* once it is to get
+nothing more until somebody resumes it.
+
+An ailing sink is spared: retries come when they are due, each new event only after a breath that doubles. So a dead
+sink costs little, leaves nearly all events unread in the stream, where they count as waiting and not as failing, and is
+found alive again within :data:`LONGEST_BREATH`. The first success ends it.
+
+The law: no request starts while the sink is paused, whichever feed it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Literal, Protocol
+
+import msgspec
+from aiolimiter import AsyncLimiter
+
+from poller.delivery.attempts import Patience
+from poller.delivery.envelope import Envelope
+from poller.delivery.filters import Predicate
+from poller.delivery.formats import Request
+from poller.delivery.health import Health, Turn, after_failure, after_success
+from poller.delivery.outcome import Outcome
+
+MANY_FAILURES: Final = 20
+FIRST_BREATH: Final = 0.5
+LONGEST_BREATH: Final = 5.0
+_DOUBLINGS: Final = 8
+
+Event = tuple[Envelope, bytes]
+
+
+class Batching(msgspec.Struct, frozen=True):
+    """How events are gathered; what is reached first sends them."""
+
+    max_events: int = 1
+    max_bytes: int | None = None
+    linger: timedelta = timedelta(0)
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What is wanted, and how.
+
+    Attributes:
+        id: its name.
+        wanted: whether an event is delivered.
+        start: where a new one begins; "now" gets no baselines.
+        batching: how many events a request carries.
+        patience: how often an event is tried.
+        disable_after: of nothing but failures it is given up.
+        concurrency: requests in flight.
+        rate: requests a second; None for no limit.
+    """
+
+    id: str
+    wanted: Predicate
+    patience: Patience
+    disable_after: timedelta
+    start: Literal["now", "earliest"] = "now"
+    batching: Batching = Batching()
+    concurrency: int = 8
+    rate: float | None = None
+
+
+class Notes(Protocol):
+    """Where it is written down what outlives this process."""
+
+    async def until(self, subscription: str, moment: datetime) -> None:
+        """The sink wants nothing before then."""
+        ...
+
+    async def health(self, subscription: str, health: Health) -> None:
+        """How it is doing."""
+        ...
+
+    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
+        """It gets nothing more until somebody resumes it; announced."""
+        ...
+
+    async def recovered(self, subscription: str, at: datetime) -> None:
+        """It took an event again; announced."""
+        ...
+
+
+Form = Callable[[Sequence[Event], int], Request]
+"""The request that carries these events at a time (seconds since 1970); ValueError: they cannot be sent like that."""
+
+
+class Poster(Protocol):
+    """The way to the sink; see :class:`poller.delivery.sink.Sink`."""
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
+        """Send this once."""
+        ...
+
+
+class Subscriber:
+    """The limits and the state of one subscription."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        sink: Poster,
+        form: Form,
+        notes: Notes,
+        *,
+        health: Health,
+        paused_until: datetime | None,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+    ) -> None:
+        """Take what was known of it when this process began.
+
+        Args:
+            subscription: what is wanted.
+            sink: the way to it, open.
+            form: makes requests.
+            notes: what outlives this process.
+            health: as it was noted last.
+            paused_until: likewise.
+            now: the wall clock, UTC.
+            clock: seconds that only go forward.
+        """
+        self.subscription = subscription
+        self.resting = False
+        self._sink = sink
+        self._form = form
+        self._notes = notes
+        self._health = health
+        self._noted = health
+        self._now = now
+        self._clock = clock
+        self._free = subscription.concurrency
+        self._limiter = AsyncLimiter(1, 1 / subscription.rate) if subscription.rate else None
+        self._paused_until = clock() + (paused_until - now()).total_seconds() if paused_until else clock()
+        self._breath_until = clock()
+        self._listeners: set[Callable[[], None]] = set()
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call this whenever something may be sent that could not before."""
+        self._listeners.add(changed)
+
+    def leave(self, changed: Callable[[], None]) -> None:
+        """Do so no more."""
+        self._listeners.discard(changed)
+
+    @property
+    def free(self) -> bool:
+        """Whether a request may start now."""
+        return self._free > 0 and not self.resting and self._clock() >= self._paused_until
+
+    @property
+    def breathing(self) -> bool:
+        """Whether an ailing sink is to be left alone by new events for now."""
+        return self._clock() < self._breath_until
+
+    @property
+    def next_moment(self) -> float | None:
+        """When to look again because a pause or a breath ends; None where neither goes on."""
+        later = [moment for moment in (self._paused_until, self._breath_until) if moment > self._clock()]
+        return min(later, default=None)
+
+    def begin(self) -> None:
+        """Take a place among the requests in flight; look at :attr:`free` before."""
+        self._free -= 1
+
+    def end(self) -> None:
+        """Give the place back."""
+        self._free += 1
+        for changed in tuple(self._listeners):
+            changed()
+
+    async def send(self, events: Sequence[Event], *, allowed: Callable[[], bool]) -> Outcome | None:
+        """One attempt; None where it may not be made any more, now that its turn has come.
+
+        Raises:
+            ValueError: the events cannot be sent in this mode, now or ever.
+        """
+        if self._limiter:
+            await self._limiter.acquire()
+        if self.resting or self._clock() < self._paused_until or not allowed():
+            return None
+        request = self._form(events, int(self._now().timestamp()))
+        return await self._sink.post(tuple(request.headers.items()), request.body)
+
+    def pause(self, span: timedelta) -> datetime:
+        """Nothing is sent for so long; when that ends by the wall clock."""
+        self._paused_until = max(self._paused_until, self._clock() + span.total_seconds())
+        return self._now() + timedelta(seconds=self._paused_until - self._clock())
+
+    async def learn(self, outcome: Outcome) -> None:
+        """Note how an attempt ended, and tell whom it concerns."""
+        limit = self.subscription.disable_after
+        if outcome.success:
+            self._breath_until = self._clock()
+            self._health, turn = after_success(self._health, self._now())
+        else:
+            self._health, turn = after_failure(self._health, self._now(), disable_after=limit)
+            self._breathe()
+        if turn is Turn.DISABLED:
+            await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.text}")
+        if turn is not None or (self._health.failing_since != self._noted.failing_since):
+            self._noted = self._health
+            await self._notes.health(self.subscription.id, self._health)
+        if turn is Turn.RECOVERED:
+            await self._notes.recovered(self.subscription.id, self._now())
+
+    async def paused(self, until: datetime) -> None:
+        """Write down that the sink wants nothing before then."""
+        await self._notes.until(self.subscription.id, until)
+
+    async def rest(self, by: Literal["sink", "failures"], reason: str) -> None:
+        """It gets nothing more until somebody resumes it."""
+        self.resting = True
+        await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._now())
+
+    def _breathe(self) -> None:
+        beyond = self._health.failed_in_a_row - MANY_FAILURES
+        if beyond >= 0:
+            breath = min(FIRST_BREATH * 2 ** min(beyond, _DOUBLINGS), LONGEST_BREATH)
+            self._breath_until = self._clock() + breath
