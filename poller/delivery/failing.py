@@ -21,10 +21,16 @@ FAILURES: Final = (AddressRefused, SourceError, aiohttp.ClientError, OSError, Va
 
 _PLAIN: Final = (
     (TimeoutError, Failure.TIMEOUT, "no answer in time"),
-    (ValueError, Failure.REQUEST, "the URL or a header cannot be sent as it is"),
     (aiohttp.ServerDisconnectedError, Failure.CLOSED, "the connection was closed before there was an answer"),
+    (ValueError, Failure.REQUEST, "the URL or a header cannot be sent as it is"),
 )
-_RESET: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED})
+_BY_NUMBER: Final = {
+    errno.ECONNREFUSED: Failure.REFUSED,
+    errno.ETIMEDOUT: Failure.TIMEOUT,
+    errno.ECONNRESET: Failure.RESET,
+    errno.EPIPE: Failure.RESET,
+    errno.ECONNABORTED: Failure.RESET,
+}
 
 
 class NotHttp(aiohttp.ClientError):
@@ -33,10 +39,13 @@ class NotHttp(aiohttp.ClientError):
 
 def failure_of(error: BaseException) -> tuple[Failure, str]:
     """The kind of failure, and a line without anything that was sent."""
+    told = _of_tls(error)  # first, for a certificate's error is a ValueError, too
+    if told:
+        return told
     for kind, failure, text in _PLAIN:
         if isinstance(error, kind):
             return failure, text
-    return _with_reason(error) or _of_tls(error) or _of_connection(error)
+    return _with_reason(error) or _of_connection(error)
 
 
 def _with_reason(error: BaseException) -> tuple[Failure, str] | None:
@@ -66,16 +75,14 @@ def _of_tls(error: BaseException) -> tuple[Failure, str] | None:
 
 
 def _of_connection(error: BaseException) -> tuple[Failure, str]:
-    number = getattr(error, "errno", None)
-    why = os.strerror(number) if number and number > 0 else "the connection was closed"
-    where = f"cannot connect to {error.host}:{error.port}: " if isinstance(error, aiohttp.ClientConnectorError) else ""
-    if number == errno.ECONNREFUSED:
-        return Failure.REFUSED, where + why
-    if number == errno.ETIMEDOUT:
-        return Failure.TIMEOUT, where + why
-    if number in _RESET:
-        return Failure.RESET, where + why
-    return (Failure.CLOSED if number is None else Failure.NETWORK), where + why
+    number = (error.errno if isinstance(error, OSError) else None) or 0
+    why = os.strerror(number) if number > 0 else "no address of it answers"
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return _BY_NUMBER.get(number, Failure.NETWORK), why
+    where = f"cannot connect to {error.host}:{error.port}: "
+    if not number and isinstance(error.__cause__, ConnectionError):
+        return Failure.TLS, where + "the connection was closed while TLS was being agreed on"
+    return _BY_NUMBER.get(number, Failure.NETWORK), where + why
 
 
 def _complaint(error: aiohttp.ClientError) -> str:
