@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from poller.delivery.outcome import Failure
-from tests.delivery.sinks import posted
+from tests.delivery.sinks import loopback, posted
 from tests.receiver import receiving
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -38,13 +38,9 @@ async def test_a_trusted_certificate_of_the_right_host_is_accepted(
     authority: trustme.CA, trusting: ssl.SSLContext
 ) -> None:
     """By its name, whatever address that leads to."""
-
-    async def lookup(_: str) -> list[str]:
-        return ["127.0.0.1"]
-
     async with receiving(tls=presenting(authority.issue_cert("sink.example"))) as receiver:
         url = receiver.url.replace("127.0.0.1", "sink.example")
-        assert (await posted(url, tls=trusting, lookup=lookup)).success
+        assert (await posted(url, tls=trusting, lookup=loopback)).success
 
 
 @pytest.mark.parametrize(
