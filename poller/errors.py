@@ -2,6 +2,7 @@
 
 * :class:`ConfigurationError`: the operator's. Nothing is tried again; the program says what to change and exits with 2.
 * :class:`SourceError`: the API's. The round fails, nothing moves, the next interval tries again.
+* :class:`AddressRefused`: the sink's, whose name leads where no event may go. The delivery fails, nothing is sent.
 * :class:`StoreError`: Redis' or the path to it. The commit is tried again where that is safe, else the round fails.
 
 A message is one line that a tired reader understands without the code. It never holds a secret.
@@ -48,6 +49,10 @@ class SourceNonsense(SourceError):
 
 class RoundHeld(SourceError):
     """A reading that would remove too much. All else of it counts; the removals wait for ``poller release``."""
+
+
+class AddressRefused(PollerError):
+    """The sink's host is, or has been resolved to, an address that it may not have. Nothing was connected to."""
 
 
 class StoreError(PollerError):

@@ -1,6 +1,7 @@
 """The table ``subscriptions``: who wants which events, and how they are delivered.
 
-Law: a subscription that could only fail is refused at start; where its sink leads is the address guard's question.
+Law: a subscription that could only fail is refused at start. So a sink's host is looked at as it is written here, and
+what it resolves to by the address guard, each time that a connection is made.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from poller.config.filters import FilterSettings
 from poller.config.headers import SinkHeaders
 from poller.config.scalars import Between, Concurrency, Duration, FilePath, Flag, Rate, Real, Size, Table, Text, Whole
 from poller.config.spelling import FeedId, SubscriptionId, distinct
-from poller.config.urls import Url
+from poller.config.urls import HostOrNetwork, Url
+from poller.http.addresses import Allowance
+from poller.http.hosts import forbidden
 
 SCHEDULE = tuple(
     timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 24 * 3600)
@@ -58,7 +61,14 @@ class SubscriptionSettings(Table):
         default=False,
         description="true: the sink may have a private, loopback or link-local address, and http://. Default: false.",
     )
-    sink: Url = Field(description="Where events are sent: an https URL; http only with allow_private.")
+    allow_hosts: Annotated[tuple[HostOrNetwork, ...], AfterValidator(distinct)] = Field(
+        default=(),
+        description="Host names, addresses and networks (CIDR) that the sink may have all the same, and with http://; "
+        "what is no public address is allowed for these alone. Default: none.",
+    )
+    sink: Url = Field(
+        description="Where events are sent: an https URL; http only with allow_private, or to one of allow_hosts."
+    )
     feeds: Annotated[tuple[FeedId, ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
         default=None, description="The feeds whose events are delivered, as SOURCE/NAME. Default: all."
     )
@@ -104,7 +114,10 @@ class SubscriptionSettings(Table):
 
     @field_validator("sink")
     @classmethod
-    def _https(cls, sink: str, given: ValidationInfo) -> str:
-        if sink.lower().startswith("http://") and not given.data.get("allow_private", True):
-            raise ValueError("expected https://; http:// only with allow_private = true")
+    def _reachable(cls, sink: str, given: ValidationInfo) -> str:
+        if {"allow_private", "allow_hosts"} <= given.data.keys():  # else they are wrong themselves
+            allowed = Allowance.of(given.data["allow_hosts"], private=given.data["allow_private"])
+            expected = forbidden(sink, allowed)
+            if expected:
+                raise ValueError(f"expected {expected}")
         return sink

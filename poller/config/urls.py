@@ -14,6 +14,9 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import AfterValidator, WithJsonSchema
 
+from poller.http.addresses import network_of
+from poller.http.hosts import misspelling
+
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
 _EXPECTED_REDIS: Final = (
@@ -79,6 +82,17 @@ def check_redis_url(value: str) -> str:
     return value
 
 
+def check_host_or_network(value: str) -> str:
+    """A DNS name, an IP address or a network in CIDR notation, as written.
+
+    Raises:
+        ValueError: anything else; a network whose address has bits beyond its prefix.
+    """
+    if network_of(value) is None and (value.startswith("[") or misspelling(value)):
+        raise ValueError('expected a host name, an IP address or a network such as "10.1.0.0/16"')
+    return value
+
+
 def holds_password(url: str) -> bool:
     """Whether a Redis URL brings a password along, before the host or in the query."""
     rest, _, query = url.partition("://")[2].partition("?")
@@ -139,8 +153,10 @@ def _is_address(host: str) -> bool:
 
 _AS_URL: Final = {"type": "string", "format": "uri", "pattern": "^https?://[^@#]+$"}
 _AS_REDIS: Final = {"type": "string", "pattern": r"^(rediss?|unix|redis\+sentinel|redis\+cluster)://"}
+_AS_HOST: Final = {"type": "string", "pattern": "^[0-9A-Za-z._:-]+(/[0-9]+)?$"}
 
 Url = Annotated[str, AfterValidator(check_url), WithJsonSchema(_AS_URL)]
 BaseUrl = Annotated[str, AfterValidator(check_base_url), WithJsonSchema(_AS_URL | {"pattern": "^https?://[^@#?]+$"})]
 ProxyUrl = Annotated[str, AfterValidator(check_proxy), WithJsonSchema(_AS_URL | {"pattern": "^https?://[^@#?/]+/?$"})]
+HostOrNetwork = Annotated[str, AfterValidator(check_host_or_network), WithJsonSchema(_AS_HOST)]
 RedisUrl = Annotated[str, AfterValidator(check_redis_url), WithJsonSchema(_AS_REDIS)]

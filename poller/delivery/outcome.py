@@ -16,12 +16,12 @@ import msgspec
 class Failure(StrEnum):
     """Why there is no status.
 
-    ``ADDRESS`` and ``URL`` come before a connection: the former was refused by the address guard, the latter cannot be
-    asked at all. ``CREDENTIAL`` is ours: the token to send could not be had, so nothing was sent.
+    ``ADDRESS`` and ``REQUEST`` come before a connection: the address guard refused it; its URL or a header cannot be
+    sent. ``CREDENTIAL`` is ours: the token could not be had, so nothing was sent.
     """
 
     ADDRESS = "address"
-    URL = "url"
+    REQUEST = "request"
     CREDENTIAL = "credential"
     DNS = "dns"
     REFUSED = "refused"
@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """How an attempt ended.
 
     Attributes:
-        status: the HTTP status, 200 to 999; None where none arrived.
+        status: the final HTTP status, 101 or 200 to 999; None where none arrived.
         failure: why none arrived; None where one did.
         retry_after: the text of ``Retry-After``, as sent.
         date: the text of the answer's ``Date``, as sent.

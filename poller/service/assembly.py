@@ -13,16 +13,16 @@ from poller.config.auth import AuthSettings
 from poller.config.feeds import FeedSettings
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
+from poller.credentials.bearer import Credential, EnvironmentToken, FileToken, NoCredential
+from poller.credentials.issued import IssuedToken
+from poller.credentials.oauth import Client, ClientCredentials
+from poller.credentials.token_command import TokenCommand
+from poller.http.transport import Transport
 from poller.service.schedule import Timing
 from poller.source.client import ApiClient, Limits
-from poller.source.credentials import Credential, EnvironmentToken, FileToken, NoCredential
 from poller.source.feed import Feed
-from poller.source.issued import IssuedToken
-from poller.source.oauth import Client, ClientCredentials
 from poller.source.paging import Query
 from poller.source.resources import resource_of
-from poller.source.token_command import TokenCommand
-from poller.source.transport import Transport
 from poller.store.keys import FeedKeys
 
 AUTO = "auto"

@@ -18,13 +18,13 @@ import httpx
 import msgspec
 from aiolimiter import AsyncLimiter
 
+from poller.credentials.bearer import Credential, NoCredential
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from poller.source.credentials import Credential, NoCredential
+from poller.http.transport import Transport
 from poller.source.exchange import Exchange, Limits, Reply
 from poller.source.gate import Gate
 from poller.source.paging import Params
 from poller.source.retrying import ATTEMPTS, PATIENCE, Pause, Stands, Step, affordable, step_after
-from poller.source.transport import Transport
 from poller.source.unchanged import Answer
 from poller.source.validators import Validators
 

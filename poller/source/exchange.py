@@ -2,7 +2,7 @@
 
 The law: it has a bound in time, body included, and in size, decoded; what the network does ends in a value and not in
 an exception; nobody but the caller decides that it is made again.
-How the connection comes about is :mod:`poller.source.transport`'s to know.
+How the connection comes about is :mod:`poller.http.transport`'s to know.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import httpx
 import msgspec
 
 from poller.hiding import hidden, one_line
+from poller.http.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
 from poller.source.inflating import Inflater
 from poller.source.paging import Params
 from poller.source.retrying import Outcome
-from poller.source.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
 from poller.source.validators import Validators, validators_of
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 from redis.asyncio import Redis
 
+from poller.credentials.bearer import EnvironmentToken
 from poller.source.client import ApiClient
-from poller.source.credentials import EnvironmentToken
 from poller.source.feed import Feed
 from poller.source.paging import Query
 from poller.source.resources import KNOWN

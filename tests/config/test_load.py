@@ -123,12 +123,15 @@ SUBSCRIPTIONS = [
     ("retry = { jitter = 2 }", f"{R}.retry.jitter = 2: expected 1 or less"),
     ('retry = { schedule = ["5s", "-1s"] }', f'{R}.retry.schedule[1] = "-1s": {DURATION}'),
     ('headers = { webhook-id = "1" }', f"{R}.headers: expected no webhook-id: the delivery sets it"),
+    ('allow_hosts = ["10.1.2.3/16"]',
+     f'{R}.allow_hosts[0] = "10.1.2.3/16": expected a host name, an IP address or a network such as "10.1.0.0/16"'),
     ("validate = 1", f"{R}.validate = 1: expected true or false"),
     ("handshake = true", (
-     f"{R}.handshake: unknown key; known are id, allow_private, sink, feeds, types, filters, mode, batch, "
-     "start, secret_files, headers, auth, rate, concurrency, timeout, retry, disable_after, validate")),
+     f"{R}.handshake: unknown key; known are id, allow_private, allow_hosts, sink, feeds, types, filters, mode, "
+     "batch, start, secret_files, headers, auth, rate, concurrency, timeout, retry, disable_after, validate")),
     ('[[subscriptions]]\nid = "r"\nsink = "http://r.example.org/hooks"',
-     'subscriptions[1].sink = "http://r.example.org/hooks": expected https://; http:// only with allow_private = true',
+     ('subscriptions[1].sink = "http://r.example.org/hooks": expected https://; http:// only with allow_private '
+      "= true, or to a host of allow_hosts"),
      'subscriptions[1].id = "r": expected another id: subscriptions[0] has this one'),
 ]  # fmt: skip
 CASES = [

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from poller.credentials.bearer import EnvironmentToken
 from poller.errors import SourceError
 from poller.source.client import ApiClient
-from poller.source.credentials import EnvironmentToken
 
 TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
 CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
+from poller.credentials.bearer import FileToken
 from poller.errors import ConfigurationError, CredentialUnusable, SourceRefused, SourceUnavailable
+from poller.http.transport import Transport
 from poller.source.client import ATTEMPTS, ApiClient
-from poller.source.credentials import FileToken
-from poller.source.transport import Transport
 from tests.source.api import http, serving
 from tests.source.clients import TOKEN, Time, client_of, failure_of, keep
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from poller.errors import SourceNonsense, SourceUnavailable
+from poller.http.transport import Transport
 from poller.source.client import ATTEMPTS, Limits
-from poller.source.transport import Transport
 from tests.source.api import Request, http, serving
 from tests.source.clients import TOKEN, Time, client_of, failure_of
 

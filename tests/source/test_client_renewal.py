@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from poller.credentials.bearer import FileToken
+from poller.credentials.issued import Issued, IssuedToken
 from poller.errors import CredentialUnusable, SourceRefused, SourceUnavailable
 from poller.source.client import ApiClient
-from poller.source.credentials import FileToken
-from poller.source.issued import Issued, IssuedToken
 from tests.source.api import Answer, Request, http, serving
 from tests.source.clients import client_of, failure_of, keep
 

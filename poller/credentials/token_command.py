@@ -12,11 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from poller.credentials.bearer import checked
+from poller.credentials.issued import Issued
+from poller.credentials.program import Ended, run
 from poller.errors import CredentialUnusable
 from poller.hiding import hidden, one_line, without_suspects
-from poller.source.credentials import checked
-from poller.source.issued import Issued
-from poller.source.program import Ended, run
 
 TIME_LIMIT: Final = timedelta(seconds=10)
 KEPT_FOR: Final = timedelta(minutes=5)

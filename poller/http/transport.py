@@ -1,4 +1,4 @@
-"""How a source is reached beyond its URL: certificates, proxy, extra headers. The API and its token endpoint share it.
+"""How a source or a token endpoint is reached beyond its URL: certificates, proxy, extra headers.
 
 httpx speaks through aiohttp's transport, because its own pool collapses under concurrency. Nothing is taken from the
 process' environment (proxies, netrc), no cookie is kept, no redirect followed. There is no timeout here: whoever asks

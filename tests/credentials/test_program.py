@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.program`, with real processes."""
+"""Laws of :mod:`poller.credentials.program`, with real processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 
-from poller.source.program import KEPT, run
+from poller.credentials.program import KEPT, run
 
 LONG = timedelta(seconds=20)
 

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.secret_file`."""
+"""Laws of :mod:`poller.credentials.secret_file`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from poller.credentials.secret_file import SecretFile
 from poller.errors import CredentialUnusable
-from poller.source.secret_file import SecretFile
 from tests.source.clients import keep
 
 

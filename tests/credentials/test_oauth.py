@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.oauth`, over real sockets."""
+"""Laws of :mod:`poller.credentials.oauth`, over real sockets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from urllib.parse import quote_plus, unquote_plus
 
 import pytest
 
+from poller.credentials.issued import IssuedToken
+from poller.credentials.oauth import Client, ClientCredentials
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
-from poller.source.issued import IssuedToken
-from poller.source.oauth import Client, ClientCredentials
-from poller.source.transport import Transport
+from poller.http.transport import Transport
 from tests.source.api import Request, http, serving
 from tests.source.clients import keep
 

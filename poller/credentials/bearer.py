@@ -3,7 +3,7 @@
 A credential is asked anew for each request, so a token that is replaced is used from then on. When the API does not
 accept a token any more, the credential is told which, once for each request, and says whether there is another one.
 
-Its value is never part of a message. Tokens that have to be fetched are in :mod:`poller.source.issued`.
+Its value is never part of a message. Tokens that have to be fetched are in :mod:`poller.credentials.issued`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from poller.credentials.secret_file import SecretFile
 from poller.errors import CredentialUnusable
-from poller.source.secret_file import SecretFile
 
 
 class Credential(Protocol):

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.single_flight`."""
+"""Laws of :mod:`poller.credentials.single_flight`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from poller.source.single_flight import SingleFlight
+from poller.credentials.single_flight import SingleFlight
 
 
 class Work:

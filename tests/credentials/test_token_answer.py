@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.token_answer`."""
+"""Laws of :mod:`poller.credentials.token_answer`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poller.credentials.token_answer import LONGEST, UNKNOWN_LIFETIME, Answer, issued, lifetime_of, renewal
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
-from poller.source.token_answer import LONGEST, UNKNOWN_LIFETIME, Answer, issued, lifetime_of, renewal
 
 ORIGIN = "the token endpoint"
 TOKEN = "s3cret-token"  # noqa: S105 -- of no use anywhere

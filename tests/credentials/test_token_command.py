@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.token_command`, with real commands."""
+"""Laws of :mod:`poller.credentials.token_command`, with real commands."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from poller.credentials.issued import IssuedToken
+from poller.credentials.token_command import KEPT_FOR, TokenCommand
 from poller.errors import CredentialUnusable
-from poller.source.issued import IssuedToken
-from poller.source.token_command import KEPT_FOR, TokenCommand
 
 
 async def failure_of(*command: str, within: timedelta = timedelta(seconds=20)) -> str:

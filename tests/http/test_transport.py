@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.transport`, with real certificates and a real forward proxy."""
+"""Laws of :mod:`poller.http.transport`, with real certificates and a real forward proxy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 import trustme
 
+from poller.credentials.oauth import Client, ClientCredentials
 from poller.errors import SourceUnavailable
-from poller.source.oauth import Client, ClientCredentials
-from poller.source.transport import Transport
+from poller.http.transport import Transport
 from tests.source.api import http, serving
 from tests.source.clients import client_of, failure_of, keep
 

@@ -4,7 +4,8 @@ Law: the client's secret is read from its file for each new token, goes to the t
 in no message in any spelling. The client proves itself by HTTP Basic, which every server has to take (2.3.1); where one
 answers that with ``invalid_client``, once by parameters of the form, and what worked is tried first from then on.
 
-The endpoint is reached as the source is: its certificates, its proxy, its time limit. Its extra headers stay with it.
+The endpoint is reached as the source is: its certificates, its proxy, its time limit. The source's extra
+headers stay with it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from urllib.parse import quote, quote_plus, urlencode
 
 import msgspec
 
+from poller.credentials.issued import Issued
+from poller.credentials.secret_file import SecretFile
+from poller.credentials.token_answer import Answer, issued
 from poller.errors import CredentialUnusable, SourceUnavailable
-from poller.source.issued import Issued
-from poller.source.secret_file import SecretFile
-from poller.source.token_answer import Answer, issued
-from poller.source.transport import FAILURES, Transport, http_client, reason_of, tls_of
+from poller.http.transport import FAILURES, Transport, http_client, reason_of, tls_of
 
 _LARGEST: Final = 64 * 1024  # bytes of an answer
 _Proof = Literal["basic", "form"]

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.credentials`."""
+"""Laws of :mod:`poller.credentials.bearer`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from poller.credentials.bearer import EnvironmentToken, FileToken, NoCredential
 from poller.errors import CredentialUnusable
-from poller.source.credentials import EnvironmentToken, FileToken, NoCredential
 from tests.source.clients import keep
 
 

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
+from poller.credentials.bearer import checked
+from poller.credentials.issued import Issued
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
 from poller.hiding import hidden, one_line
-from poller.source.credentials import checked
-from poller.source.issued import Issued
 
 UNKNOWN_LIFETIME: Final = timedelta(minutes=5)
 LONGEST: Final = timedelta(days=1)

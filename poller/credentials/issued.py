@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from poller.credentials.single_flight import SingleFlight
 from poller.errors import SourceUnavailable
-from poller.source.single_flight import SingleFlight
 
 _NEXT_TRY: Final = timedelta(seconds=5)  # between fetches that fail while the old token is still good
 

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.source.issued`, with a clock of the test's own."""
+"""Laws of :mod:`poller.credentials.issued`, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from poller.credentials.issued import Issued, IssuedToken
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
-from poller.source.issued import Issued, IssuedToken
 
 
 class Issuer:

@@ -1,0 +1,97 @@
+"""What an exception of an exchange says of the sink: a kind of failure, and one line for whoever has to mend it.
+
+Pure: knows aiohttp's exceptions, and nothing of the exchange.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+import aiohttp
+
+from poller.delivery.outcome import Failure
+from poller.errors import AddressRefused, SourceError
+
+FAILURES: Final = (AddressRefused, SourceError, aiohttp.ClientError, OSError, ValueError)
+"""What an exchange may raise: :func:`failure_of` knows what each means. ValueError: a URL or header cannot be sent."""
+
+_PLAIN: Final = (
+    (TimeoutError, Failure.TIMEOUT, "no answer in time"),
+    (aiohttp.ServerDisconnectedError, Failure.CLOSED, "the connection was closed before there was an answer"),
+    (ValueError, Failure.REQUEST, "the URL or a header cannot be sent as it is"),
+)
+_BY_NUMBER: Final = {
+    errno.ECONNREFUSED: Failure.REFUSED,
+    errno.ETIMEDOUT: Failure.TIMEOUT,
+    errno.ECONNRESET: Failure.RESET,
+    errno.EPIPE: Failure.RESET,
+    errno.ECONNABORTED: Failure.RESET,
+}
+
+
+class NotHttp(aiohttp.ClientError):
+    """An answer that the parser took for one, and that is none."""
+
+
+def failure_of(error: BaseException) -> tuple[Failure, str]:
+    """The kind of failure, and a line without anything that was sent."""
+    told = _of_tls(error)  # first, for a certificate's error is a ValueError, too
+    if told:
+        return told
+    for kind, failure, text in _PLAIN:
+        if isinstance(error, kind):
+            return failure, text
+    return _with_reason(error) or _of_connection(error)
+
+
+def _with_reason(error: BaseException) -> tuple[Failure, str] | None:
+    match error:
+        case NotHttp():
+            return Failure.NOT_HTTP, f"the answer is not HTTP: {error}"
+        case AddressRefused():
+            return Failure.ADDRESS, f"the address is refused: {error}"
+        case SourceError():
+            return Failure.CREDENTIAL, str(error)
+        case aiohttp.ClientConnectorDNSError():
+            return Failure.DNS, f"{error.host} cannot be resolved: {error.strerror or 'nobody knows its address'}"
+        case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
+            return Failure.NOT_HTTP, f"the answer is not HTTP: {_complaint(error)}"
+    return None
+
+
+def _of_tls(error: BaseException) -> tuple[Failure, str] | None:
+    for cause in _chain(error):
+        if isinstance(cause, aiohttp.ClientError):
+            continue  # some call themselves SSL errors, without what makes one
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return Failure.TLS, f"the sink's certificate is not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError) and cause.reason:
+            return Failure.TLS, f"TLS cannot be agreed on: {cause.reason.replace('_', ' ').lower()}"
+    return None
+
+
+def _of_connection(error: BaseException) -> tuple[Failure, str]:
+    number = (error.errno if isinstance(error, OSError) else None) or 0
+    why = os.strerror(number) if number > 0 else "no address of it answers"
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return _BY_NUMBER.get(number, Failure.NETWORK), why
+    where = f"cannot connect to {error.host}:{error.port}: "
+    if not number and isinstance(error.__cause__, ConnectionError):
+        return Failure.TLS, where + "the connection was closed while TLS was being agreed on"
+    return _BY_NUMBER.get(number, Failure.NETWORK), where + why
+
+
+def _complaint(error: aiohttp.ClientError) -> str:
+    """What the parser says, but not what it repeats after a colon: cut anywhere, that may be the half of a secret."""
+    said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+    return said.partition(":")[0].strip()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

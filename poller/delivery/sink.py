@@ -1,0 +1,235 @@
+"""One attempt at a sink: a request of given headers and body, and how it ended.
+
+The law: an attempt has one bound in time, from the name's look-up to the last byte, and one in size; it goes to no
+other place than the sink's URL says (no redirect, no proxy, no cookie, no address that the guard has not seen); what
+the network does ends in an :class:`~poller.delivery.outcome.Outcome` and never in an exception.
+
+A status counts as soon as it has arrived. What becomes of the rest of the answer, cut, reset, endless, or dripping
+until the time is over, changes nothing: a sink that says 2xx has taken the event, and to send it again because its
+farewell was rude would only double it. The rest is read to its end or to :data:`READ` bytes, so that the connection can
+be used again, and dropped but for :data:`KEPT` bytes as a record; it is never unpacked.
+
+Each sink has connections of its own and shares no limit with another, so one that hangs holds up nobody else. It is
+spoken to by aiohttp's client as it is: httpx around the same client takes three to four times the processor's time
+(measured with small POSTs, 32 in flight), and uses nothing else of it.
+
+Repeating, signing and the rate are others' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, Self
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from poller import __version__
+from poller.credentials.bearer import Credential, NoCredential
+from poller.delivery.failing import FAILURES, NotHttp, failure_of
+from poller.delivery.guard import Guard, Lookup
+from poller.delivery.outcome import Failure, Outcome
+from poller.errors import AddressRefused
+from poller.hiding import hidden, one_line, without_credentials
+from poller.http.addresses import Allowance
+from poller.http.hosts import forbidden
+
+READ: Final = 64 * 1024
+"""Bytes of an answer's body that are read; then the connection is closed."""
+KEPT: Final = 1024
+"""Bytes of it that are kept."""
+
+_UNAUTHORIZED: Final = 401
+_LEAST: Final = 100
+_LONGEST: Final = 128  # characters of a header that is kept
+_LARGE: Final = 512 * 1024  # bytes; aiohttp wants to be given more than that in pieces
+_SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+_FIXED: Final = {"User-Agent": f"poller/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+_NONE: Final[Mapping[str, str]] = {}
+
+Headers = Sequence[tuple[str, str]]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An outcome, and the answer's headers, whose names know no case; none where there was no answer."""
+
+    outcome: Outcome
+    headers: Mapping[str, str] = _NONE
+
+
+class Sink:
+    """The connections to one sink. An async context manager: enter it before the first attempt."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta,
+        concurrency: int,
+        headers: Headers = (),
+        credential: Credential | None = None,
+        allowed: Allowance | None = None,
+        tls: ssl.SSLContext | None = None,
+        lookup: Lookup | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take where to send and how.
+
+        Args:
+            url: the sink, sent as it is written. One that may not be asked fails each attempt, before any look-up.
+            timeout: for a whole attempt.
+            concurrency: connections at most; an attempt beyond that waits, in its own time.
+            headers: go with each request; their values are taken for secrets.
+            credential: where the bearer token comes from; none is sent without.
+            allowed: addresses that are allowed beside public ones.
+            tls: whom to trust; the system's authorities by default.
+            lookup: how a name is looked up.
+            clock: seconds that only go forward.
+        """
+        allowed = allowed or Allowance()
+        self._expected = forbidden(url, allowed)
+        self._url = URL(url if self._expected is None else "", encoded=True)
+        self._seconds = timeout.total_seconds()
+        self._concurrency = concurrency
+        self._headers = tuple(headers)
+        self._secrets = tuple(value for _, value in headers if len(value) >= _SECRET)
+        self._credential = credential or NoCredential()
+        self._guard = Guard(allowed, lookup)
+        self._tls = tls
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Get ready; connections are made when they are needed."""
+        connector = aiohttp.TCPConnector(
+            limit=self._concurrency, ssl=self._tls or True, resolver=self._guard, ttl_dns_cache=60
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            timeout=_NO_TIMEOUT,
+            headers=_FIXED,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        if self._session:
+            await self._session.close()
+        self._session = None
+
+    async def post(self, headers: Headers, body: bytes) -> Outcome:
+        """Send this once; a second time with another token where the first is answered 401 and there is one."""
+        return (await self._attempt("POST", headers, body)).outcome
+
+    async def options(self, headers: Headers) -> Answer:
+        """Ask with OPTIONS, as the handshake does."""
+        return await self._attempt("OPTIONS", headers, None)
+
+    async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> Answer:
+        began = self._clock()
+        exchange = _Exchange()
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._settled(exchange, method, (*self._headers, *headers), body)
+        except TimeoutError:
+            exchange.failed = Failure.TIMEOUT, f"no answer within {self._seconds:g} s"
+        except FAILURES as error:
+            exchange.failed = failure_of(error)
+        return exchange.answer(self._clock() - began, *self._secrets)
+
+    async def _settled(self, exchange: _Exchange, method: str, headers: Headers, body: bytes | None) -> None:
+        if self._expected:
+            raise AddressRefused(f"expected {self._expected}")
+        token = await self._credential.token()
+        await self._send(exchange, method, headers, body, token)
+        if exchange.status != _UNAUTHORIZED or token is None:
+            return
+        if await self._credential.renew(token):
+            await self._send(exchange, method, headers, body, await self._credential.token())
+
+    async def _send(
+        self, exchange: _Exchange, method: str, headers: Headers, body: bytes | None, token: str | None
+    ) -> None:
+        if self._session is None:
+            raise RuntimeError("the sink is not open")
+        if token:
+            headers = (*headers, ("Authorization", f"Bearer {token}"))
+        content = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
+        exchange.begins(token)
+        response = await self._session.request(method, self._url, data=content, headers=headers, allow_redirects=False)
+        try:
+            exchange.arrived(response)
+            async for chunk in response.content.iter_any():
+                exchange.body += chunk
+                if len(exchange.body) >= READ:
+                    break
+        finally:
+            response.close()  # a connection whose answer has ended has been given back already
+
+
+class _Exchange:
+    """What is known so far of an exchange that goes on."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.body = b""
+        self.failed: tuple[Failure, str] | None = None
+        self._headers: Mapping[str, str] = _NONE
+        self._tokens: tuple[str | None, ...] = ()
+
+    def begins(self, token: str | None) -> None:
+        """Forget what came so far: a request with this token is sent."""
+        self.status, self.body = None, b""
+        self._tokens = (*self._tokens, token)
+
+    def arrived(self, response: aiohttp.ClientResponse) -> None:
+        """The head of an answer."""
+        if response.status < _LEAST:
+            raise NotHttp(f"it has the status {response.status}")
+        self.status, self._headers = response.status, response.headers
+
+    def answer(self, seconds: float, *secrets: str) -> Answer:
+        """How it ended."""
+        known = (*self._tokens, *secrets)
+        if self.status is None:
+            kind, text = self.failed or (Failure.NETWORK, "there was no answer")
+            return Answer(Outcome(failure=kind, seconds=seconds, text=one_line(hidden(text, *known))))
+        outcome = Outcome(
+            status=self.status,
+            retry_after=_ascii(self._headers.get("Retry-After")),
+            date=_ascii(self._headers.get("Date")),
+            seconds=seconds,
+            excerpt=_kept(self.body, *known),
+            text=self._text(*known),
+        )
+        return Answer(outcome, self._headers)
+
+    def _text(self, *secrets: str | None) -> str:
+        text = f"the sink answered {self.status}"
+        if self.failed and self.failed[0] is Failure.CREDENTIAL:
+            text += f"; another token cannot be had: {one_line(hidden(self.failed[1], *secrets))}"
+        if self.status is not None and 200 <= self.status < 300:  # noqa: PLR2004 -- nobody asks why it went well
+            return text
+        said = one_line(without_credentials(hidden(self.body.decode("utf-8", "replace"), *secrets)))
+        return text + (f": {said}" if said else "")
+
+
+def _ascii(value: str | None) -> str | None:
+    """A header's text as it can be kept; what a date or a number cannot hold is replaced."""
+    return value and value[:_LONGEST].encode("ascii", "replace").decode()
+
+
+def _kept(body: bytes, *secrets: str | None) -> bytes:
+    for secret in filter(None, secrets):
+        body = body.replace(secret.encode(), b"[redacted]")
+    return body[:KEPT]

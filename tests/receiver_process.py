@@ -1,0 +1,80 @@
+"""The receiver in a process of its own, for benches and for tests that kill and stop processes.
+
+    with receiver_process(tmp_path / "requests") as url:     # or: python -m tests.receiver_process --log FILE
+        ...
+    for request in logged(tmp_path / "requests"): ...
+
+Each request is in the log before it is answered, one JSON object a line, so whatever was acknowledged can be read
+there. ``at`` is CLOCK_MONOTONIC, which all processes of the machine share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from tests.receiver import Answer, Received, Reply, receiving
+
+
+@contextmanager
+def receiver_process(log: Path | None = None, *, status: int = 204, every: int = 0, fails: int = 503) -> Iterator[str]:
+    """A running receiver's URL; it is killed when the block is left.
+
+    Args:
+        log: the file to which requests are appended; None: they are only answered.
+        status: what it answers.
+        every: each so manieth request is answered with ``fails`` instead; 0: none.
+        fails: see there.
+    """
+    command = [sys.executable, "-m", "tests.receiver_process", f"--status={status}", f"--every={every}"]
+    command += [f"--fails={fails}", *([f"--log={log}"] if log else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    try:
+        assert process.stdout is not None
+        with process.stdout as told:
+            yield told.readline().strip()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def logged(log: Path) -> list[Received]:
+    """What has arrived so far; a line that is being written is not there yet."""
+    lines = log.read_bytes().split(b"\n")[:-1] if log.exists() else []
+    return [msgspec.json.decode(line, type=Received) for line in lines]
+
+
+async def serve(log: Path | None, answer: Answer, every: int, failing: Answer) -> None:
+    """Receive until the process is ended."""
+    async with receiving(recording=False) as receiver:
+        receiver.answer = lambda _: failing if every and receiver.count % every == 0 else answer
+        if log:
+            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            encoder = msgspec.json.Encoder()
+            receiver.on_request = lambda request: _append(file, encoder.encode(request))
+        sys.stdout.write(receiver.url + "\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+def _append(file: int, line: bytes) -> None:
+    os.write(file, line + b"\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--log", type=Path)
+    parser.add_argument("--status", type=int, default=204)
+    parser.add_argument("--every", type=int, default=0)
+    parser.add_argument("--fails", type=int, default=503)
+    given = parser.parse_args()
+    uvloop.run(serve(given.log, Reply(given.status), given.every, Reply(given.fails)))
