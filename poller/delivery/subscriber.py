@@ -27,7 +27,9 @@ from poller.delivery.envelope import Envelope
 from poller.delivery.filters import Predicate
 from poller.delivery.formats import Request
 from poller.delivery.health import Health, Turn, after_failure, after_success
-from poller.delivery.outcome import Outcome
+from poller.delivery.outcome import Failure, Outcome
+from poller.errors import ConfigurationError, CredentialUnusable
+from poller.hiding import one_line
 
 MANY_FAILURES: Final = 20
 FIRST_BREATH: Final = 0.5
@@ -187,7 +189,10 @@ class Subscriber:
             await self._limiter.acquire()
         if self.resting or self._clock() < self._paused_until or not allowed():
             return None
-        request = self._form(events, int(self._now().timestamp()))
+        try:
+            request = self._form(events, int(self._now().timestamp()))
+        except (CredentialUnusable, ConfigurationError) as error:  # what signs them, and not the events, is at fault
+            return Outcome(failure=Failure.CREDENTIAL, text=one_line(str(error)))
         return await self._sink.post(tuple(request.headers.items()), request.body)
 
     def pause(self, span: timedelta) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import timedelta
 from typing import Final, cast
 
@@ -60,3 +60,38 @@ async def follow(client: Redis, start: Mapping[str, str], *, block: timedelta | 
             yield entries
         else:
             return
+
+
+async def arrivals(client: Redis, keys: Iterable[str], *, block: timedelta) -> AsyncGenerator[set[str]]:
+    """The keys of the streams in which something new has come, again and again; after ``block`` without, an empty set.
+
+    All that is in a stream when its key is given out may be read at once; what comes later is told of later.
+
+    Args:
+        client: one for blocking reads (:func:`poller.store.connection.blocking`), with room for ``block``.
+        keys: of the streams.
+        block: how long to wait.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`. Start again, and read everything once.
+    """
+    after: dict[KeyT, StreamIdT] = {key: await last_id(client, key) for key in keys}
+    milliseconds = int(block.total_seconds() * 1000)
+    yield set(map(str, after))
+    while True:
+        with translated(client):
+            answer = cast("_Answer", await client.xread(after, count=1, block=milliseconds))
+        fresh = {name.decode() for name, _ in answer}
+        for name in fresh:  # past all that is there: one look for a burst, however long it is
+            after[name] = await last_id(client, name)
+        yield fresh
+
+
+async def append(client: Redis, key: str, event: bytes, *, most: int) -> None:
+    """Add an event to a stream that is kept to about so many entries.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    with translated(client):
+        await client.xadd(key, {"data": event}, maxlen=most, approximate=True)

@@ -1,0 +1,87 @@
+"""From a subscription's settings to the values that its deliveries work with. Opens nothing, asks nothing."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from poller import __version__
+from poller.config.subscriptions import SubscriptionSettings
+from poller.credentials.secret_file import SecretFile
+from poller.delivery.attempts import Patience
+from poller.delivery.filters import compile_filters
+from poller.delivery.formats import Request, RequestForm
+from poller.delivery.handshake import Granted, pace
+from poller.delivery.signing import Signer
+from poller.delivery.sink import Sink
+from poller.delivery.subscriber import Batching, Event, Subscription
+from poller.http.addresses import Allowance
+from poller.http.transport import Transport
+from poller.service.assembly import credential_of
+
+_USER_AGENT: Final = f"poller/{__version__}"
+
+
+def subscription_of(settings: SubscriptionSettings, granted: Granted | None = None) -> Subscription:
+    """What is wanted, and how; slower where the sink has granted less than is configured."""
+    batch = settings.batch
+    batching = Batching(batch.max_events, batch.max_bytes, batch.linger) if settings.mode == "batch" else Batching()
+    return Subscription(
+        id=settings.id,
+        wanted=compile_filters(settings.types, settings.filters),
+        patience=Patience(settings.retry.schedule, settings.retry.jitter),
+        disable_after=settings.disable_after,
+        start=settings.start,
+        batching=batching,
+        concurrency=settings.concurrency,
+        rate=pace(granted, settings.rate) if granted else settings.rate,
+    )
+
+
+def sink_of(settings: SubscriptionSettings, environ: Mapping[str, str], tls: ssl.SSLContext | None = None) -> Sink:
+    """The way to the sink; not open yet.
+
+    Raises:
+        ConfigurationError: its credential cannot be set up.
+    """
+    return Sink(
+        settings.sink,
+        timeout=settings.timeout,
+        concurrency=settings.concurrency,
+        headers=tuple(settings.headers.items()),
+        credential=credential_of(settings.auth, environ, transport=Transport(), within=settings.timeout),
+        allowed=Allowance.of(settings.allow_hosts, private=settings.allow_private),
+        tls=tls,
+    )
+
+
+class Form:
+    """The requests of a subscription, signed with whatever its secret files hold now."""
+
+    def __init__(self, settings: SubscriptionSettings, secrets: Sequence[str], granted: Granted | None = None) -> None:
+        """Take what is the same in each request; ``secrets`` are those that no file holds."""
+        self._mode = settings.mode
+        self._origin = granted.origin if granted else None
+        self._secrets = tuple(secrets)
+        self._files = [SecretFile(path, "signing secret") for path in settings.secret_files]
+        self._signed_with: tuple[str, ...] | None = None
+        self._form = self._made(())
+
+    def __call__(self, events: Sequence[Event], timestamp: int) -> Request:
+        """The request that carries these events.
+
+        Raises:
+            ValueError: see :meth:`poller.delivery.formats.RequestForm.request`.
+            CredentialUnusable: a secret file cannot be read.
+            SecretUnusable: it holds no secret.
+        """
+        secrets = (*self._secrets, *(file.text() for file in self._files))
+        if secrets != self._signed_with:
+            self._form = self._made(secrets)
+            self._signed_with = secrets
+        return self._form.request(events, timestamp=timestamp)
+
+    def _made(self, secrets: tuple[str, ...]) -> RequestForm:
+        signer = Signer(secrets) if secrets else None
+        return RequestForm(self._mode, signer=signer, user_agent=_USER_AGENT, origin=self._origin)
