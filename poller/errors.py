@@ -19,6 +19,14 @@ class ConfigurationError(PollerError):
     """The configuration or the command line cannot be used. Exit code 2."""
 
 
+class SubscriptionUnknown(ConfigurationError):
+    """There is no subscription of this id."""
+
+
+class SubscriptionTaken(ConfigurationError):
+    """There is a subscription of this id already."""
+
+
 class SourceError(PollerError):
     """The API did not give a usable answer. The round fails; token and snapshots stay."""
 

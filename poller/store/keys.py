@@ -28,6 +28,21 @@ key ends in        type    holds
 ``letters``        HASH    entry id to a dead letter
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
 =================  ======  ==========================================================================================
+
+The subscriptions themselves lie together under the hash tag ``{subscriptions}``; no feed has that name, for a feed's
+holds a ``/``. Each of the hashes is by the subscription's id (:mod:`poller.store.subscriptions`):
+
+=================  ======  ==========================================================================================
+key ends in        type    holds
+=================  ======  ==========================================================================================
+``version``        STRING  a number that rises with each change of ``registry``, ``secrets`` or ``paused``
+``registry``       HASH    where it comes from, its settings as in the file, since when it is there
+``secrets``        HASH    the signing secrets that were made for it here; nowhere else are they shown or kept
+``paused``         HASH    who paused it, why and when; absent while it is active
+``health``         HASH    how it does, as whoever delivers writes it
+``until``          HASH    until when its sink wants nothing, milliseconds of the wall clock
+``handshakes``     HASH    whether its sink has granted events, as whoever asks writes it
+=================  ======  ==========================================================================================
 """
 
 from __future__ import annotations
@@ -72,3 +87,20 @@ class PairKeys(msgspec.Struct, frozen=True):
 def group_of(subscription: str) -> str:
     """The consumer group of a subscription, on the stream of each of its feeds."""
     return f"sub:{subscription}"
+
+
+class SubscriptionKeys(msgspec.Struct, frozen=True):
+    """The keys of all subscriptions."""
+
+    version: str
+    registry: str
+    secrets: str
+    paused: str
+    health: str
+    until: str
+    handshakes: str
+
+    @classmethod
+    def of(cls, prefix: str) -> SubscriptionKeys:
+        """The keys of the subscriptions under a prefix."""
+        return cls(*(f"{prefix}:{{subscriptions}}:{name}" for name in cls.__struct_fields__))

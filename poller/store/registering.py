@@ -1,0 +1,143 @@
+"""What each change of the subscriptions comes to: which fields are to be written.
+
+Law: a change is planned on a version of the whole, and whoever writes it does so only while that is still the version.
+So two processes that change something at the same instant come one after the other, and neither overwrites what it has
+not seen. What is as it should be is not written, so the same change twice is one.
+
+A subscription that has left the file is paused and never dropped: its events wait. It goes on when it returns. Only an
+operator's word deletes one. A pause stays the first one's, but an operator's takes the place of ``removed``, for that
+one ends by itself.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, Literal
+
+import msgspec
+
+from poller.errors import ConfigurationError, SubscriptionTaken
+from poller.store.registrations import Origin, Paused, Registered, Subscriptions, known
+
+Part = Literal["registry", "secrets", "paused", "health", "until", "handshakes"]
+PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "paused", "health", "until", "handshakes")
+
+Write = tuple[Part, str, bytes | None]
+"""Which hash, the subscription's id, and what it holds from now on; None deletes it."""
+
+_json: Final = msgspec.json.Encoder().encode
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """What a new look at the file has changed, ids in their order.
+
+    Attributes:
+        added: new ones.
+        changed: whose settings are other ones now.
+        removed: those that were paused because the file has them no more.
+        returned: those that go on because the file has them again.
+    """
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+
+
+def syncing(kept: Subscriptions, file: Mapping[str, bytes], now: datetime) -> tuple[list[Write], Synced]:
+    """What is to be written so that the subscriptions of the file are these, and what that means.
+
+    Args:
+        kept: what is there.
+        file: the settings of each subscription of the file, in JSON, by id; equal settings are equal bytes.
+        now: UTC.
+
+    Raises:
+        ConfigurationError: one of them has the id of a subscription that was added at run time.
+    """
+    twice = [name for name in file if name in kept.registered and kept.registered[name].origin == "run"]
+    if twice:
+        raise ConfigurationError(_twice(twice[0], kept.registered[twice[0]]))
+    added = [name for name in file if name not in kept.registered]
+    changed = [name for name in file if name not in added and bytes(kept.registered[name].settings) != file[name]]
+    returned = [name for name in file if name in kept.paused and kept.paused[name].by == "removed"]
+    gone = [name for name, one in kept.registered.items() if one.origin == "file" and name not in file]
+    removed = [name for name in gone if name not in kept.paused]
+    writes: list[Write] = [_registered(name, "file", file[name], now) for name in added]
+    writes += [_registered(name, "file", file[name], kept.registered[name].since) for name in changed]
+    writes += [("paused", name, None) for name in returned]
+    pause = Paused("removed", "it is not in the configuration file any more", now)
+    writes += [("paused", name, _json(pause)) for name in removed]
+    return writes, Synced(tuple(added), tuple(changed), tuple(removed), tuple(returned))
+
+
+def adding(
+    kept: Subscriptions, subscription: str, settings: bytes, secrets: Sequence[str], now: datetime
+) -> list[Write]:
+    """What is to be written for a subscription that is added at run time.
+
+    Raises:
+        SubscriptionTaken: there is one of this id.
+    """
+    if subscription in kept.registered:
+        raise SubscriptionTaken(f'there is a subscription "{subscription}" already')
+    writes = [_registered(subscription, "run", settings, now)]
+    return writes + ([("secrets", subscription, _json(tuple(secrets)))] if secrets else [])
+
+
+def removing(kept: Subscriptions, subscription: str) -> list[Write]:
+    """What is to be written so that nothing is left of a subscription.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    known(kept, subscription)
+    return [(part, subscription, None) for part in PARTS]
+
+
+def pausing(kept: Subscriptions, subscription: str, pause: Paused) -> tuple[list[Write], Paused | None]:
+    """What is to be written so that it rests, and the pause that it was in before.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    known(kept, subscription)
+    before = kept.paused.get(subscription)
+    stays = before is not None and not (before.by == "removed" and pause.by == "operator")
+    return [] if stays else [("paused", subscription, _json(pause))], before
+
+
+def resuming(
+    kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]
+) -> tuple[list[Write], Paused | None]:
+    """What is to be written so that it goes on, and the pause that it was in; None: none.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        renewed: makes of its health, where there is some, that of one that starts again.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    known(kept, subscription)
+    before, health = kept.paused.get(subscription), kept.health.get(subscription)
+    writes: list[Write] = [] if before is None else [("paused", subscription, None)]
+    if health is not None and renewed(health) != health:
+        writes.append(("health", subscription, renewed(health)))
+    return writes, before
+
+
+def _registered(name: str, origin: Origin, settings: bytes, since: datetime) -> Write:
+    return "registry", name, _json(Registered(origin, msgspec.Raw(settings), since))
+
+
+def _twice(name: str, one: Registered) -> str:
+    return (
+        f'subscription "{name}" is in the configuration file, and one of that id was added at run time '
+        f"({one.since:%Y-%m-%d %H:%M} UTC): give the one in the file another id, or end the other with "
+        f"`poller subscriptions remove {name}`"
+    )

@@ -1,0 +1,137 @@
+"""What is kept of the subscriptions, as one value: which there are, which of them rest, how they do.
+
+Law: whatever has an id here is registered here. What cannot be read is named and not repeated, for it may be a secret.
+
+Pure. Settings are text that nobody here looks into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+from poller.errors import SubscriptionUnknown
+
+Origin = Literal["file", "run"]
+Pauser = Literal["operator", "sink", "failures", "removed"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A subscription that is known.
+
+    Attributes:
+        origin: ``file``: the configuration's; ``run``: it was added while the program ran.
+        settings: a JSON object with the keys that a ``[[subscriptions]]`` table has.
+        since: when it was first known, UTC.
+    """
+
+    origin: Origin
+    settings: msgspec.Raw
+    since: datetime
+
+
+class Paused(msgspec.Struct, frozen=True):
+    """Why nothing is delivered.
+
+    Attributes:
+        by: ``operator``; ``sink``: it answered that it wants no more; ``failures``: nothing else for too long;
+            ``removed``: the file does not have it any more.
+        reason: in words.
+        at: when it was paused, UTC.
+    """
+
+    by: Pauser
+    reason: str
+    at: datetime
+
+
+class Subscriptions(msgspec.Struct, frozen=True):
+    """All that is kept of the subscriptions, each part by their ids.
+
+    Attributes:
+        version: rises with each change of the first three parts.
+        registered: every subscription there is; the other parts hold no id that is not here.
+        secrets: the signing secrets that were made for a subscription here; never to be shown.
+        paused: those that rest.
+        health: how they do, opaque.
+        until: until when the sink wants nothing, UTC; may have passed.
+        handshakes: whether the sink has granted events, opaque.
+    """
+
+    version: int = 0
+    registered: Mapping[str, Registered] = {}
+    secrets: Mapping[str, tuple[str, ...]] = {}
+    paused: Mapping[str, Paused] = {}
+    health: Mapping[str, bytes] = {}
+    until: Mapping[str, datetime] = {}
+    handshakes: Mapping[str, bytes] = {}
+
+    def __repr__(self) -> str:
+        """Without anything that may be secret."""
+        return f"Subscriptions(version={self.version}, ids={sorted(self.registered)})"
+
+
+def known(kept: Subscriptions, subscription: str) -> Registered:
+    """The subscription of this id.
+
+    Raises:
+        SubscriptionUnknown: there is none.
+    """
+    found = kept.registered.get(subscription)
+    if found is None:
+        there = f"; there are {', '.join(sorted(kept.registered))}" if kept.registered else "; there are none"
+        raise SubscriptionUnknown(f'there is no subscription "{subscription}"{there}')
+    return found
+
+
+def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, bytes]]) -> Subscriptions:
+    """The value from what the store answers.
+
+    Args:
+        version: absent where nothing was ever written.
+        hashes: registry, secrets, paused, health, until and handshakes, each by id.
+
+    Raises:
+        ValueError: a part cannot be read; the message names it.
+    """
+    registry, secrets, paused, health, until, handshakes = (
+        {name.decode(): value for name, value in one.items()} for one in hashes
+    )
+    try:
+        return Subscriptions(
+            int(version or 0),
+            {name: _read("registry", name, value, Registered) for name, value in registry.items()},
+            {name: _read("secrets", name, value, tuple[str, ...]) for name, value in secrets.items()},
+            {name: _read("paused", name, value, Paused) for name, value in paused.items()},
+            health,
+            {name: moment_of(_read("until", name, value, int)) for name, value in until.items()},
+            handshakes,
+        )
+    except OverflowError:
+        raise ValueError("until: a moment that is none") from None
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Since 1970."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def moment_of(milliseconds: int) -> datetime:
+    """The moment so many milliseconds after 1970 began, UTC.
+
+    Raises:
+        OverflowError: it is beyond the year 9999.
+    """
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def _read(part: str, name: str, value: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError(f"{part}, {name}") from None

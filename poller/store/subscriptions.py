@@ -1,0 +1,206 @@
+"""The subscriptions as they are kept: one registry for all processes, whoever changes it.
+
+Law: registry, secrets and pauses change together with the version, in one script, and only from the version that the
+change was planned on; else it is planned anew. So a process that looks at the version once a second misses nothing.
+
+Marks (how a subscription does, when its sink wants to be left alone) are noted without a version, for only whoever
+delivers needs them. They are noted of registered subscriptions alone: a removed one does not come back by a late mark.
+
+Refuses to know what settings, health and handshakes mean, and which feeds there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Final, TypeVar
+
+from redis.asyncio import Redis
+
+from poller.errors import StoreError
+from poller.store import registering
+from poller.store.connection import translated
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
+from poller.store.registering import PARTS, Synced, Write
+from poller.store.registrations import Paused, Subscriptions, milliseconds_of, subscriptions_of
+
+T = TypeVar("T")
+
+# KEYS: version, and the hashes. ARGV: the version that this was planned on; then for each field its hash (a number
+# among KEYS), name and value ('' deletes it). Answers 1, or 0 where the version is another one: nothing was written.
+CHANGE: Final = """
+local version = redis.call('GET', KEYS[1]) or '0'
+if version ~= ARGV[1] then return 0 end
+for i = 2, #KEYS do
+  local kind = redis.call('TYPE', KEYS[i])['ok']
+  if kind ~= 'none' and kind ~= 'hash' then
+    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a hash')
+  end
+end
+redis.call('INCR', KEYS[1])
+for i = 2, #ARGV, 3 do
+  local key = KEYS[tonumber(ARGV[i])]
+  if ARGV[i + 2] == '' then redis.call('HDEL', key, ARGV[i + 1])
+  else redis.call('HSET', key, ARGV[i + 1], ARGV[i + 2]) end
+end
+return 1
+"""
+
+# KEYS: registry, a hash. ARGV: field, value. Answers 1, or 0 where there is no such subscription.
+NOTE: Final = """
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+return 1
+"""
+
+# As NOTE, for a number that only rises. What is written is ARGV, never a number of Lua.
+NOTE_LATER: Final = """
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+local before = redis.call('HGET', KEYS[2], ARGV[1])
+if not before or tonumber(before) < tonumber(ARGV[2]) then redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) end
+return 1
+"""
+
+# KEYS: the feed's events, and the keys of the pair. ARGV: the group.
+FORGET: Final = """
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1]) end
+redis.call('DEL', unpack(KEYS, 2))
+return 1
+"""
+
+
+class Registry:
+    """The subscriptions. Any number of processes may have one; each method may raise StoreError.
+
+    See :func:`~poller.store.connection.translated` for what that means of what was written.
+    """
+
+    def __init__(self, client: Redis, keys: SubscriptionKeys) -> None:
+        """Take the client, without retries of its own, and where the subscriptions are kept."""
+        self._client = client
+        self._keys = keys
+
+    async def version(self) -> int:
+        """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
+        with translated(self._client):
+            return int(await self._client.get(self._keys.version) or 0)
+
+    async def all(self) -> Subscriptions:
+        """All that is kept, as of one instant.
+
+        Raises:
+            StoreError: also where a part of it cannot be read; the message names it.
+        """
+        keys = self._keys
+        with translated(self._client):
+            asking = self._client.pipeline(transaction=True)
+            asking.get(keys.version)
+            for part in PARTS:
+                asking.hgetall(getattr(keys, part))
+            version, *hashes = await asking.execute()
+        try:
+            return subscriptions_of(version, hashes)
+        except ValueError as error:
+            raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
+
+    async def sync(self, file: Sequence[tuple[str, bytes]], now: datetime) -> Synced:
+        """Make those of the file what it says: new ones, changed ones, those that are gone, those that are back.
+
+        Args:
+            file: id and settings in JSON, for each; equal settings are equal bytes.
+            now: UTC.
+
+        Raises:
+            ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
+        """
+        return await self._change(lambda kept: registering.syncing(kept, dict(file), now))
+
+    async def add(self, subscription: str, settings: bytes, secrets: Sequence[str], now: datetime) -> None:
+        """Add one at run time.
+
+        Args:
+            subscription: its id.
+            settings: in JSON.
+            secrets: those that were made for it.
+            now: UTC.
+
+        Raises:
+            SubscriptionTaken: there is one of this id.
+        """
+        await self._change(lambda kept: (registering.adding(kept, subscription, settings, secrets, now), None))
+
+    async def remove(self, subscription: str) -> None:
+        """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        await self._change(lambda kept: (registering.removing(kept, subscription), None))
+
+    async def pause(self, subscription: str, pause: Paused) -> Paused | None:
+        """Let it rest; the pause that it was in before, which stays unless it was ``removed``. None: it was active.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        return await self._change(lambda kept: registering.pausing(kept, subscription, pause))
+
+    async def resume(
+        self, subscription: str, renewed: Callable[[bytes], bytes] = lambda health: health
+    ) -> Paused | None:
+        """Let it go on; the pause that it was in. None: it was active, and is.
+
+        Args:
+            subscription: its id.
+            renewed: makes of its health, where there is some, that of one that starts again. What is noted of its
+                health in the same instant may be overwritten.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        return await self._change(lambda kept: registering.resuming(kept, subscription, renewed))
+
+    async def note_health(self, subscription: str, health: bytes) -> bool:
+        """Keep how it does. False: there is no such subscription."""
+        return await self._note(NOTE, self._keys.health, subscription, health)
+
+    async def note_handshake(self, subscription: str, handshake: bytes) -> bool:
+        """Keep whether its sink has granted events. False: there is no such subscription."""
+        return await self._note(NOTE, self._keys.handshakes, subscription, handshake)
+
+    async def note_until(self, subscription: str, until: datetime) -> bool:
+        """Its sink wants nothing until then, or until the later moment that is kept already. False: as above."""
+        return await self._note(NOTE_LATER, self._keys.until, subscription, milliseconds_of(until))
+
+    async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]]) -> T:
+        while True:  # each turn beyond the first means that another process has changed something
+            kept = await self.all()
+            writes, result = plan(kept)
+            if not writes or await self._write(kept.version, writes):
+                return result
+
+    async def _write(self, version: int, writes: Iterable[Write]) -> bool:
+        keys = self._keys
+        names = [keys.version, *(getattr(keys, part) for part in PARTS)]
+        arguments: list[str | bytes | int] = [version]
+        for part, name, value in writes:
+            arguments += [PARTS.index(part) + 2, name, value or b""]
+        with translated(self._client):
+            return bool(await self._client.eval(CHANGE, len(names), *names, *arguments))
+
+    async def _note(self, script: str, key: str, subscription: str, value: bytes | int) -> bool:
+        with translated(self._client):
+            return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, value))
+
+
+async def forget(client: Redis, feed: FeedKeys, pair: PairKeys, subscription: str) -> None:
+    """Delete what a removed subscription has at one feed: its group, and all that waits there or was given up.
+
+    A process that still delivers for it is fenced, for its lease goes too.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
+    with translated(client):
+        await client.eval(FORGET, len(keys), *keys, group_of(subscription))

@@ -1,0 +1,155 @@
+"""The registry of subscriptions: one suite over fakeredis, Valkey and Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.errors import ConfigurationError, StoreError, StoreRefused, SubscriptionTaken, SubscriptionUnknown
+from poller.store.connection import commands
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
+from poller.store.registering import Synced
+from poller.store.registrations import Paused
+from poller.store.subscriptions import Registry, forget
+
+NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+KEYS = SubscriptionKeys.of("poller")
+SETTINGS = b'{"id":"a","sink":"https://sink.example.org","big":123456789012345678901,"none":[]}'
+PAUSE = Paused("operator", "so", NOW)
+
+
+async def test_what_is_written_is_read(store_client: Redis) -> None:
+    """Law: each part comes back as it was written, settings byte for byte; marks do not move the version."""
+    registry = Registry(store_client, KEYS)
+    assert await registry.version() == 0
+    await registry.add("a", SETTINGS, ["whsec_1", "whsec_2"], NOW)
+    await registry.pause("a", PAUSE)
+    version = await registry.version()
+    assert await registry.note_health("a", b"well")
+    assert await registry.note_handshake("a", b"granted")
+    assert await registry.note_until("a", NOW)
+    kept = await registry.all()
+    one = kept.registered["a"]
+    assert (one.origin, bytes(one.settings), one.since) == ("run", SETTINGS, NOW)
+    assert (kept.secrets, kept.paused) == ({"a": ("whsec_1", "whsec_2")}, {"a": PAUSE})
+    assert (kept.health, kept.handshakes, kept.until) == ({"a": b"well"}, {"a": b"granted"}, {"a": NOW})
+    assert kept.version == version == await registry.version()
+
+
+async def test_each_change_moves_the_version(store_client: Redis) -> None:
+    """Law: whoever polls the version sees every change of registry, secrets and pauses, and no change where none is."""
+    registry = Registry(store_client, KEYS)
+    versions = [await registry.version()]
+    file = [("f", SETTINGS)]
+    changes = (
+        lambda: registry.add("a", SETTINGS, ["whsec_1"], NOW),
+        lambda: registry.sync(file, NOW),
+        lambda: registry.pause("a", PAUSE),
+        lambda: registry.resume("a"),
+        lambda: registry.sync([], NOW),
+        lambda: registry.sync(file, NOW),
+        lambda: registry.remove("a"),
+    )
+    for change in changes:
+        await change()
+        versions.append(await registry.version())
+    assert versions == sorted(set(versions))
+    assert await registry.sync(file, NOW) == Synced()
+    assert await registry.resume("f") is None
+    assert await registry.version() == versions[-1]
+
+
+async def test_a_later_moment_stays(store_client: Redis) -> None:
+    """Law: until when a sink wants nothing is never shortened, whoever says what in which order."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, (), NOW)
+    late = NOW + timedelta(hours=24, milliseconds=1)
+    for moment in (NOW, late, NOW + timedelta(hours=9)):
+        await registry.note_until("a", moment)
+    assert (await registry.all()).until == {"a": late}
+
+
+async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:
+    """Law: nothing is noted of a subscription that is not there, and nothing at all is left of a removed one."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, ["whsec_1"], NOW)
+    await registry.note_health("a", b"well")
+    await registry.pause("a", PAUSE)
+    await registry.remove("a")
+    assert not await registry.note_health("a", b"well")
+    assert not await registry.note_handshake("a", b"granted")
+    assert not await registry.note_until("a", NOW)
+    assert await store_client.keys() == [KEYS.version.encode()]
+    with pytest.raises(SubscriptionUnknown):
+        await registry.remove("a")
+
+
+async def test_processes_change_it_at_the_same_time(server: str) -> None:
+    """Law: of many changes at one instant each is made, once: none overwrites another, one of equal ids wins."""
+    clients = [commands(server) for _ in range(8)]
+    try:
+        registries = [Registry(client, KEYS) for client in clients]
+        adding = [registry.add("same", SETTINGS, [f"whsec_{at}"], NOW) for at, registry in enumerate(registries)]
+        adding += [registry.add(f"own-{at}", SETTINGS, (), NOW) for at, registry in enumerate(registries)]
+        ended = await asyncio.gather(*adding, return_exceptions=True)
+        assert [type(one) for one in ended if one] == [SubscriptionTaken] * 7
+        (winner,) = [at for at, one in enumerate(ended[:8]) if one is None]
+        kept = await registries[0].all()
+        assert set(kept.registered) == {"same", *(f"own-{at}" for at in range(8))}
+        assert kept.secrets == {"same": (f"whsec_{winner}",)}
+        assert kept.version == 9
+
+        pausing = [registry.pause(f"own-{at}", PAUSE) for at, registry in enumerate(registries)]
+        syncing = [registry.sync([("f", SETTINGS)], NOW) for registry in registries]
+        told = await asyncio.gather(*pausing, *syncing)
+        assert [one for one in told[8:] if one != Synced()] == [Synced(added=("f",))]
+        assert set((await registries[0].all()).paused) == {f"own-{at}" for at in range(8)}
+    finally:
+        for client in clients:
+            await client.aclose()
+
+
+async def test_a_change_is_whole_or_not_at_all(store_client: Redis) -> None:
+    """Law: where one of the hashes is something else, nothing is written; a refused file leaves all as it was."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, (), NOW)
+    with pytest.raises(ConfigurationError):
+        await registry.sync([("new", SETTINGS), ("a", SETTINGS)], NOW)
+    assert set((await registry.all()).registered) == {"a"}
+    await store_client.set(KEYS.secrets, "x")
+    with pytest.raises(StoreRefused):
+        await registry._write(1, [("registry", "b", SETTINGS), ("secrets", "b", b"[]")])
+    assert await store_client.hlen(KEYS.registry) == 1
+    assert await registry.version() == 1
+
+
+async def test_what_cannot_be_read_is_named(store_client: Redis) -> None:
+    """Law: a field that another version wrote otherwise is an error of the store that says where it is."""
+    await store_client.hset(KEYS.paused, "a", "[]")
+    with pytest.raises(StoreError, match=r"subscriptions\}:registry .*: paused, a$"):
+        await Registry(store_client, KEYS).all()
+
+
+async def test_forgotten_at_a_feed(store_client: Redis) -> None:
+    """Law: group and keys of this subscription at this feed go, twice if need be; no other's and no event does."""
+    feed = FeedKeys.of("poller", "acme/contractTypes")
+    for name in ("a", "ab"):
+        pair = PairKeys.of("poller", "acme/contractTypes", name)
+        await store_client.xgroup_create(feed.events, group_of(name), mkstream=True)
+        await store_client.set(pair.lease, "n")
+        await store_client.hset(pair.parked, "1-0", "x")
+        await store_client.zadd(pair.letter_times, {"1-0": 1})
+    await store_client.xadd(feed.events, {"data": "x"})
+    before = set(await store_client.keys())
+    for _ in range(2):
+        await forget(store_client, feed, PairKeys.of("poller", "acme/contractTypes", "a"), "a")
+    left = set(await store_client.keys())
+    assert {key for key in before - left if b":sub:a:" not in key} == set()
+    assert len(before - left) == 3
+    assert [group["name"] for group in await store_client.xinfo_groups(feed.events)] == [b"sub:ab"]
+    other = FeedKeys.of("poller", "acme/never")
+    await forget(store_client, other, PairKeys.of("poller", "acme/never", "a"), "a")
+    assert not await store_client.exists(other.events)
