@@ -27,7 +27,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 import structlog
@@ -65,7 +65,7 @@ class Deliveries(Protocol):
 
     held: bool
 
-    async def open(self, start: str) -> None:
+    async def open(self, start: Literal["now", "earliest"]) -> None:
         """See to it that the group is there."""
         ...
 

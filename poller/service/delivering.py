@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -41,13 +41,15 @@ from poller.store.subscriptions import Registry
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
 _BLOCK: Final = timedelta(seconds=2)
 _ANNOUNCEMENTS: Final = 10_000  # that are kept
-_PERMISSION_AGAIN: Final = 60.0  # seconds between handshakes with a sink that has not granted
 
 _log = structlog.get_logger("poller.delivery")
 
 
 class RegistryNotes:
-    """What outlives a process, written into the registry and announced; see :class:`poller.delivery.subscriber.Notes`."""
+    """What outlives a process, written into the registry and announced.
+
+    See :class:`poller.delivery.subscriber.Notes`.
+    """
 
     def __init__(self, registry: Registry, store: OpenStore, prefix: str) -> None:
         """Take where to write."""
@@ -195,14 +197,11 @@ class Deliverer:
     ) -> None:
         try:
             settings = SubscriptionSettings.model_validate_json(made_of[0])
-            tls = None
             async with AsyncExitStack() as stack:
-                sink = await stack.enter_async_context(sink_of(settings, self._environ, tls))
+                sink = await stack.enter_async_context(sink_of(settings, self._environ))
                 granted = None
                 if settings.handshake:
-                    granted = await permitted(
-                        settings, sink, self._registry, kept.handshakes.get(name), stop, again=_PERMISSION_AGAIN
-                    )
+                    granted = await permitted(settings, sink, self._registry, kept.handshakes.get(name), stop)
                     if granted is None:
                         return
                 subscriber = Subscriber(
@@ -220,9 +219,7 @@ class Deliverer:
             _log.error("subscription cannot be delivered", subscription=name, error=str(error))
             await stop.wait()
 
-    async def _own_all(
-        self, name: str, feeds: Sequence[str], subscriber: Subscriber, stop: asyncio.Event
-    ) -> None:
+    async def _own_all(self, name: str, feeds: Sequence[str], subscriber: Subscriber, stop: asyncio.Event) -> None:
         running = self._running[name]
         owning = []
         for feed in feeds:
@@ -278,7 +275,7 @@ class _Held:
     def __init__(self, running: Mapping[str, _Running]) -> None:
         self._running = running
 
-    def __iter__(self):  # noqa: ANN204
+    def __iter__(self) -> Iterator[PairStore]:
         return iter([store for running in self._running.values() for store in running.stores])
 
 

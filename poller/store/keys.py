@@ -104,3 +104,8 @@ class SubscriptionKeys(msgspec.Struct, frozen=True):
     def of(cls, prefix: str) -> SubscriptionKeys:
         """The keys of the subscriptions under a prefix."""
         return cls(*(f"{prefix}:{{subscriptions}}:{name}" for name in cls.__struct_fields__))
+
+
+def operations_key(prefix: str) -> str:
+    """The stream of CloudEvents about the daemon itself."""
+    return f"{prefix}:{{operations}}:events"
