@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from poller.sandbox.answer import Answer, Wire
-from poller.sandbox.profiles.profile import Profile, of_answers
+from poller.sandbox.profiles.profile import Kind, Profile, of_answers
 
 _CHUNK: Final = b" " * 2**20
 _CHUNKS: Final = 300
@@ -21,7 +21,7 @@ _SIGN_IN: Final = b"<!doctype html><html><head><title>Sign in</title></head><bod
 
 def _instead(name: str, does: str, body: bytes, content_type: str = "application/json") -> Profile:
     said = Answer(HTTPStatus.OK, body, (("content-type", content_type),))
-    return of_answers(name, f"200 with {does} for every request", lambda _said: said)
+    return of_answers(name, f"200 with {does} for every request", lambda _said: said, Kind.ANSWER)
 
 
 def _bom(said: Answer) -> Answer:
@@ -49,7 +49,7 @@ def _bombed(_said: Answer) -> Answer:
 
 
 def _by(name: str, does: str, wire: Wire) -> Profile:
-    return of_answers(name, does, lambda said: msgspec.structs.replace(said, wire=wire))
+    return of_answers(name, does, lambda said: msgspec.structs.replace(said, wire=wire), Kind.ANSWER)
 
 
 PROFILES: Final = (
@@ -57,9 +57,9 @@ PROFILES: Final = (
     _instead("empty-200", "an empty body", b""),
     _instead("null-200", "null", b"null"),
     _instead("list-200", "an empty JSON array in place of an object", b"[]"),
-    of_answers("gzip-bomb", "200 with 300 KB of gzip that are 300 MB of JSON, for every request", _bombed),
-    of_answers("bom", "bodies begin with a byte order mark", _bom),
-    of_answers("wrong-charset", "bodies are UTF-16 and said to be UTF-8", _utf_16),
+    of_answers("gzip-bomb", "200 with 300 KB of gzip that are 300 MB of JSON, for every request", _bombed, Kind.ANSWER),
+    of_answers("bom", "bodies begin with a byte order mark", _bom, Kind.ANSWER),
+    of_answers("wrong-charset", "bodies are UTF-16 and said to be UTF-8", _utf_16, Kind.ANSWER),
 )
 """Bodies that are something else."""
 

@@ -22,7 +22,7 @@ from poller.sandbox.layers import (
     page_of,
     parameter,
 )
-from poller.sandbox.profiles.profile import Profile, Scene, layering, of_asks, of_pages
+from poller.sandbox.profiles.profile import Kind, Profile, Scene, layering, of_asks, of_pages
 
 if TYPE_CHECKING:
     from poller.sandbox.model import History
@@ -118,12 +118,15 @@ PROFILES: Final = (
         "a page's first record comes again at the page's end",
         lambda _ask, page: changed(page, results=[*page.results, *page.results[:1]]),
     ),
-    of_pages("forgets-records", "listings leave out about each tenth record; GET by id still knows it", _forgetful),
+    of_pages(
+        "forgets-records", "listings leave out about each tenth record; GET by id still knows it", _forgetful, Kind.LACK
+    ),
     of_pages(
         "empty-listings",
         "every listing is empty, with a delta token",
         lambda _ask, page: changed(page, results=[], page_token=UNSET),
+        Kind.LACK,
     ),
     Profile("alternating-case", "ids in upper case in every other page, in lower case in the rest", _alternating_case),
-    of_asks("parent-gone", "404 for the achievements of every qualification", _parent_gone),
+    of_asks("parent-gone", "404 for the achievements of every qualification", _parent_gone, Kind.LACK),
 )

@@ -7,7 +7,7 @@ from typing import Final
 
 from poller.sandbox.answer import Answer, Ask
 from poller.sandbox.layers import is_page, on_answers
-from poller.sandbox.profiles.profile import Profile, layering
+from poller.sandbox.profiles.profile import Kind, Profile, layering
 
 _RESULTS: Final = b'"results":['
 _DEPTH: Final = 100_000
@@ -32,7 +32,7 @@ def _record(number: int, value: bytes) -> bytes:
 
 
 def _adding(name: str, does: str, *records: bytes) -> Profile:
-    return layering(name, f"every page also has {does}", on_answers(_with_records(*records)))
+    return layering(name, f"every page also has {does}", on_answers(_with_records(*records)), Kind.RECORD)
 
 
 PROFILES: Final = (

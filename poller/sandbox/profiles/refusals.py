@@ -11,7 +11,7 @@ from typing import Final
 
 from poller.sandbox.answer import Answer, Ask, refusal
 from poller.sandbox.layers import Layer, on_answers, on_asks, parameter
-from poller.sandbox.profiles.profile import Profile, Scene, layering, of_asks
+from poller.sandbox.profiles.profile import Kind, Profile, Scene, layering, of_asks
 
 MAX_LIMIT: Final = 50
 _PARAMETERS: Final = {
@@ -87,10 +87,16 @@ ASKED: Final = (
         "401-mid-round",
         "401 for a request with a page token, until POST /_sandbox/token changes the token",
         _unauthorized,
+        Kind.MANNERS,
     ),
-    *(of_asks(f"status-{status}", f"{status} for every request", _always(status)) for status in _STATUSES),
     *(
-        Profile(f"{status}-{kind}", f"{status} for every request, Retry-After: {shown}", _busy(status, after))
+        of_asks(f"status-{status}", f"{status} for every request", _always(status), Kind.MANNERS)
+        for status in _STATUSES
+    ),
+    *(
+        Profile(
+            f"{status}-{kind}", f"{status} for every request, Retry-After: {shown}", _busy(status, after), Kind.MANNERS
+        )
         for status in (429, 503)
         for kind, (shown, after) in _PATIENCE.items()
     ),

@@ -21,7 +21,7 @@ from poller.sandbox.layers import (
     sealed,
     unsealed,
 )
-from poller.sandbox.profiles.profile import Profile, Scene, layering
+from poller.sandbox.profiles.profile import Kind, Profile, Scene, layering
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +116,8 @@ PROFILES: Final = (
         _expiring(_has_page_token, pages=True),
     ),
     layering("token-bound", "a delta token is refused (400) beside another limit or other fields", layer_of(_bound)),
-    layering("page-token-64k", "page tokens are longer than 64 KiB", layer_of(_huge)),
-    layering("page-token-crlf", "page tokens end with a line break and a header line", layer_of(_broken_lines)),
+    layering("page-token-64k", "page tokens are longer than 64 KiB", layer_of(_huge), Kind.ANSWER),
+    layering(
+        "page-token-crlf", "page tokens end with a line break and a header line", layer_of(_broken_lines), Kind.ANSWER
+    ),
 )
