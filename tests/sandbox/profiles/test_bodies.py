@@ -126,7 +126,7 @@ async def packed(api: Stage) -> None:
 async def with_more(api: Stage) -> None:
     text = (await api.get(limit=3)).text
     assert text.startswith('{"count":7,"links":{"results":["]",{"pageToken":"no"}]},"deltaToken":"')
-    assert text.index('"pageToken":"e') < text.index('"results":[{"id":"c0"')
+    assert text.index('"pageToken":"') < text.index('"results":[{"id":"c0"')
     assert list(map(len, map(ids, await api.pages()))) == [3, 3, 1]
 
 
