@@ -32,6 +32,7 @@ from poller.service.polling import Polled, polled_feeds
 from poller.store.scripts import SHEBANG
 from poller.store.state import FeedState, state_of
 from tests.harness.checker import Verdict, judge
+from tests.harness.json_values import read as as_json
 from tests.harness.scene import RESOURCES, Scene
 
 if TYPE_CHECKING:
@@ -139,6 +140,16 @@ class Reading:
         entries: Any = await self.played.client.xrange(self.feeds[0].store.keys.quarantine)
         return [(entry[b"raw"], entry[b"reason"].decode()) for _, entry in entries]
 
+    def not_of_source(self, published: Sequence[bytes]) -> list[tuple[str, bytes]]:
+        """Of these events the records that the source never had, each with its id."""
+        events = [json.loads(event) for event in published]
+        known = {version.id.lower() for version in self.source.history.since(0)}
+        return [
+            (event["subject"], json.dumps(event["data"]["record"]).encode())
+            for event in events
+            if event["subject"].lower() not in known
+        ]
+
     async def verdict(self, *, made_up: Sequence[tuple[str, bytes]] = (), one_case: bool = False) -> Verdict:
         """Judge the feeds' streams by all that the source has now.
 
@@ -152,7 +163,7 @@ class Reading:
             streams = {name: [_UUID.sub(_lower, event) for event in events] for name, events in streams.items()}
         log = [line for line in await self.played.log() if line["resource"] in resources]
         log += [
-            {"version": 0, "resource": resources[0], "id": id_, "record": json.loads(record)} for id_, record in made_up
+            {"version": 0, "resource": resources[0], "id": id_, "record": as_json(record)} for id_, record in made_up
         ]
         return judge(log, streams, upto=self.source.history.version)
 

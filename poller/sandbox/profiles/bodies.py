@@ -16,6 +16,7 @@ from poller.sandbox.profiles.profile import Kind, Profile, layering, of_answers
 
 _CHUNK: Final = b" " * 2**20
 _CHUNKS: Final = 300
+_MORE_THAN_A_PAGE: Final = 70
 _GZIP: Final = 31  # zlib's window size for the gzip format
 _DEPTH: Final = 100_000
 _JSON: Final = (("content-type", "application/json"),)
@@ -53,6 +54,10 @@ def _bombed(_said: Answer) -> Answer:
 
 def _half(said: Answer) -> Answer:
     return msgspec.structs.replace(said, body=said.body[: len(said.body) // 2])
+
+
+def _long(said: Answer) -> Answer:
+    return msgspec.structs.replace(said, body=said.body + _CHUNK * _MORE_THAN_A_PAGE)
 
 
 def _and_header(name: str, value: str) -> Callable[[Answer], Answer]:
@@ -95,6 +100,7 @@ PROFILES: Final = (
         on_answers(_with_more),
     ),
     of_answers("half-json", "bodies are whole, and only the first half of the JSON", _half, Kind.ANSWER),
+    of_answers("huge-page", "bodies end with 70 MiB of white space", _long, Kind.ANSWER),
     of_answers("long-header", "answers have a header of 64 KiB", _and_header("x-long", "x" * 2**16), Kind.ANSWER),
     of_answers(
         "not-gzip", "bodies are said to be gzip and are not", _and_header("content-encoding", "gzip"), Kind.ANSWER

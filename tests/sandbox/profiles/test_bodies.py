@@ -101,6 +101,13 @@ async def half(api: Stage) -> None:
     assert (await api.get()).content == whole[: len(whole) // 2]
 
 
+async def long_page(api: Stage) -> None:
+    async with stage() as plain:
+        whole = (await plain.get()).content
+    said = (await api.get()).content
+    assert (len(said), said.strip()) == (len(whole) + 70 * 2**20, whole)
+
+
 async def long_header(api: Stage) -> None:
     async with connected(api) as reader:
         head, _, _ = (await reader.readexactly(66_000)).partition(b"\r\n\r\n")
@@ -167,6 +174,7 @@ LAWS = {
     "deep-200": instead(b'{"results":[],"more":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "unknown-members": with_more,
     "half-json": half,
+    "huge-page": long_page,
     "long-header": long_header,
     "not-gzip": said_to_be(b"gzip"),
     "brotli": said_to_be(b"br"),
