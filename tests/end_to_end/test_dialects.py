@@ -22,6 +22,7 @@ COMPOSED: Final = (
     "empty-pages,end-repeats-last-page,token-bound,expire-410",
     "newer-before-older,end-null,delta-first-page,expire-pages,etag",
     "same-delta,end-empty-string,expire-404,empty-pages",
+    "shifting-pages,delta-moves",
     "alternating-case,shifting-pages,end-empty-page,etag",
     "no-delta,end-repeats-last-page,newer-before-older,etag",
     "respelled,shifting-pages,token-characters,unknown-members,gzip",
