@@ -6,6 +6,7 @@ tokens, withdrawals; then the stream is all that the source is, by the source's 
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +60,17 @@ NOT_YET: Final = {
 WITHOUT_DELTA: Final = {"no-delta", "delta-none", "delta-empty-string"}
 
 
+class Step(Enum):
+    """What is special about a round. All but a quiet one read while records change."""
+
+    RESTLESS = auto()
+    QUIET = auto()
+    EXPIRED = auto()
+
+
+STEPS: Final = (Step.RESTLESS, Step.QUIET, Step.RESTLESS, Step.QUIET, Step.EXPIRED, Step.QUIET)
+
+
 def _case(names: str) -> Any:
     reasons = [NOT_YET[name] for name in names.split(",") if name in NOT_YET]
     return pytest.param(names, marks=[pytest.mark.xfail(strict=False, reason=reason) for reason in reasons])
@@ -71,16 +83,15 @@ async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) 
     feed = next((ASKED[name] for name in sorted(profiles) if name in ASKED), "limit = 7")
     one_case = "alternating-case" in profiles
     async with reading(tmp_path, store, *profiles, feed=feed) as read:
-        await read.good_rounds()
-        assert (verdict := await read.verdict(one_case=one_case)).clean, verdict
-        for step in range(3):
-            read.source.change(30)
-            read.source.restless = step == 1
+        for step in STEPS:
+            if step is Step.EXPIRED:
+                await read.switch("expire")
+            read.source.restless = step is not Step.QUIET
             await read.good_rounds()
             verdict = await read.verdict(one_case=one_case)
-            assert verdict.sound if read.source.restless else verdict.clean, verdict
-            if step == 1:
-                await read.switch("expire")
+            assert verdict.sound if read.source.restless else verdict.clean, (step, verdict)
+            read.source.change(30)
+        read.source.restless = False
         read.source.withdraw(2)
         read.now.pass_by(DAY)
         for _ in range(2):  # what is listed only has to be missing twice
