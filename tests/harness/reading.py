@@ -178,7 +178,7 @@ async def reading(  # noqa: D417 -- see the scene
     store: str,
     *profiles: str,
     resources: Sequence[str] = RESOURCES,
-    feed: str = "limit = 7",
+    feed: str = "limit = 12",
     source: str = "",
 ) -> AsyncIterator[Reading]:
     """A reading for the time of the block.
