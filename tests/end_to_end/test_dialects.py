@@ -29,6 +29,7 @@ COMPOSED: Final = (
     "respelled,shifting-pages,token-characters,unknown-members,gzip",
     "no-fields,no-delta,end-repeats-last-page",
     "limit-413,token-bound,expire-409,empty-pages",
+    "partial-deltas,newer-before-older,delta-moves",
     "delta-none,expire-pages,end-null,alternating-case,repeated-record",
 )
 """Several at once."""
@@ -49,7 +50,6 @@ ASKED: Final = {
 """How a feed has to be configured to meet what a dialect is about."""
 
 NOT_YET: Final = {
-    "partial-deltas": "partial = true is not supported",
     "alternating-case": "an id in other letters counts as a modification",
 }
 """What the program cannot do yet, and why the case fails."""
