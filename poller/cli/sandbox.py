@@ -46,9 +46,10 @@ def sandbox(
 
 
 def show_profiles(*, json: bool) -> None:
-    """Print each profile's name and what it does. JSON: one object a line, ``{"name", "does"}``."""
+    """Print each profile's name, kind and what it does. JSON: one object a line, ``{"name", "kind", "does"}``."""
     if json:
         for profile in PROFILES.values():
-            say_json({"name": profile.name, "does": profile.does})
+            say_json({"name": profile.name, "kind": profile.kind, "does": profile.does})
         return
-    say_table(("profile", "what it does"), [(profile.name, profile.does) for profile in PROFILES.values()])
+    rows = [(profile.name, profile.kind.value, profile.does) for profile in PROFILES.values()]
+    say_table(("profile", "kind", "what it does"), rows)

@@ -48,6 +48,9 @@ class Wire(Enum):
     CUT_WITH_LENGTH = "half the body that Content-Length announces, then the end of the connection"
     CUT_WITHOUT_LENGTH = "half the body, then the end of the connection, which is how the body was to end"
     CUT_CHUNKED = "half the body in chunks, then the end of the connection in place of the last chunk"
+    ENDLESS = "the body, then white space without end"
+    SILENT = "nothing, and the connection stays"
+    NOT_HTTP = "something that is not HTTP, then the end of the connection"
     RESET = "no answer: the connection is reset"
 
 

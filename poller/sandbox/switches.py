@@ -1,4 +1,4 @@
-"""What can be switched while the sandbox is served: tokens that expire, listings that go blank, records forgotten.
+"""What can be switched while the sandbox is served: profiles, tokens that expire, listings that go blank, records.
 
 Law: until something is switched the answers are untouched and cost nothing more. A token remembers in which age it was
 given: an expiry begins a new age, and the tokens of the ages before it are refused.
@@ -45,10 +45,11 @@ class Switches:
         delta_age: which age delta tokens are given in, from 0.
         page_age: the same of page tokens.
         blank: whether every listing is empty.
+        profiles: whether the profiles and faults that were chosen apply.
         forgotten: resource and lower-case id of records that no listing shows.
     """
 
-    __slots__ = ("blank", "delta_age", "expired_status", "forgotten", "page_age", "token", "token_changes")
+    __slots__ = ("blank", "delta_age", "expired_status", "forgotten", "page_age", "profiles", "token", "token_changes")
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -57,6 +58,7 @@ class Switches:
         self.delta_age = 0
         self.page_age = 0
         self.blank = False
+        self.profiles = True
         self.forgotten: set[tuple[str, str]] = set()
 
     @property

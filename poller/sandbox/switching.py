@@ -38,6 +38,7 @@ class Switching:
             Route("/_sandbox/expire", self.expire, methods=["POST"]),
             Route("/_sandbox/blank", self.blank, methods=["POST"]),
             Route("/_sandbox/token", self.token, methods=["POST"]),
+            Route("/_sandbox/profiles", self.profiles, methods=["POST"]),
             Route("/_sandbox/forget/{resource}/{id}", self.forget, methods=["POST"]),
         ]
 
@@ -49,6 +50,11 @@ class Switching:
     async def blank(self, request: Request) -> Response:
         """Every listing is empty; with ``on=0`` it is not any more."""
         self._switches.blank = _flag(request, "on", default="1")
+        return Response(status_code=_DONE)
+
+    async def profiles(self, request: Request) -> Response:
+        """The profiles and faults that were chosen apply; with ``on=0`` the API behaves well."""
+        self._switches.profiles = _flag(request, "on", default="1")
         return Response(status_code=_DONE)
 
     async def token(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Answers that do not arrive whole: dripping, cut, reset.
+"""Answers that do not arrive whole: dripping, cut, endless, reset.
 
 Law: what is sent up to the break is what the whole answer would have begun with. A reader that leaves ends the sending
 at once.
@@ -26,6 +26,8 @@ DRIP_SECONDS: Final = 0.5
 """Between two bytes of a dripping body."""
 
 _CONNECTION: Final = "poller.connection"
+_WHITE_SPACE: Final = b" " * 2**16
+_NOT_HTTP: Final = b"220 mail.example.org ESMTP\r\n" + b"\x00\xff\n" * 1000
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
@@ -52,6 +54,10 @@ class Broken(Response):
         """Send what there is to send."""
         if self._wire is Wire.DRIP:
             await self._drip(receive, send)
+        elif self._wire is Wire.ENDLESS:
+            await self._pour(receive, send)
+        elif self._wire is Wire.SILENT:
+            await _left(receive)
         else:
             self._break(scope[_CONNECTION])
             await _left(receive)
@@ -67,10 +73,23 @@ class Broken(Response):
                     await _left(receive)
                     return
 
+    async def _pour(self, receive: Receive, send: Send) -> None:
+        headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        leaving = asyncio.create_task(_left(receive))
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": _WHITE_SPACE, "more_body": True})
+            await asyncio.sleep(0)
+
     def _break(self, transport: asyncio.Transport) -> None:
         if self._wire is Wire.RESET:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             transport.abort()
+            return
+        if self._wire is Wire.NOT_HTTP:
+            transport.write(_NOT_HTTP)
+            transport.close()
             return
         transport.write(self._head() + self._half())
         transport.close()

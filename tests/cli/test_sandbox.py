@@ -13,12 +13,14 @@ from tests.cli.conftest import Poller, started
 
 
 async def test_the_list_is_the_table(poller: Poller) -> None:
-    """``--list`` prints each profile with its line, in the table's order; ``--json`` the same, one object a line."""
+    """``--list`` prints each profile, its kind and its line, in the table's order; ``--json`` the same as objects."""
     plain, lines = await poller("sandbox", "--list"), await poller("sandbox", "--list", "--json")
     assert (plain.code, plain.err, lines.code, lines.err) == (0, "", 0, "")
-    table = [(profile.name, profile.does) for profile in PROFILES.values()]
-    assert [tuple(re.split(r" {2,}", line, maxsplit=1)) for line in plain.out.splitlines()[1:]] == table
-    assert [json.loads(line) for line in lines.out.splitlines()] == [{"name": n, "does": does} for n, does in table]
+    table = [(profile.name, profile.kind.value, profile.does) for profile in PROFILES.values()]
+    assert [tuple(re.split(r" {2,}", line, maxsplit=2)) for line in plain.out.splitlines()[1:]] == table
+    assert [json.loads(line) for line in lines.out.splitlines()] == [
+        {"name": name, "kind": kind, "does": does} for name, kind, does in table
+    ]
 
 
 async def test_profiles_and_faults_are_put_on(tmp_path: Path) -> None:

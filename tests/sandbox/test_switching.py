@@ -61,6 +61,15 @@ async def test_a_record_is_forgotten_by_listings_only() -> None:
         assert ids(await api.page(sinceDeltaToken=token)) == ["c1"]
 
 
+async def test_profiles_are_switched_off_and_on() -> None:
+    """Off, the API behaves well, whatever was chosen; on again, it is as it was."""
+    async with stage("end-null", faults=("status-502=1",)) as api:
+        for on, status, ends in (("0", 200, False), ("1", 502, False), ("1", 200, True), ("0", 200, False)):
+            assert (await api.client.post(f"/_sandbox/profiles?on={on}")).status_code == 204
+            said = await api.get()
+            assert (said.status_code, b'"pageToken":null' in said.content) == (status, ends)
+
+
 async def test_the_bearer_token_changes() -> None:
     """From the call on the new token is asked for and the old one is refused."""
     async with stage() as api:
@@ -72,7 +81,14 @@ async def test_the_bearer_token_changes() -> None:
 
 @pytest.mark.parametrize(
     ("path", "status"),
-    [("blank?on=yes", 400), ("expire?pages=", 400), ("token", 400), ("token?value=%20", 400), ("forget/none/x", 404)],
+    [
+        ("blank?on=yes", 400),
+        ("profiles?on=", 400),
+        ("expire?pages=", 400),
+        ("token", 400),
+        ("token?value=%20", 400),
+        ("forget/none/x", 404),
+    ],
 )
 async def test_bad_calls_are_refused(path: str, status: int) -> None:
     """A call that makes no sense is refused and switches nothing."""

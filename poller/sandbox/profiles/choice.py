@@ -69,7 +69,13 @@ def composed(choices: Sequence[Choice], scene: Scene, chance: Callable[[], Rando
     """
     ordered = sorted(choices, key=lambda choice: ORDER[choice.profile.name])
     rng = chance() if any(choice.rate < 1 for choice in ordered) else Random(0)  # noqa: S311 - strikes, not secrets
-    return stacked([switched(scene.switches), *(_layer(choice, scene, rng) for choice in ordered)], respond)
+    behaving = switched(scene.switches)(respond)
+    misbehaving = stacked([_layer(choice, scene, rng) for choice in ordered], behaving)
+
+    def call(history: History, ask: Ask) -> Answer:
+        return (misbehaving if scene.switches.profiles else behaving)(history, ask)
+
+    return call
 
 
 def _layer(choice: Choice, scene: Scene, rng: Random) -> Layer:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from poller.sandbox.answer import Answer, Ask, Respond, refusal
@@ -22,7 +24,7 @@ from poller.sandbox.layers import (
     page_of,
     parameter,
 )
-from poller.sandbox.profiles.profile import Profile, Scene, layering, of_asks, of_pages
+from poller.sandbox.profiles.profile import Kind, Profile, Scene, layering, of_asks, of_pages
 
 if TYPE_CHECKING:
     from poller.sandbox.model import History
@@ -53,15 +55,34 @@ def _newer_before_older(history: History, ask: Ask, page: Envelope) -> Envelope:
 def _partial(history: History, ask: Ask, page: Envelope) -> Envelope:
     if parameter(ask, "sinceDeltaToken") is None:
         return page
-    before = _earlier(history, ask.resource, page.results)
-    return changed(page, results=[_difference(record, before.get(id_of(record))) for record in page.results])
+    return changed(page, results=[_part(history, ask.resource, record) for record in page.results])
 
 
-def _difference(record: Raw, before: bytes | None) -> Raw:
-    if before is None:
+def _part(history: History, resource: str, record: Raw) -> Raw:
+    """Whichever version a reader knows, what differs from it is in this."""
+    own, id_ = members(record), id_of(record)
+    versions = (past for past in history.since(0) if past.resource == resource and past.id.lower() == id_)
+    known = [members(past.record) for past in versions if past.record is not None and past.record != bytes(record)]
+    if not known:
         return record
-    known = members(before)
-    return encoded({n: v for n, v in members(record).items() if n in _ALWAYS or n not in known or known[n] != v})
+    return encoded({n: v for n, v in own.items() if n in _ALWAYS or any(past.get(n) != v for past in known)})
+
+
+def _respelling(_scene: Scene) -> Layer:
+    answers = count()
+
+    def edit(_history: History, _ask: Ask, page: Envelope) -> Envelope:
+        if next(answers) % 2 == 0:
+            return page
+        return changed(page, results=[_otherwise(record) for record in page.results])
+
+    return on_pages(edit)
+
+
+def _otherwise(record: bytes) -> Raw:
+    value = msgspec.json.decode(record, type=dict[str, Any])
+    fractions = {name: float(item) if type(item) is int else item for name, item in reversed(value.items())}
+    return Raw(json.dumps(fractions, indent=1, ensure_ascii=True).encode())
 
 
 def _forgetful(_ask: Ask, page: Envelope) -> Envelope:
@@ -102,7 +123,7 @@ def _spelled(record: bytes, *, upper: bool) -> Raw:
 PROFILES: Final = (
     layering(
         "partial-deltas",
-        "records of a delta hold id, lastModifiedAt and the members that differ from the version before",
+        "records of a delta hold id, lastModifiedAt and the members that differ from any version before",
         on_pages(_partial),
     ),
     of_pages(
@@ -118,12 +139,20 @@ PROFILES: Final = (
         "a page's first record comes again at the page's end",
         lambda _ask, page: changed(page, results=[*page.results, *page.results[:1]]),
     ),
-    of_pages("forgets-records", "listings leave out about each tenth record; GET by id still knows it", _forgetful),
+    of_pages(
+        "forgets-records", "listings leave out about each tenth record; GET by id still knows it", _forgetful, Kind.LACK
+    ),
     of_pages(
         "empty-listings",
         "every listing is empty, with a delta token",
         lambda _ask, page: changed(page, results=[], page_token=UNSET),
+        Kind.LACK,
+    ),
+    Profile(
+        "respelled",
+        r"records in every other page have other white space, order of keys and \u escapes, and 1.0 for 1",
+        _respelling,
     ),
     Profile("alternating-case", "ids in upper case in every other page, in lower case in the rest", _alternating_case),
-    of_asks("parent-gone", "404 for the achievements of every qualification", _parent_gone),
+    of_asks("parent-gone", "404 for the achievements of every qualification", _parent_gone, Kind.LACK),
 )

@@ -67,6 +67,14 @@ def _is_last(ask: Ask, page: Envelope) -> bool:
     return not token or token == parameter(ask, "pageToken") or unsealed("first", token) is not None
 
 
+def _delta_moves(respond: Respond, history: History, ask: Ask) -> Answer:
+    said = respond(history, ask)
+    if not is_page(ask, said):
+        return said
+    now = opened(respond(history, Ask(ask.resource, qualification=ask.qualification)))
+    return page_of(changed(opened(said), delta_token=now.delta_token))
+
+
 def _delta_first(ask: Ask, page: Envelope) -> Envelope:
     return page if _is_first(ask) else changed(page, delta_token=UNSET)
 
@@ -88,6 +96,7 @@ PROFILES: Final = (
         layer_of(_end_repeats),
     ),
     of_pages("delta-every-page", "every page has a deltaToken (the default)", lambda _ask, page: page),
+    layering("delta-moves", "a page's deltaToken is of the moment of that page", layer_of(_delta_moves)),
     of_pages("delta-first-page", "only a round's first page has a deltaToken", _delta_first),
     of_pages("delta-last-page", "only a round's last page has a deltaToken", _delta_last),
     of_pages(

@@ -22,7 +22,7 @@ from poller.sandbox.layers import (
     sealed,
     unsealed,
 )
-from poller.sandbox.profiles.profile import layering
+from poller.sandbox.profiles.profile import Kind, layering
 from poller.sandbox.reading import DEFAULT_LIMIT, MAX_LIMIT
 
 if TYPE_CHECKING:
@@ -121,10 +121,18 @@ PROFILES: Final = (
         layer_of(_shifting),
     ),
     layering("empty-pages", "two empty pages with more to come between any two pages", layer_of(_empty_between)),
-    layering("page-loop", "the third page of a listing names the second as the next", layer_of(_circle)),
-    layering("page-same-token", "every page but the first names itself as the next", layer_of(_same_token)),
+    layering("page-loop", "the third page of a listing names the second as the next", layer_of(_circle), Kind.ANSWER),
+    layering("page-same-token", "every page but the first names itself as the next", layer_of(_same_token), Kind.LACK),
     layering(
-        "endless-pages", "every page names a next one under a new token, with the same records", layer_of(_endless)
+        "endless-pages",
+        "every page names a next one under a new token, with the same records",
+        layer_of(_endless),
+        Kind.ANSWER,
     ),
-    layering("million-pages", "every listing has a million pages, each of one made-up record", layer_of(_million)),
+    layering(
+        "million-pages",
+        "every listing has a million pages, each of one made-up record",
+        layer_of(_million),
+        Kind.ANSWER,
+    ),
 )

@@ -10,8 +10,8 @@ from http import HTTPStatus
 from typing import Final
 
 from poller.sandbox.answer import Answer, Ask, refusal
-from poller.sandbox.layers import Layer, on_answers, on_asks, parameter
-from poller.sandbox.profiles.profile import Profile, Scene, layering, of_asks
+from poller.sandbox.layers import Layer, asking, on_answers, on_asks, parameter
+from poller.sandbox.profiles.profile import Kind, Profile, Scene, layering, of_asks
 
 MAX_LIMIT: Final = 50
 _PARAMETERS: Final = {
@@ -19,7 +19,13 @@ _PARAMETERS: Final = {
     "no-limit": ("limit",),
     "no-fields": ("fields", "fields[]"),
 }
+_SPELLINGS: Final[dict[str, Callable[[list[tuple[str, str]]], bool]]] = {
+    "repeat": lambda asked: all(name == "fields" and "," not in value for name, value in asked),
+    "comma": lambda asked: len(asked) <= 1 and all(name == "fields" for name, _ in asked),
+    "brackets": lambda asked: all(name == "fields[]" and "," not in value for name, value in asked),
+}
 _STATUSES: Final = (408, 425, 429, 500, 502, 503, 504)
+_REDIRECT: Final = Answer(HTTPStatus.FOUND, b"", (("location", "?"),))
 _TOO_LARGE: Final = (400, 413, 422)
 _PATIENCE: Final[dict[str, tuple[str, Callable[[datetime], str]]]] = {
     "seconds": ("one second", lambda _now: "1"),
@@ -38,6 +44,21 @@ def _without(names: tuple[str, ...]) -> Callable[[Ask], Ask | Answer]:
         return ask
 
     return edit
+
+
+def _spelled(takes: Callable[[list[tuple[str, str]]], bool]) -> Callable[[Ask], Ask | Answer]:
+    def edit(ask: Ask) -> Ask | Answer:
+        if takes([pair for pair in ask.query if pair[0] in _PARAMETERS["no-fields"]]):
+            return ask
+        return refusal(HTTPStatus.BAD_REQUEST, "invalidFields", "fields are spelled in another way")
+
+    return edit
+
+
+def _alone(ask: Ask) -> Ask | Answer:
+    if parameter(ask, "pageToken") is None or len(ask.query) == 1:
+        return ask
+    return refusal(HTTPStatus.BAD_REQUEST, "invalidPageToken", "pageToken stands alone")
 
 
 def _at_most(status: int) -> Callable[[Ask], Ask | Answer]:
@@ -71,6 +92,14 @@ def _unauthorized(scene: Scene) -> Layer:
     return on_asks(edit)
 
 
+def _echoing(scene: Scene) -> Layer:
+    return on_asks(lambda _ask: refusal(HTTPStatus.BAD_REQUEST, "bad", f"what is Bearer {scene.switches.token}?"))
+
+
+def _bare(status: int) -> Callable[[Ask], Answer]:
+    return lambda _ask: Answer(status, b"", ())
+
+
 def _tagged(ask: Ask, said: Answer) -> Answer:
     if said.status != HTTPStatus.OK:
         return said
@@ -83,14 +112,36 @@ def _tagged(ask: Ask, said: Answer) -> Answer:
 ASKED: Final = (
     *(of_asks(name, f"400 for a request with {names[0]}", _without(names)) for name, names in _PARAMETERS.items()),
     *(of_asks(f"limit-{status}", f"{status} for a limit above {MAX_LIMIT}", _at_most(status)) for status in _TOO_LARGE),
+    *(
+        of_asks(f"fields-{style}", f"400 for fields that are not spelled as fields_style {style} does", _spelled(takes))
+        for style, takes in _SPELLINGS.items()
+    ),
+    of_asks("page-token-alone", "400 for a request with pageToken and any other parameter", _alone),
+    of_asks(
+        "delta-ignored",
+        "sinceDeltaToken is ignored: everything comes, with another delta token",
+        lambda ask: asking(ask, sinceDeltaToken=None),
+    ),
+    Profile("echoes-token", "400 for every request, with the bearer token in the message", _echoing, Kind.ANSWER),
+    of_asks("redirect", "302 to the same place for every request", lambda _ask: _REDIRECT, Kind.ANSWER),
+    *(
+        of_asks(f"status-{status}", f"{status} for every request, unasked", _bare(status), Kind.ANSWER)
+        for status in (204, 304)
+    ),
     Profile(
         "401-mid-round",
         "401 for a request with a page token, until POST /_sandbox/token changes the token",
         _unauthorized,
+        Kind.MANNERS,
     ),
-    *(of_asks(f"status-{status}", f"{status} for every request", _always(status)) for status in _STATUSES),
     *(
-        Profile(f"{status}-{kind}", f"{status} for every request, Retry-After: {shown}", _busy(status, after))
+        of_asks(f"status-{status}", f"{status} for every request", _always(status), Kind.MANNERS)
+        for status in _STATUSES
+    ),
+    *(
+        Profile(
+            f"{status}-{kind}", f"{status} for every request, Retry-After: {shown}", _busy(status, after), Kind.MANNERS
+        )
         for status in (429, 503)
         for kind, (shown, after) in _PATIENCE.items()
     ),

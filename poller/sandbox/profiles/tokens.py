@@ -21,7 +21,7 @@ from poller.sandbox.layers import (
     sealed,
     unsealed,
 )
-from poller.sandbox.profiles.profile import Profile, Scene, layering
+from poller.sandbox.profiles.profile import Kind, Profile, Scene, layering
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 REQUESTS_TO_EXPIRY: Final = 10
 PADDING: Final = 64 * 1024
 _INJECTED: Final = "\r\nX-Injected: yes"
+_ATTRIBUTES: Final = {"pageToken": "page_token", "sinceDeltaToken": "delta_token"}
+RESERVED: Final = " +/=&?#%25;,\u00e9"
 _EXPIRED: Final = (400, 404, 409, 410, 412)
 
 
@@ -92,13 +94,21 @@ def _huge(respond: Respond, history: History, ask: Ask) -> Answer:
     return page_of(changed(page, page_token=sealed("huge", "x" * PADDING, page.page_token)))
 
 
-def _broken_lines(respond: Respond, history: History, ask: Ask) -> Answer:
-    token = parameter(ask, "pageToken")
-    said = respond(history, asking(ask, pageToken=token and token.removesuffix(_INJECTED)))
-    page = opened(said) if is_page(ask, said) else None
-    return (
-        said if page is None or not page.page_token else page_of(changed(page, page_token=page.page_token + _INJECTED))
-    )
+def _ending(suffix: str, *parameters: str) -> Layer:
+    """What comes back as these parameters ends with a suffix, and is refused without it."""
+
+    def call(respond: Respond, history: History, ask: Ask) -> Answer:
+        sent = {name: parameter(ask, name) for name in parameters}
+        if not all(token is None or token.endswith(suffix) for token in sent.values()):
+            return refusal(HTTPStatus.BAD_REQUEST, "invalidToken", "a token came back as another")
+        said = respond(history, asking(ask, **{name: token and token[: -len(suffix)] for name, token in sent.items()}))
+        if not is_page(ask, said):
+            return said
+        page = opened(said)
+        tokens = {name: getattr(page, name) for name in map(_ATTRIBUTES.__getitem__, parameters)}
+        return page_of(changed(page, **{name: token + suffix for name, token in tokens.items() if token}))
+
+    return layer_of(call)
 
 
 PROFILES: Final = (
@@ -116,6 +126,28 @@ PROFILES: Final = (
         _expiring(_has_page_token, pages=True),
     ),
     layering("token-bound", "a delta token is refused (400) beside another limit or other fields", layer_of(_bound)),
-    layering("page-token-64k", "page tokens are longer than 64 KiB", layer_of(_huge)),
-    layering("page-token-crlf", "page tokens end with a line break and a header line", layer_of(_broken_lines)),
+    layering("page-token-64k", "page tokens are longer than 64 KiB", layer_of(_huge), Kind.ANSWER),
+    layering(
+        "page-token-crlf",
+        "page tokens end with a line break and a header line",
+        _ending(_INJECTED, "pageToken"),
+        Kind.ANSWER,
+    ),
+    layering(
+        "delta-token-crlf",
+        "delta tokens end with a line break and a header line",
+        _ending(_INJECTED, "sinceDeltaToken"),
+        Kind.ANSWER,
+    ),
+    layering(
+        "delta-token-64k",
+        "delta tokens are longer than 64 KiB",
+        _ending("x" * PADDING, "sinceDeltaToken"),
+        Kind.ANSWER,
+    ),
+    layering(
+        "token-characters",
+        "both tokens end with characters that a URL has to escape, and come back whole or are refused",
+        _ending(RESERVED, *_ATTRIBUTES),
+    ),
 )

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from poller.sandbox.wire import DRIP_SECONDS
-from tests.sandbox.profiles.stage import LIST, Law, Stage, shown, stage
+from tests.sandbox.profiles.stage import LIST, Law, Stage, ids, shown, stage
 
 
 def instead(body: bytes, content_type: str = "application/json") -> Law:
@@ -95,6 +95,67 @@ def cut(header: bytes) -> Law:
     return law
 
 
+async def half(api: Stage) -> None:
+    async with stage() as plain:
+        whole = (await plain.get()).content
+    assert (await api.get()).content == whole[: len(whole) // 2]
+
+
+async def long_page(api: Stage) -> None:
+    async with stage() as plain:
+        whole = (await plain.get()).content
+    said = (await api.get()).content
+    assert (len(said), said.strip()) == (len(whole) + 70 * 2**20, whole)
+
+
+async def long_header(api: Stage) -> None:
+    async with connected(api) as reader:
+        head, _, _ = (await reader.readexactly(66_000)).partition(b"\r\n\r\n")
+    assert b"\r\nx-long: " + b"x" * 65536 in head
+
+
+def said_to_be(encoding: bytes) -> Law:
+    async def law(api: Stage) -> None:
+        async with connected(api) as reader:
+            assert b"content-encoding: " + encoding in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(3) == b'{"r'
+
+    return law
+
+
+async def packed(api: Stage) -> None:
+    async with stage() as plain:
+        expected = (await plain.get()).content
+    said = await api.get()
+    assert (said.headers["content-encoding"], said.content) == ("gzip", expected)
+
+
+async def with_more(api: Stage) -> None:
+    text = (await api.get(limit=3)).text
+    assert text.startswith('{"count":7,"links":{"results":["]",{"pageToken":"no"}]},"deltaToken":"')
+    assert text.index('"pageToken":"') < text.index('"results":[{"id":"c0"')
+    assert list(map(len, map(ids, await api.pages()))) == [3, 3, 1]
+
+
+async def endless(api: Stage) -> None:
+    async with connected(api) as reader:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"content-length" not in head
+        assert len(await reader.readexactly(2**20)) == 2**20
+
+
+async def silent(api: Stage) -> None:
+    async with connected(api) as reader:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await reader.read(1)
+
+
+async def no_http(api: Stage) -> None:
+    async with connected(api) as reader:
+        assert (await reader.read(-1)).startswith(b"220 mail.example.org ESMTP\r\n\x00")
+
+
 async def reset(api: Stage) -> None:
     async with connected(api) as reader:
         with pytest.raises(ConnectionResetError):
@@ -106,6 +167,21 @@ LAWS = {
     "empty-200": instead(b""),
     "null-200": instead(b"null"),
     "list-200": instead(b"[]"),
+    "object-200": instead(b"{}"),
+    "error-200": instead(b'{"error":{"code":"internal","message":"try later"}}'),
+    "results-null": instead(b'{"results":null,"deltaToken":"t"}'),
+    "token-number": instead(b'{"results":[],"deltaToken":7,"pageToken":8}'),
+    "deep-200": instead(b'{"results":[],"more":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "unknown-members": with_more,
+    "half-json": half,
+    "huge-page": long_page,
+    "long-header": long_header,
+    "not-gzip": said_to_be(b"gzip"),
+    "brotli": said_to_be(b"br"),
+    "gzip": packed,
+    "endless-body": endless,
+    "silent": silent,
+    "not-http": no_http,
     "gzip-bomb": bomb,
     "bom": bom,
     "wrong-charset": utf_16,

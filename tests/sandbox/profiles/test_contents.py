@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.sandbox.conftest import NOON
 from tests.sandbox.profiles.stage import ACHIEVEMENTS, Stage, ids, shown
 
@@ -13,6 +15,8 @@ async def partial(api: Stage) -> None:
     api.history.put("contractTypes", {"id": "fresh", "code": "old"}, NOON)
     delta = await api.page(sinceDeltaToken=first["deltaToken"])
     assert delta["results"] == [{"id": "c1", "code": "new"}, {"id": "fresh", "code": "old"}]
+    api.history.put("contractTypes", {"id": "c1", "code": "new", "name": "other"}, NOON)
+    assert (await api.page(sinceDeltaToken=first["deltaToken"]))["results"][-1]["code"] == "new"
 
 
 async def same_delta(api: Stage) -> None:
@@ -55,6 +59,14 @@ async def alternating(api: Stage) -> None:
     assert {record["code"] for page in pages for record in page} == {"old"}
 
 
+async def respelled(api: Stage) -> None:
+    api.history.put("contractTypes", {"id": "e", "name": "\u00e9", "order": 1, "is": True}, NOON)
+    bodies = [(await api.get()).content for _ in range(3)]
+    assert bodies[0] == bodies[2] != bodies[1]
+    assert [json.loads(body) for body in bodies[:2]] == [json.loads(bodies[0])] * 2
+    assert b'"is": true,\n "order": 1.0,\n "name": "\\u00e9",\n "id": "e"' in bodies[1]
+
+
 async def orphaned(api: Stage) -> None:
     assert (await api.get(ACHIEVEMENTS)).status_code == 404
     assert (await api.get()).status_code == 200
@@ -67,6 +79,7 @@ LAWS = {
     "repeated-record": twice,
     "forgets-records": forgetting,
     "empty-listings": empty,
+    "respelled": respelled,
     "alternating-case": alternating,
     "parent-gone": orphaned,
 }

@@ -51,6 +51,14 @@ def deltas(*expected: bool) -> Law:
     return law
 
 
+async def moving(api: Stage) -> None:
+    first = await api.page(limit=3)
+    api.change(6)
+    second = await api.page(limit=3, pageToken=first["pageToken"])
+    assert ids(await api.page(sinceDeltaToken=first["deltaToken"])) == ["c6"]
+    assert ids(await api.page(sinceDeltaToken=second["deltaToken"])) == []
+
+
 async def delta_empty(api: Stage) -> None:
     assert [page["deltaToken"] for page in await api.pages()] == ["", "", ""]
 
@@ -62,6 +70,7 @@ LAWS = {
     "end-empty-page": empty_page_at_the_end,
     "end-repeats-last-page": last_names_itself,
     "delta-every-page": deltas(True, True, True),
+    "delta-moves": moving,
     "delta-first-page": deltas(True, False, False),
     "delta-last-page": deltas(False, False, True),
     "delta-empty-string": delta_empty,

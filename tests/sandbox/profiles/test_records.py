@@ -14,6 +14,10 @@ RECORDS = {
     "big-integer": b'{"id":"' + ID + b'02","name":' + b"7" * 5000 + b"}",
     "nan": b'{"id":"' + ID + b'03","name":NaN}',
     "duplicate-keys": b'{"id":"' + ID + b'04","name":"a","name":"b"}',
+    "not-utf-8": b'{"id":"' + ID + b'06","name":"\xff"}',
+    "not-an-object": b'null,7,"x",["id"]',
+    "no-id": b'{},{"id":null},{"id":true},{"id":{}}',
+    "id-control": rb'{"id":"a\u0000b"},{"id":"a\u000ab"}',
     "lone-surrogate": b'{"id":"' + ID + b'05","name":"\\ud800"}',
 }
 

@@ -65,6 +65,52 @@ def busy_until(status: int) -> Law:
     return law
 
 
+def spelled(style: str) -> Law:
+    ways = {"repeat": "fields=id&fields=name", "comma": "fields=id,name", "brackets": "fields[]=id&fields[]=name"}
+
+    async def law(api: Stage) -> None:
+        taken = {way: (await api.client.get(f"{LIST}?{query}")).status_code for way, query in ways.items()}
+        assert taken == {way: 200 if way == style else 400 for way in ways}
+        assert (await api.get()).status_code == 200
+
+    return law
+
+
+async def alone(api: Stage) -> None:
+    token = (await api.page(limit=3))["pageToken"]
+    assert ids(await api.page(pageToken=token)) == ["c3", "c4", "c5"]
+    assert (await api.get(pageToken=token, limit=3)).status_code == 400
+
+
+async def delta_ignored(api: Stage) -> None:
+    first = await api.page()
+    api.change(1)
+    again = await api.page(sinceDeltaToken=first["deltaToken"])
+    assert len(ids(again)) == 7
+    assert again["deltaToken"] != first["deltaToken"]
+
+
+async def echoing(api: Stage) -> None:
+    for path in EVERYWHERE:
+        said = await api.get(path)
+        assert (said.status_code, "Bearer sandbox" in said.text) == (400, True)
+
+
+async def redirected(api: Stage) -> None:
+    said = await api.get()
+    assert said.next_request is not None
+    assert (said.status_code, said.next_request.url.path) == (302, LIST)
+
+
+def bare(status: int) -> Law:
+    async def law(api: Stage) -> None:
+        for path in EVERYWHERE:
+            said = await api.get(path)
+            assert (said.status_code, said.content) == (status, b"")
+
+    return law
+
+
 async def tagged(api: Stage) -> None:
     for path in EVERYWHERE:
         tag = (await api.get(path)).headers["etag"]
@@ -82,6 +128,12 @@ LAWS = {
     "no-limit": without("limit"),
     "no-fields": without("fields"),
     **{f"limit-{status}": at_most(status) for status in (400, 413, 422)},
+    **{f"fields-{style}": spelled(style) for style in ("repeat", "comma", "brackets")},
+    "page-token-alone": alone,
+    "delta-ignored": delta_ignored,
+    "echoes-token": echoing,
+    "redirect": redirected,
+    **{f"status-{status}": bare(status) for status in (204, 304)},
     "401-mid-round": unauthorized,
     **{f"status-{status}": always(status) for status in (408, 425, 429, 500, 502, 503, 504)},
     **{f"{status}-{kind}": busy(status, after) for status in (429, 503) for kind, after in AFTER.items()},

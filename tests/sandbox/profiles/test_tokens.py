@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poller.sandbox.profiles.tokens import PADDING, REQUESTS_TO_EXPIRY
+from poller.sandbox.profiles.tokens import PADDING, REQUESTS_TO_EXPIRY, RESERVED
 from tests.sandbox.profiles.stage import Law, Stage, ids, shown
 
 
@@ -51,10 +51,22 @@ async def huge(api: Stage) -> None:
     assert list(map(len, map(ids, pages))) == [3, 3, 1]
 
 
-async def broken_lines(api: Stage) -> None:
-    pages = await api.pages()
-    assert [page.get("pageToken", "").endswith("\r\nX-Injected: yes") for page in pages] == [True, True, False]
-    assert list(map(len, map(ids, pages))) == [3, 3, 1]
+def ending(suffix: str, *kinds: str) -> Law:
+    async def law(api: Stage) -> None:
+        pages = await api.pages()
+        assert list(map(len, map(ids, pages))) == [3, 3, 1]
+        for kind in ("pageToken", "deltaToken"):
+            assert [page[kind].endswith(suffix) for page in pages if kind in page] == [kind in kinds] * (
+                2 if kind == "pageToken" else 3
+            )
+        if "pageToken" in kinds:
+            assert (await api.get(pageToken=pages[0]["pageToken"][:-1])).status_code == 400
+        if "deltaToken" in kinds:
+            api.change(3)
+            assert ids(await api.page(sinceDeltaToken=pages[0]["deltaToken"])) == ["c3"]
+            assert (await api.get(sinceDeltaToken="t")).status_code == 400
+
+    return law
 
 
 LAWS = {
@@ -62,7 +74,10 @@ LAWS = {
     "expire-pages": expiring_pages,
     "token-bound": bound,
     "page-token-64k": huge,
-    "page-token-crlf": broken_lines,
+    "page-token-crlf": ending("\r\nX-Injected: yes", "pageToken"),
+    "delta-token-crlf": ending("\r\nX-Injected: yes", "deltaToken"),
+    "delta-token-64k": ending("x" * PADDING, "deltaToken"),
+    "token-characters": ending(RESERVED, "pageToken", "deltaToken"),
 }
 
 

@@ -1,0 +1,100 @@
+"""Answers that are none: the round fails and says why, nothing moves, little memory is used, and it heals.
+
+Which ones there are, the sandbox says.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from poller.sandbox.profiles.profile import Kind
+from poller.sandbox.profiles.table import PROFILES
+from tests.harness.peak import once
+from tests.harness.reading import DAY, TOKEN, Reading, reading
+
+FEED: Final = ("employmentUnavailabilities",)
+BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.ANSWER]
+LACKING: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.LACK]
+WITH_PAGES: Final = {"page-loop", "endless-pages", "million-pages"}
+"""Their pages are good, only that they lead nowhere: what they hold counts."""
+
+HEAVY: Final = ("gzip-bomb", "endless-body", "huge-page", "deep-200", "million-pages", "drip")
+"""What might cost memory."""
+
+MOST_MEMORY: Final = 200 * 2**20
+BOUNDS: Final = 'timeout = "250ms"\nmax_page_bytes = "4MiB"'
+
+
+def assert_told(error: str | None) -> None:
+    """Why a round failed: a line for an operator, with no credential in it."""
+    assert error
+    assert error.isprintable()
+    assert len(error) < 500
+    assert not any(TOKEN[start : start + 8] in error for start in range(len(TOKEN) - 7)), error
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_bad_answer_moves_nothing_and_is_got_over(name: str, tmp_path: Path, store: str) -> None:
+    """Law: in the first reading and in a delta the round fails, the token stays, and the next good one heals all."""
+    async with reading(tmp_path, store, name, resources=FEED, feed="limit = 7\nmax_pages = 30", source=BOUNDS) as read:
+        for _ in ("first reading", "delta"):
+            await read.switch("profiles?on=1")
+            before = await read.state()
+            (result,) = await read.rounds()
+            after = await read.state()
+            assert not result.ok
+            assert_told(result.error)
+            assert (after.delta_token, after.read_at, after.query) == (before.delta_token, before.read_at, before.query)
+            assert after.sequence == before.sequence or name in WITH_PAGES
+            await read.switch("profiles?on=0")
+            await read.good_rounds()
+            verdict = await read.verdict(made_up=await made_up(read))
+            assert verdict.clean, verdict
+            read.source.change(30)
+
+
+async def made_up(read: Reading) -> list[tuple[str, bytes]]:
+    """What was published and is not of the source: one profile has records of its own."""
+    published = await read.played.events(FEED[0])
+    return read.not_of_source(published)
+
+
+@pytest.mark.parametrize("name", HEAVY)
+async def test_a_bad_answer_costs_little_memory(name: str, tmp_path: Path, store: str) -> None:
+    """Law: the real process, with the bounds that it has of itself, stays below 200 MB, and prints its one line."""
+    async with reading(
+        tmp_path,
+        store,
+        name,
+        resources=FEED,
+        feed="max_pages = 200",
+        source='timeout = "5s"' if name != "drip" else BOUNDS,
+    ) as read:
+        ended = await once(
+            read.config, PATH=os.environ["PATH"], PYTHONPATH=os.environ.get("PYTHONPATH", ""), API_TOKEN=TOKEN
+        )
+        assert not ended.result["ok"]
+        assert_told(ended.result["error"])
+        assert TOKEN not in ended.said
+        assert ended.peak < MOST_MEMORY
+
+
+@pytest.mark.parametrize("name", LACKING)
+async def test_listings_that_lack_records_remove_none(name: str, tmp_path: Path, store: str) -> None:
+    """Law: a record that a full reading lacks, and that is there, stays; once listings are whole, so is the stream."""
+    async with reading(tmp_path, store, name) as read:
+        await read.switch("profiles?on=0")
+        await read.good_rounds()
+        await read.switch("profiles?on=1")
+        read.source.change(30)
+        read.now.pass_by(DAY)
+        assert [result.removed for result in await read.rounds()] == [0, 0, 0, 0]
+        assert (verdict := await read.verdict()).sound, verdict
+        await read.switch("profiles?on=0")
+        read.now.pass_by(DAY)
+        await read.good_rounds()
+        assert (verdict := await read.verdict()).clean, verdict

@@ -1,0 +1,59 @@
+"""Records that no API should send: each costs itself and not its page.
+
+Which ones there are, the sandbox says. One that cannot be used is in the quarantine, with its bytes and the reason; one
+that only looks odd is published as it came.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from poller.sandbox.answer import Answer, Ask
+from poller.sandbox.model import History
+from poller.sandbox.profiles.profile import Kind, Scene
+from poller.sandbox.profiles.table import PROFILES
+from poller.sandbox.switches import Switches
+from tests.harness.reading import reading
+
+FEED: Final = ("employmentUnavailabilities",)
+BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.RECORD]
+ID: Final = "00000000-0000-4000-8000-0000000000"
+LONGEST_KEPT: Final = 64 * 1024
+
+ODD: Final = {
+    "id-number": [("number 1", b'{"id":1}'), ("1", b'{"id":"1"}')],
+    "id-nfc-nfd": [("\u00e9", '{"id":"\u00e9"}'.encode()), ("e\u0301", '{"id":"e\u0301"}'.encode())],
+    "big-integer": [(f"{ID}02", b'{"id":"%b02","name":%b}' % (ID.encode(), b"7" * 5000))],
+}
+"""Usable after all: what is published of them, by id."""
+
+
+def sent(name: str) -> bytes:
+    """What a profile puts into an empty page: its records' bytes, with commas between them."""
+    empty = Answer(200, b'{"results":[]}')
+    layer = PROFILES[name].make(Scene(Switches(""), lambda: datetime.now(UTC)))
+    said = layer(lambda _history, _ask: empty)(History(), Ask(FEED[0]))
+    return said.body.removeprefix(b'{"results":[').removesuffix(b"]}")
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_bad_record_costs_itself_alone(name: str, tmp_path: Path, store: str) -> None:
+    """Law: it is kept aside once, whole (to 64 KiB) and with a reason, or published; all others are published."""
+    async with reading(tmp_path, store, name, resources=FEED) as read:
+        await read.good_rounds()
+        kept = await read.quarantine()
+        if name not in ODD:
+            rejoined = b",".join(raw for raw, _ in kept)
+            assert rejoined == sent(name)[:LONGEST_KEPT] if len(kept) == 1 else rejoined == sent(name)
+        assert bool(kept) is (name not in ODD)
+        assert all(reason.isprintable() and 0 < len(reason) < 500 for _, reason in kept)
+        for _ in range(2):
+            verdict = await read.verdict(made_up=ODD.get(name, ()))
+            assert verdict.clean, verdict
+            read.source.change(30)
+            await read.good_rounds()
+        assert await read.quarantine() == kept

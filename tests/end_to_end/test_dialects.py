@@ -1,0 +1,102 @@
+"""APIs that page, count and refuse in other ways than the simulated one does of itself: each can be read.
+
+Which ones there are, the sandbox says. For each: first reading, changes, a reading while records move under it, expired
+tokens, withdrawals; then the stream is all that the source is, by the source's own history.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from poller.sandbox.profiles.profile import Kind
+from poller.sandbox.profiles.table import PROFILES
+from tests.harness.reading import DAY, reading
+
+DIALECTS: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.DIALECT]
+
+COMPOSED: Final = (
+    "shifting-pages,end-empty-string,delta-last-page,repeated-record",
+    "empty-pages,end-repeats-last-page,token-bound,expire-410",
+    "newer-before-older,end-null,delta-first-page,expire-pages,etag",
+    "same-delta,end-empty-string,expire-404,empty-pages",
+    "shifting-pages,delta-moves",
+    "alternating-case,shifting-pages,end-empty-page,etag",
+    "no-delta,end-repeats-last-page,newer-before-older,etag",
+    "respelled,shifting-pages,token-characters,unknown-members,gzip",
+    "no-fields,no-delta,end-repeats-last-page",
+    "limit-413,token-bound,expire-409,empty-pages",
+    "partial-deltas,newer-before-older,delta-moves",
+    "delta-none,expire-pages,end-null,alternating-case,repeated-record",
+)
+"""Several at once."""
+
+ASKED: Final = {
+    "expire-pages": "limit = 20",  # in fewer than ten pages, or no round would end
+    "no-limit": "limit = 500",
+    "no-fields": "fields = FIELDS\nlimit = 12",
+    "limit-400": "limit = 500",
+    "limit-413": "limit = 500",
+    "limit-422": "limit = 500",
+    "partial-deltas": "partial = true\nlimit = 12",
+    "fields-repeat": 'fields = FIELDS\nlimit = 12\nfields_style = "repeat"',
+    "fields-comma": 'fields = FIELDS\nlimit = 12\nfields_style = "comma"',
+    "fields-brackets": 'fields = FIELDS\nlimit = 12\nfields_style = "brackets"',
+    "page-token-alone": 'page_params = "token-only"\nlimit = 12',
+}
+"""How a feed has to be configured to meet what a dialect is about."""
+
+NOT_YET: Final = {
+    "alternating-case": "an id in other letters counts as a modification",
+}
+"""What the program cannot do yet, and why the case fails."""
+
+WITHOUT_DELTA: Final = {"no-delta", "delta-none", "delta-empty-string"}
+
+
+class Step(Enum):
+    """What is special about a round. All but a quiet one read while records change."""
+
+    RESTLESS = auto()
+    QUIET = auto()
+    EXPIRED = auto()
+
+
+STEPS: Final = (Step.RESTLESS, Step.RESTLESS, Step.QUIET, Step.EXPIRED, Step.QUIET)
+
+
+def _case(names: str) -> Any:
+    reasons = [NOT_YET[name] for name in names.split(",") if name in NOT_YET]
+    return pytest.param(names, marks=[pytest.mark.xfail(strict=False, reason=reason) for reason in reasons])
+
+
+@pytest.mark.parametrize("names", [_case(names) for names in (*DIALECTS, *COMPOSED)])
+async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) -> None:
+    """Law: nothing is lost, nothing comes twice, whatever the dialect; deltas are used where there are any."""
+    profiles = set(names.split(","))
+    feed = next((ASKED[name] for name in sorted(profiles) if name in ASKED), "limit = 12")
+    one_case = "alternating-case" in profiles
+    async with reading(tmp_path, store, *profiles, feed=feed) as read:
+        for step in STEPS:
+            if step is Step.EXPIRED:
+                await read.switch("expire")
+            if read.results:
+                read.source.change(30)
+            read.source.restless = step is not Step.QUIET
+            await read.good_rounds()
+            if not read.source.restless:  # what was wrong before is in the stream still
+                verdict = await read.verdict(one_case=one_case)
+                assert verdict.clean, verdict
+        read.source.restless = False
+        read.source.withdraw(2)
+        read.now.pass_by(DAY)
+        for _ in range(2):  # what is listed only has to be missing twice
+            await read.good_rounds()
+        assert (verdict := await read.verdict(one_case=one_case)).clean, verdict
+        removed = sum(result.removed for result in read.results)
+        modes = {result.mode for result in read.results}
+    assert removed == 8
+    assert ("delta" in modes) is not (profiles & WITHOUT_DELTA != set())

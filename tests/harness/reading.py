@@ -1,0 +1,233 @@
+"""A source in this process that can be any of the sandbox's, and the program's own rounds over it, one at a time.
+
+The sandbox is on a real socket, the store is a real server, the feeds come of a configuration file. What is left out
+is the daemon around the rounds: when the next one runs, the test says. Both clocks are the test's too: the source's
+moves on by a second each time it is looked at, so that no two versions are of the same moment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+import aiohttp
+from redis.asyncio import Redis
+
+from poller.config.load import load
+from poller.sandbox.answer import answer
+from poller.sandbox.layers import parameter
+from poller.sandbox.model import History
+from poller.sandbox.mutate import mutate
+from poller.sandbox.profiles.choice import chosen
+from poller.sandbox.program import SEEDED_AT
+from poller.sandbox.resources import RESOURCES as SERVED
+from poller.sandbox.seed import seed
+from poller.sandbox.serving import serving
+from poller.service.polling import Polled, polled_feeds
+from poller.store.scripts import SHEBANG
+from poller.store.state import FeedState, state_of
+from tests.harness.checker import Verdict, judge
+from tests.harness.json_values import read as as_json
+from tests.harness.scene import RESOURCES, Scene
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from poller.sandbox.answer import Answer, Ask
+    from poller.source.result import RoundResult
+
+TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
+DAY = timedelta(days=1)
+_NUMBER = re.compile(rb'"record":\{"id":(\d+)[,}]')
+_UUID = re.compile(rb"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
+
+
+class Clock:
+    """A wall clock that moves on by a second each time it is looked at."""
+
+    def __init__(self) -> None:
+        self._time = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.pass_by(timedelta(seconds=1))
+        return self._time
+
+    def pass_by(self, span: timedelta) -> None:
+        self._time += span
+
+
+class Source:
+    """The records behind the API, and whether they change while they are being paged through."""
+
+    def __init__(self, records: int) -> None:
+        self.history = History()
+        self.rng = Random(11)
+        self.now = Clock()
+        self.restless = False
+        self._asked: set[str] = set()
+        seed(self.history, self.rng, records=records, at=SEEDED_AT)
+
+    def respond(self, history: History, ask: Ask) -> Answer:
+        """The well-behaved API; a restless one makes two changes before each further page, once for each."""
+        token = parameter(ask, "pageToken")
+        if self.restless and token is not None and token not in self._asked:
+            self._asked.add(token)
+            self.change(2)
+        return answer(history, ask)
+
+    def change(self, count: int) -> None:
+        for _ in range(count):
+            mutate(self.history, self.rng, self.now())
+
+    def withdraw(self, count: int) -> None:
+        """Remove so many records of each resource."""
+        for resource in RESOURCES:
+            for _ in range(count):
+                present = self.history.pick(resource, self.rng)
+                assert present is not None
+                self.history.remove(resource, present.id, self.now())
+
+
+@dataclass(slots=True)
+class Reading:
+    """Source, store, and the feeds between them.
+
+    Attributes:
+        played: for asking sandbox and store from outside.
+        source: the records.
+        config: the feeds' configuration file.
+        now: the clock of the rounds.
+        feeds: the program's.
+        results: of all rounds so far.
+    """
+
+    played: Scene
+    source: Source
+    config: Path
+    now: Clock
+    feeds: Sequence[Polled] = ()
+    results: list[RoundResult] = field(default_factory=list)
+
+    async def rounds(self) -> list[RoundResult]:
+        """One round of each feed, one after the other."""
+        results = [await polled.round() for polled in self.feeds]
+        self.results += results
+        return results
+
+    async def good_rounds(self) -> None:
+        """One round of each feed, which has to be a good one."""
+        failed = [(result.feed, result.mode.value, result.error) for result in await self.rounds() if not result.ok]
+        assert not failed, failed
+
+    async def switch(self, call: str) -> None:
+        """One of the sandbox's own calls."""
+        async with self.played.http.post(f"{self.played.source}/_sandbox/{call}") as said:
+            assert said.status < 300, await said.text()
+
+    async def state(self) -> FeedState:
+        """What the store holds of the first feed."""
+        fields: Any = await self.played.client.hgetall(self.feeds[0].store.keys.state)
+        return state_of(fields)
+
+    async def quarantine(self) -> list[tuple[bytes, str]]:
+        """What the first feed could not use: bytes and reason."""
+        entries: Any = await self.played.client.xrange(self.feeds[0].store.keys.quarantine)
+        return [(entry[b"raw"], entry[b"reason"].decode()) for _, entry in entries]
+
+    def not_of_source(self, published: Sequence[bytes]) -> list[tuple[str, bytes]]:
+        """Of these events the records that the source never had, each with its id."""
+        events = [json.loads(event) for event in published]
+        known = {version.id.lower() for version in self.source.history.since(0)}
+        return [
+            (event["subject"], json.dumps(event["data"]["record"]).encode())
+            for event in events
+            if event["subject"].lower() not in known
+        ]
+
+    async def verdict(self, *, made_up: Sequence[tuple[str, bytes]] = (), one_case: bool = False) -> Verdict:
+        """Judge the feeds' streams by all that the source has now.
+
+        Args:
+            made_up: records that came of a profile and not of the source, each with its id; they have to be there too.
+            one_case: whether the source shows its ids in either case, so that here they are read as one.
+        """
+        resources = [polled.feed.resource.path.rpartition("/")[2] for polled in self.feeds]
+        streams = {name: [*map(_told_apart, await self.played.events(name))] for name in resources}
+        if one_case:
+            streams = {name: [_UUID.sub(_lower, event) for event in events] for name, events in streams.items()}
+        log = [line for line in await self.played.log() if line["resource"] in resources]
+        log += [
+            {"version": 0, "resource": resources[0], "id": id_, "record": as_json(record)} for id_, record in made_up
+        ]
+        return judge(log, streams, upto=self.source.history.version)
+
+
+def _told_apart(event: bytes) -> bytes:
+    """An id that is a number is not the text of the same digits; here the subject says so."""
+    found = _NUMBER.search(event)
+    return event.replace(b'"subject":"%b"' % found[1], b'"subject":"number %b"' % found[1]) if found else event
+
+
+def _lower(found: re.Match[bytes]) -> bytes:
+    return found[0].lower()
+
+
+@asynccontextmanager
+async def reading(  # noqa: D417 -- see the scene
+    directory: Path,
+    store: str,
+    *profiles: str,
+    resources: Sequence[str] = RESOURCES,
+    feed: str = "limit = 12",
+    source: str = "",
+) -> AsyncIterator[Reading]:
+    """A reading for the time of the block.
+
+    Args:
+        profiles: of the sandbox.
+        resources: the feeds.
+        feed: further lines of each feed's configuration; ``FIELDS`` stands for all the fields that its resource has.
+        source: further lines of the source's configuration.
+    """
+    served, now = Source(130), Clock()
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(
+            serving(
+                served.history,
+                rng=served.rng,
+                token=TOKEN,
+                now=served.now,
+                respond=served.respond,
+                choices=chosen(profiles),
+            )
+        )
+        # With a timeout redis-py sends by way of asyncio.wait_for, which in Python 3.11 may swallow a cancellation.
+        client = await stack.enter_async_context(Redis.from_url(store, socket_timeout=None))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        played = Scene(directory, url, store, client, http)
+        config = _config(played, resources, feed, source)
+        read = Reading(played, served, config, now)
+        read.feeds = await stack.enter_async_context(
+            polled_feeds(load(config, {}), {"API_TOKEN": TOKEN}, client, shebang=SHEBANG, now=now)
+        )
+        yield read
+
+
+def _config(played: Scene, resources: Sequence[str], feed: str, source: str) -> Path:
+    """A feed asks again after a failure only within its interval: with a short one it does so at once or not at all."""
+    lines = ["[redis]", f'url = "{played.store}"', "[[sources]]", 'name = "acme"', f'base_url = "{played.source}"']
+    lines += ['auth = { token_env = "API_TOKEN" }', source]
+    for resource in resources:
+        fields = json.dumps(sorted(SERVED[resource].fields))
+        lines += ["[[sources.feeds]]", f'resource = "{resource}"', 'interval = "100ms"', 'jitter = "0s"']
+        lines.append(feed.replace("FIELDS", fields))
+    path = played.directory / "poller.toml"
+    path.write_text("\n".join(lines))
+    return path
