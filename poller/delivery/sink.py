@@ -7,11 +7,11 @@ the network does ends in an :class:`~poller.delivery.outcome.Outcome` and never 
 A status counts as soon as it has arrived. What becomes of the rest of the answer, cut, reset, endless, or dripping
 until the time is over, changes nothing: a sink that says 2xx has taken the event, and to send it again because its
 farewell was rude would only double it. The rest is read to its end or to :data:`READ` bytes, so that the connection can
-be used again, and dropped but for :data:`KEPT` bytes as a record; it is never unpacked.
+be used again, and dropped but for its beginning; it is never unpacked.
 
 Each sink has connections of its own and shares no limit with another, so one that hangs holds up nobody else. It is
-spoken to by aiohttp's client as it is: httpx around the same client takes three to four times the processor's time
-(measured with small POSTs, 32 in flight), and uses nothing else of it.
+spoken to by aiohttp's client directly: with httpx around the same client a small POST takes three to four times the
+processor's time (measured with 32 in flight), for nothing that is wanted here.
 
 Repeating, signing and the rate are others' business.
 """
@@ -22,46 +22,33 @@ import asyncio
 import io
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, Self
 
 import aiohttp
-import msgspec
 from yarl import URL
 
 from poller import __version__
 from poller.credentials.bearer import Credential, NoCredential
-from poller.delivery.failing import FAILURES, NotHttp, failure_of
+from poller.delivery.exchange import Answer, Exchange
+from poller.delivery.failing import FAILURES, failure_of
 from poller.delivery.guard import Guard, Lookup
 from poller.delivery.outcome import Failure, Outcome
 from poller.errors import AddressRefused
-from poller.hiding import hidden, one_line, without_credentials
 from poller.http.addresses import Allowance
 from poller.http.hosts import forbidden
 
 READ: Final = 64 * 1024
 """Bytes of an answer's body that are read; then the connection is closed."""
-KEPT: Final = 1024
-"""Bytes of it that are kept."""
 
 _UNAUTHORIZED: Final = 401
-_LEAST: Final = 100
-_LONGEST: Final = 128  # characters of a header that is kept
 _LARGE: Final = 512 * 1024  # bytes; aiohttp wants to be given more than that in pieces
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 _FIXED: Final = {"User-Agent": f"poller/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
-_NONE: Final[Mapping[str, str]] = {}
 
 Headers = Sequence[tuple[str, str]]
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """An outcome, and the answer's headers, whose names know no case; none where there was no answer."""
-
-    outcome: Outcome
-    headers: Mapping[str, str] = _NONE
 
 
 class Sink:
@@ -137,7 +124,7 @@ class Sink:
 
     async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> Answer:
         began = self._clock()
-        exchange = _Exchange()
+        exchange = Exchange()
         try:
             async with asyncio.timeout(self._seconds):
                 await self._settled(exchange, method, (*self._headers, *headers), body)
@@ -147,7 +134,7 @@ class Sink:
             exchange.failed = failure_of(error)
         return exchange.answer(self._clock() - began, *self._secrets)
 
-    async def _settled(self, exchange: _Exchange, method: str, headers: Headers, body: bytes | None) -> None:
+    async def _settled(self, exchange: Exchange, method: str, headers: Headers, body: bytes | None) -> None:
         if self._expected:
             raise AddressRefused(f"expected {self._expected}")
         token = await self._credential.token()
@@ -158,7 +145,7 @@ class Sink:
             await self._send(exchange, method, headers, body, await self._credential.token())
 
     async def _send(
-        self, exchange: _Exchange, method: str, headers: Headers, body: bytes | None, token: str | None
+        self, exchange: Exchange, method: str, headers: Headers, body: bytes | None, token: str | None
     ) -> None:
         if self._session is None:
             raise RuntimeError("the sink is not open")
@@ -175,61 +162,3 @@ class Sink:
                     break
         finally:
             response.close()  # a connection whose answer has ended has been given back already
-
-
-class _Exchange:
-    """What is known so far of an exchange that goes on."""
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.body = b""
-        self.failed: tuple[Failure, str] | None = None
-        self._headers: Mapping[str, str] = _NONE
-        self._tokens: tuple[str | None, ...] = ()
-
-    def begins(self, token: str | None) -> None:
-        """Forget what came so far: a request with this token is sent."""
-        self.status, self.body = None, b""
-        self._tokens = (*self._tokens, token)
-
-    def arrived(self, response: aiohttp.ClientResponse) -> None:
-        """The head of an answer."""
-        if response.status < _LEAST:
-            raise NotHttp(f"it has the status {response.status}")
-        self.status, self._headers = response.status, response.headers
-
-    def answer(self, seconds: float, *secrets: str) -> Answer:
-        """How it ended."""
-        known = (*self._tokens, *secrets)
-        if self.status is None:
-            kind, text = self.failed or (Failure.NETWORK, "there was no answer")
-            return Answer(Outcome(failure=kind, seconds=seconds, text=one_line(hidden(text, *known))))
-        outcome = Outcome(
-            status=self.status,
-            retry_after=_ascii(self._headers.get("Retry-After")),
-            date=_ascii(self._headers.get("Date")),
-            seconds=seconds,
-            excerpt=_kept(self.body, *known),
-            text=self._text(*known),
-        )
-        return Answer(outcome, self._headers)
-
-    def _text(self, *secrets: str | None) -> str:
-        text = f"the sink answered {self.status}"
-        if self.failed and self.failed[0] is Failure.CREDENTIAL:
-            text += f"; another token cannot be had: {one_line(hidden(self.failed[1], *secrets))}"
-        if self.status is not None and 200 <= self.status < 300:  # noqa: PLR2004 -- nobody asks why it went well
-            return text
-        said = one_line(without_credentials(hidden(self.body.decode("utf-8", "replace"), *secrets)))
-        return text + (f": {said}" if said else "")
-
-
-def _ascii(value: str | None) -> str | None:
-    """A header's text as it can be kept; what a date or a number cannot hold is replaced."""
-    return value and value[:_LONGEST].encode("ascii", "replace").decode()
-
-
-def _kept(body: bytes, *secrets: str | None) -> bytes:
-    for secret in filter(None, secrets):
-        body = body.replace(secret.encode(), b"[redacted]")
-    return body[:KEPT]

@@ -9,8 +9,8 @@ import pytest
 
 from poller import __version__
 from poller.credentials.bearer import EnvironmentToken, FileToken
+from poller.delivery.exchange import KEPT
 from poller.delivery.outcome import Failure
-from poller.delivery.sink import KEPT
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
 from tests.receiver import HANG, Held, Receiver, Reply, receiving
 from tests.source.clients import keep
