@@ -83,6 +83,9 @@ def compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], An
     before = strip(before) if strip else before
     if encode(before) == content:
         return None
+    changed = changed_pointers(before, value)
+    if len(changed) == 1 and _same_identity(changed[0], before, value, record):
+        return None
     return Change(
         Kind.MODIFIED,
         record.key,
@@ -91,6 +94,13 @@ def compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], An
         record.raw,
         content,
         snapshot.raw,
-        changed_pointers(before, value),
+        changed,
         revision,
     )
+
+
+def _same_identity(pointer: str, before: Any, value: Any, record: Record) -> bool:
+    """Whether what differs is the case of the letters in the record's id alone: that names the same record."""
+    name = pointer[1:]
+    texts = [one.get(name) if isinstance(one, dict) else None for one in (before, value)]
+    return texts[1] == record.subject and all(isinstance(text, str) and text.lower() == record.key for text in texts)

@@ -16,36 +16,36 @@ from poller.service.not_yet import not_yet
 from poller.stopping import stopped_by_signals
 
 ROLES: Final = ("poll", "deliver", "serve")
-PRESENT: Final = ("poll",)
+PRESENT: Final = ("poll", "deliver")
 
 
 def run(asked: Asked, *, only: str | None) -> None:
-    """Poll until SIGTERM or SIGINT.
+    """Poll and deliver until SIGTERM or SIGINT.
 
     Raises:
         PollerError: see :func:`poller.service.daemon.run`.
     """
     asked.set_up_logs("info")
-    check_roles(only)
+    roles = check_roles(only)
     settings = asked.settings()
     for table in not_yet(settings):
         structlog.get_logger("poller.daemon").warning("not in this version yet", table=table.table, advice=table.text)
-    run_loop(_until_told(settings))
+    run_loop(_until_told(settings, roles))
 
 
-async def _until_told(settings: Settings) -> None:
+async def _until_told(settings: Settings, roles: frozenset[str]) -> None:
     with stopped_by_signals() as stop:
-        await daemon.run(settings, os.environ, stop=stop, now=utc_now)
+        await daemon.run(settings, os.environ, stop=stop, now=utc_now, roles=roles)
 
 
-def check_roles(only: str | None) -> None:
-    """Look at ``--only``; None asks for every role there is.
+def check_roles(only: str | None) -> frozenset[str]:
+    """The roles that ``--only`` names; None asks for every role there is.
 
     Raises:
         ConfigurationError: no such role, or one that this version does not have yet.
     """
     if only is None:
-        return
+        return frozenset(PRESENT)
     roles = [role.strip() for role in only.split(",")]
     for role in roles:
         if role not in ROLES:
@@ -55,3 +55,4 @@ def check_roles(only: str | None) -> None:
         raise ConfigurationError(
             f"--only: this version does not have {' and '.join(missing)} yet; it has {','.join(PRESENT)}"
         )
+    return frozenset(roles)

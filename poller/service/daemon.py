@@ -1,4 +1,4 @@
-"""The daemon: every feed polled at its times until told to stop.
+"""The daemon: every feed polled at its times, every subscription delivered, until told to stop.
 
 It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
 makes rounds fail and nothing else. Told to stop, it starts no more rounds, lets each running commit finish, gives its
@@ -13,12 +13,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from poller import __version__
 from poller.config.settings import Settings
+from poller.service.delivering import Deliverer
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.schedule import Schedule
@@ -26,19 +27,26 @@ from poller.stopping import ended
 from poller.store.lease import keep_renewed, release_all
 
 _log = structlog.get_logger("poller.daemon")
+ROLES: Final = frozenset({"poll", "deliver"})
 T = TypeVar("T")
 
 
 async def run(
-    settings: Settings, environ: Mapping[str, str], *, stop: asyncio.Event, now: Callable[[], datetime]
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    stop: asyncio.Event,
+    now: Callable[[], datetime],
+    roles: frozenset[str] = ROLES,
 ) -> None:
-    """Poll until ``stop`` is set.
+    """Poll and deliver until ``stop`` is set.
 
     Args:
         settings: the configuration.
         environ: where tokens may be.
         stop: ends it, in order.
         now: the wall clock, UTC.
+        roles: which of the two to do.
 
     Raises:
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.
@@ -51,9 +59,17 @@ async def run(
         if store is None or shebang is None:
             return
         await examined(settings, store)
-        feeds = await stack.enter_async_context(polled_feeds(settings, environ, store.client, shebang=shebang, now=now))
+        only = None if "poll" in roles else frozenset[str]()
+        feeds = await stack.enter_async_context(
+            polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only)
+        )
         _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
-        await _poll_until(stop, feeds, ttl=settings.lease.ttl, now=now)
+        async with asyncio.TaskGroup() as working:
+            if "poll" in roles:
+                working.create_task(_poll_until(stop, feeds, ttl=settings.lease.ttl, now=now))
+            if "deliver" in roles:
+                deliverer = Deliverer(settings, environ, store, shebang=shebang, now=now)
+                working.create_task(deliverer.run(stop))
     _log.info("stopped")
 
 

@@ -13,7 +13,6 @@ import msgspec
 
 from poller.config.settings import Settings
 
-UNDELIVERED: Final = "this version publishes to the streams only: webhooks are not delivered yet"
 UNTRIMMED: Final = "this version does not trim streams yet: every event is kept"
 UNSERVED: Final = "this version has no HTTP service yet: nothing listens"
 
@@ -32,6 +31,4 @@ def not_yet(settings: Settings) -> tuple[NotYet, ...]:
         found.append(NotYet("http", UNSERVED))
     if settings.retention.model_fields_set:
         found.append(NotYet("retention", UNTRIMMED))
-    if settings.subscriptions:
-        found.append(NotYet("subscriptions", UNDELIVERED))
     return tuple(found)

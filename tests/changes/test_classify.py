@@ -58,6 +58,21 @@ def test_a_known_record_is_modified_if_and_only_if_it_differs(old: Any, new: Any
         assert change.changed == changed_pointers(parse(before), parse(after)) != ()
 
 
+def test_an_id_in_other_letters_is_no_change_unless_something_else_is() -> None:
+    """A UUID names the same record in upper and lower case; another key that holds the like is another matter."""
+    key = "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f"
+    known = Snapshot(1, 1, b'{"id":"%b","ref":"%b"}' % (key.encode(), key.encode()))
+
+    def compared(raw: bytes) -> tuple[str, ...] | None:
+        change = compare(Record(key, key.upper(), raw, None, None), known)
+        return change.changed if change else None
+
+    upper = key.upper().encode()
+    assert compared(b'{"id":"%b","ref":"%b"}' % (upper, key.encode())) is None
+    assert compared(b'{"id":"%b","ref":"%b"}' % (upper, upper)) == ("/id", "/ref")
+    assert compared(b'{"id":"%b","ref":"x"}' % key.encode()) == ("/ref",)
+
+
 def test_what_is_ignored_does_not_count() -> None:
     """A difference in what the feed ignores is none; beside another one it is not mentioned."""
     strip = without(("/at",))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -49,11 +49,6 @@ ASKED: Final = {
 }
 """How a feed has to be configured to meet what a dialect is about."""
 
-NOT_YET: Final = {
-    "alternating-case": "an id in other letters counts as a modification",
-}
-"""What the program cannot do yet, and why the case fails."""
-
 WITHOUT_DELTA: Final = {"no-delta", "delta-none", "delta-empty-string"}
 
 
@@ -68,12 +63,7 @@ class Step(Enum):
 STEPS: Final = (Step.RESTLESS, Step.RESTLESS, Step.QUIET, Step.EXPIRED, Step.QUIET)
 
 
-def _case(names: str) -> Any:
-    reasons = [NOT_YET[name] for name in names.split(",") if name in NOT_YET]
-    return pytest.param(names, marks=[pytest.mark.xfail(strict=False, reason=reason) for reason in reasons])
-
-
-@pytest.mark.parametrize("names", [_case(names) for names in (*DIALECTS, *COMPOSED)])
+@pytest.mark.parametrize("names", [*DIALECTS, *COMPOSED])
 async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) -> None:
     """Law: nothing is lost, nothing comes twice, whatever the dialect; deltas are used where there are any."""
     profiles = set(names.split(","))
