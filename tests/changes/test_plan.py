@@ -170,9 +170,11 @@ def test_what_is_ignored_gives_no_event() -> None:
 
 
 def test_keys_meet_in_any_case_of_their_uuid() -> None:
-    """The same id in other letters is the same record: its next revision, not a new record."""
-    lower, upper = (b'{"id":"%b"}' % subject.encode() for subject in (QUALIFICATION, QUALIFICATION.upper()))
-    commit, tally = planned([lower, upper])
+    """The same id in other letters is the same record: its next revision where something else differs, else nothing."""
+    cases = (QUALIFICATION, QUALIFICATION.upper())
+    lower, upper = (b'{"id":"%b"}' % subject.encode() for subject in cases)
+    assert planned([lower, upper])[1].modified == 0
+    commit, tally = planned([lower, b'{"id":"%b","n":1}' % QUALIFICATION.upper().encode()])
     assert (tally.created, tally.modified) == (1, 1)
     assert set(commit.snapshots) == {QUALIFICATION}
     assert [event["subject"] for event in decoded(commit)] == [QUALIFICATION, QUALIFICATION.upper()]
