@@ -47,7 +47,7 @@ TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
 DAY = timedelta(days=1)
 _NUMBER = re.compile(rb'"record":\{"id":(\d+)[,}]')
 _UUID = re.compile(rb"[0-9A-F]{8}(?:-[0-9A-F]{4}){3}-[0-9A-F]{12}")
-_CHANGED: Final = re.compile(rb'"changed":\[[^\]]*\]')
+_CHANGED = re.compile(rb'"changed":\[[^\]]*\]')
 
 
 class Clock:
