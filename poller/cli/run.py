@@ -16,7 +16,6 @@ from poller.service.not_yet import not_yet
 from poller.stopping import stopped_by_signals
 
 ROLES: Final = ("poll", "deliver", "serve")
-PRESENT: Final = ("poll", "deliver")
 
 
 def run(asked: Asked, *, only: str | None) -> None:
@@ -42,17 +41,12 @@ def check_roles(only: str | None) -> frozenset[str]:
     """The roles that ``--only`` names; None asks for every role there is.
 
     Raises:
-        ConfigurationError: no such role, or one that this version does not have yet.
+        ConfigurationError: no such role.
     """
     if only is None:
-        return frozenset(PRESENT)
+        return frozenset(ROLES)
     roles = [role.strip() for role in only.split(",")]
     for role in roles:
         if role not in ROLES:
             raise ConfigurationError(f'--only: there is no role "{role}"; expected one or more of {",".join(ROLES)}')
-    missing = [role for role in roles if role not in PRESENT]
-    if missing:
-        raise ConfigurationError(
-            f"--only: this version does not have {' and '.join(missing)} yet; it has {','.join(PRESENT)}"
-        )
     return frozenset(roles)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from poller.config.scalars import Between, Duration, FilePath, Matching, Size, Table
-from poller.config.urls import RedisUrl
+from poller.config.urls import RedisUrl, Url
 
 
 class Address(NamedTuple):
@@ -102,6 +102,12 @@ class HttpSettings(Table):
         default=Address("127.0.0.1", 8080),
         description='HOST:PORT to listen on, or "off". $POLLER_HTTP_BIND beats it, and so does $PORT. Default: '
         "127.0.0.1:8080.",
+    )
+    public_url: Url | None = Field(
+        default=None,
+        description="The URL by which others reach this service, e.g. https://poller.example.org: its host is the "
+        "origin of handshakes with sinks, and they may call it back. Default: none; the machine's name is the origin, "
+        "and no callback is offered.",
     )
     admin_token_file: FilePath | None = Field(
         default=None,

@@ -9,14 +9,11 @@ It does not know: what is served, beyond that it changes.
 from __future__ import annotations
 
 import asyncio
-import socket
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import uvicorn
-
-from poller.errors import ConfigurationError
+from poller.http.listening import listening
 from poller.sandbox.answer import answer
 from poller.sandbox.mutate import mutate
 from poller.sandbox.rate import repeat
@@ -25,7 +22,6 @@ from poller.sandbox.wire import with_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from contextlib import AbstractContextManager
     from random import Random
 
     from poller.sandbox.answer import Respond
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 SANDBOX_TOKEN = "sandbox"  # noqa: S105 - public on purpose: the contract names it
 
-_GRACE_SECONDS = 2
-_BACKLOG = 2048
 _LONGEST_HEAD = 256 * 1024  # bytes; the profile page-token-64k has its tokens come back
 
 
@@ -74,23 +68,8 @@ async def serving(
     Raises:
         ConfigurationError: the address cannot be listened on.
     """
-    listener = _listener(host, port)
-    shown_host = f"[{host}]" if ":" in host else host
-    url = f"http://{shown_host}:{listener.getsockname()[1]}"
     app = application(history, token=token, rng=rng, now=now, respond=respond, choices=choices)
-    config = uvicorn.Config(
-        with_connection(app),
-        interface="asgi3",
-        h11_max_incomplete_event_size=_LONGEST_HEAD,
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
-    )
-    async with _listening(_Server(config), listener):
+    async with listening(with_connection(app), host, port, longest_head=_LONGEST_HEAD) as url:
         changes = asyncio.create_task(
             repeat(lambda: mutate(history, rng, now()), per_second=changes_per_second), name="sandbox changes"
         )
@@ -100,48 +79,3 @@ async def serving(
             changes.cancel()
             with suppress(asyncio.CancelledError):
                 await changes
-
-
-class _Server(uvicorn.Server):
-    """uvicorn that leaves signals alone and tells when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override] # same use, no generator needed
-        return nullcontext()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-
-@asynccontextmanager
-async def _listening(server: _Server, listener: socket.socket) -> AsyncIterator[None]:
-    with listener:
-        served = asyncio.create_task(server.serve(sockets=[listener]), name="sandbox server")
-        listening = asyncio.create_task(server.listening.wait())
-        try:
-            await asyncio.wait({served, listening}, return_when=asyncio.FIRST_COMPLETED)
-            if served.done():
-                served.result()
-            yield
-        finally:
-            listening.cancel()
-            server.should_exit = True
-            await served
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only where the protocol is spelled out; without it every small answer takes 40 ms more.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-        return listener
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error

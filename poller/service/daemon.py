@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,15 +19,19 @@ import structlog
 
 from poller import __version__
 from poller.config.settings import Settings
+from poller.http.listening import listening
 from poller.service.delivering import Deliverer
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.schedule import Schedule
+from poller.service.web import application
 from poller.stopping import ended
+from poller.store.keys import SubscriptionKeys
 from poller.store.lease import keep_renewed, release_all
+from poller.store.subscriptions import Registry
 
 _log = structlog.get_logger("poller.daemon")
-ROLES: Final = frozenset({"poll", "deliver"})
+ROLES: Final = frozenset({"poll", "deliver", "serve"})
 T = TypeVar("T")
 
 
@@ -46,7 +50,7 @@ async def run(
         environ: where tokens may be.
         stop: ends it, in order.
         now: the wall clock, UTC.
-        roles: which of the two to do.
+        roles: which of them to do.
 
     Raises:
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.
@@ -64,13 +68,31 @@ async def run(
             polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only)
         )
         _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
-        async with asyncio.TaskGroup() as working:
-            if "poll" in roles:
-                working.create_task(_poll_until(stop, feeds, ttl=settings.lease.ttl, now=now))
-            if "deliver" in roles:
-                deliverer = Deliverer(settings, environ, store, shebang=shebang, now=now)
-                working.create_task(deliverer.run(stop))
+        working: list[Coroutine[None, None, None]] = []
+        if "poll" in roles:
+            working.append(_poll_until(stop, feeds, ttl=settings.lease.ttl, now=now))
+        if "deliver" in roles:
+            working.append(Deliverer(settings, environ, store, shebang=shebang, now=now).run(stop))
+        if "serve" in roles and settings.http.public_url and settings.http.bind:
+            registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
+            url = await stack.enter_async_context(listening(application(registry), *settings.http.bind))
+            _log.info("listening", url=url)
+            working.append(_waited(stop))
+        await _all_of(working)
     _log.info("stopped")
+
+
+async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run them side by side until all have ended; the first failure of one ends the others and is raised."""
+    tasks = [asyncio.create_task(one) for one in working]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await ended(*tasks)
+
+
+async def _waited(stop: asyncio.Event) -> None:
+    await stop.wait()
 
 
 async def _poll_until(

@@ -201,7 +201,14 @@ class Deliverer:
                 sink = await stack.enter_async_context(sink_of(settings, self._environ))
                 granted = None
                 if settings.handshake:
-                    granted = await permitted(settings, sink, self._registry, kept.handshakes.get(name), stop)
+                    granted = await permitted(
+                        settings,
+                        sink,
+                        self._registry,
+                        kept.handshakes.get(name),
+                        stop,
+                        public_url=self._settings.http.public_url,
+                    )
                     if granted is None:
                         return
                 subscriber = Subscriber(

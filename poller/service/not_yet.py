@@ -14,7 +14,7 @@ import msgspec
 from poller.config.settings import Settings
 
 UNTRIMMED: Final = "this version does not trim streams yet: every event is kept"
-UNSERVED: Final = "this version has no HTTP service yet: nothing listens"
+UNSERVED: Final = "this version serves the callback of handshakes only, and that where public_url is set"
 
 
 class NotYet(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class NotYet(msgspec.Struct, frozen=True):
 def not_yet(settings: Settings) -> tuple[NotYet, ...]:
     """The tables that were set, in the file or by the environment, and do nothing."""
     found = []
-    if settings.http.model_fields_set and settings.http.bind is not None:
+    if settings.http.model_fields_set - {"public_url"} and settings.http.bind is not None:
         found.append(NotYet("http", UNSERVED))
     if settings.retention.model_fields_set:
         found.append(NotYet("retention", UNTRIMMED))

@@ -168,6 +168,12 @@ class Registry:
         """Keep whether its sink has granted events. False: there is no such subscription."""
         return await self._note(NOTE, self._keys.handshakes, subscription, handshake)
 
+    async def handshake(self, subscription: str) -> bytes | None:
+        """What is kept of its sink's permission, opaque."""
+        with translated(self._client):
+            kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
+        return kept
+
     async def note_until(self, subscription: str, until: datetime) -> bool:
         """Its sink wants nothing until then, or until the later moment that is kept already. False: as above."""
         return await self._note(NOTE_LATER, self._keys.until, subscription, milliseconds_of(until))

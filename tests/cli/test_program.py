@@ -29,7 +29,6 @@ def paragraph(err: str) -> bool:
         (["once"], {}, 2, "no source"),
         (["once", "nix"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, 'no feed "nix"'),
         (["tail", "--from", "soon"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, '--from is "soon"'),
-        (["run", "--only", "poll,serve"], {}, 2, "does not have serve yet"),
         (["run", "--only", "dance"], {}, 2, 'no role "dance"'),
         (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
         (["once"], {"POLLER_FAILPOINT": "nowhere"}, 2, "POLLER_FAILPOINT"),

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from poller.errors import ConfigurationError
-from poller.sandbox.serving import _listener, serving
+from poller.http.listening import listener as listener_on
+from poller.sandbox.serving import serving
 from tests.sandbox.conftest import client_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def test_nothing_is_left_behind(history: History, rng: Random) -> None:
 
 def test_small_answers_do_not_wait() -> None:
     """The listening socket is such that asyncio turns Nagle's algorithm off on its connections."""
-    with _listener("127.0.0.1", 0) as listener:
+    with listener_on("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 

@@ -30,7 +30,7 @@ def tables(directory: Path, text: str, environ: Mapping[str, str] | None = None)
         (HTTP, ["http"]),
         ('[http]\nadmin_token_file = "/t"\n', ["http"]),
         (RETENTION, ["retention"]),
-        (RETENTION + HTTP + SUBSCRIPTION, ["http", "retention", "subscriptions"]),
+        (RETENTION + HTTP + SUBSCRIPTION, ["http", "retention"]),
     ],
 )
 def test_what_is_set_and_not_done(text: str, said: list[str], tmp_path: Path) -> None:
@@ -54,5 +54,4 @@ async def test_check_says_it(tmp_path: Path) -> None:
         ("error", "source acme"),
         ("warning", "http"),
         ("warning", "retention"),
-        ("warning", "subscriptions"),
     ]
