@@ -11,7 +11,8 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import on_terminal, say_styled
 from poller.config.settings import Settings
-from poller.service.checking import Checked, check
+from poller.service.checking import check
+from poller.service.findings import Checked
 
 _MARKS: Final = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 _WORD_WIDTH: Final = len("warning")

@@ -1,6 +1,7 @@
 """What ``poller check`` finds out: does the store keep its promises, does each feed answer. Asks, and changes nothing.
 
-No lease is taken, no state written, no embedded server started; a feed is asked for its first page, without a token.
+No lease is taken, no state written, no embedded server started; a feed is asked for its first page, without a token, a
+sink whether it is there.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-import msgspec
-
 from poller.changes.records import Record, Rejected, record_reader
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
 from poller.errors import ConfigurationError, SourceError, StoreError
 from poller.service.assembly import client_of, feed_of
+from poller.service.checking_sinks import check_sinks
+from poller.service.findings import Checked
 from poller.service.not_yet import not_yet
 from poller.source.client import ApiClient
 from poller.source.envelope import Page, decode_page
@@ -29,14 +30,6 @@ from poller.store.embedded_process import SOCKET
 from poller.store.embedded_socket import Answer, asked
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """One line: how it is, what was looked at, what was found."""
-
-    severity: Severity
-    subject: str
-    text: str
-
-
 async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
     """Everything that can be asked without changing anything, as it is found."""
     async with aclosing(_check_store(settings)) as findings:
@@ -46,6 +39,9 @@ async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerato
         async with aclosing(_check_source(source, environ)) as findings:
             async for found in findings:
                 yield found
+    async with aclosing(check_sinks(settings.subscriptions, environ)) as findings:
+        async for found in findings:
+            yield found
     for table in not_yet(settings):
         yield Checked("warning", table.table, table.text)
 

@@ -20,27 +20,27 @@ import structlog
 
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.announcements import Announcement, Kind, announcement_bytes
+from poller.delivery.announcements import Announcement, Kind
 from poller.delivery.health import Health
 from poller.delivery.owning import own
 from poller.delivery.pair import Pair
 from poller.delivery.subscriber import Subscriber
 from poller.errors import ConfigurationError, StoreError
+from poller.service.announcing import announce
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
 from poller.stopping import ended, unless
 from poller.store.connection import blocking
 from poller.store.deliveries import DeliveryScripts, PairStore
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, operations_key
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.lease import keep_renewed
 from poller.store.registrations import Paused, Subscriptions
-from poller.store.stream import append, arrivals
+from poller.store.stream import arrivals
 from poller.store.subscriptions import Registry
 
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
 _BLOCK: Final = timedelta(seconds=2)
-_ANNOUNCEMENTS: Final = 10_000  # that are kept
 
 _log = structlog.get_logger("poller.delivery")
 
@@ -55,7 +55,7 @@ class RegistryNotes:
         """Take where to write."""
         self._registry = registry
         self._client = store.client
-        self._operations = operations_key(prefix)
+        self._prefix = prefix
 
     async def until(self, subscription: str, moment: datetime) -> None:
         """The sink wants nothing before then."""
@@ -78,7 +78,7 @@ class RegistryNotes:
         await self._announce(Announcement(Kind.SUBSCRIPTION_RECOVERED, subscription, at, "it took an event again"))
 
     async def _announce(self, announcement: Announcement) -> None:
-        await append(self._client, self._operations, announcement_bytes(announcement), most=_ANNOUNCEMENTS)
+        await announce(self._client, self._prefix, announcement)
 
 
 class _Running:

@@ -14,6 +14,9 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
+from poller.delivery.announcements import Announcement, Kind
+from poller.errors import StoreError
+from poller.service.announcing import announce
 from poller.service.assembly import client_of, feed_of, keys_of, timing_of
 from poller.service.schedule import Timing
 from poller.source.client import ApiClient
@@ -41,6 +44,7 @@ class Polled:
         timing: Timing,
         siblings: Sequence[FeedKeys],
         client: Redis,
+        prefix: str,
         now: Callable[[], datetime],
     ) -> None:
         """Join them.
@@ -52,6 +56,7 @@ class Polled:
             timing: when it is polled.
             siblings: the keys of the source's other feeds, where qualifications are named.
             client: to read those.
+            prefix: of the store's keys.
             now: the wall clock, UTC.
         """
         self.feed = feed
@@ -60,6 +65,7 @@ class Polled:
         self._listings = Unchanged(partial(api.ask, patience=feed.patience))
         self._siblings = siblings
         self._client = client
+        self._prefix = prefix
         self._now = now
 
     async def round(self, *, whole: bool = False) -> RoundResult:
@@ -73,7 +79,16 @@ class Polled:
             unchanged=self._listings,
         )
         _report(result, sequence_key=self.store.keys.events)
+        if result.held is not None:
+            await self._announce_held(result.held)
         return result
+
+    async def _announce_held(self, reason: str) -> None:
+        try:
+            held = Announcement(Kind.FEED_HELD, self.feed.id, self._now(), reason)
+            await announce(self._client, self._prefix, held)
+        except StoreError as error:  # the log and the status say it too
+            _log.warning("not announced", feed=self.feed.id, error=str(error))
 
     async def _qualifications(self, since: int) -> Mapping[str, int]:
         return await named_qualifications(self._client, self._siblings, since)
@@ -131,6 +146,7 @@ async def polled_feeds(
                         timing=timing_of(feed),
                         siblings=[keys_of(settings, sibling) for sibling in ids if sibling != feed_id],
                         client=client,
+                        prefix=settings.redis.prefix,
                         now=now,
                     )
                 )

@@ -11,7 +11,7 @@ from poller.changes.commit import Tally
 from poller.source.feed import Mode
 from poller.source.learning import Learnt
 
-_OURS: Final = frozenset({"learnt", "wait"})
+_OURS: Final = frozenset({"held", "learnt", "wait"})
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         removed: how many known records turned out to be gone.
         seconds: how long the round took.
         error: one line where it failed, else None.
+        held: why removals wait for an operator, where this round is the first to hold them.
         learnt: what is known of the API, where this round has learnt something new.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
@@ -42,6 +43,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int = 0
     seconds: float = 0.0
     error: str | None = None
+    held: str | None = None
     learnt: Learnt | None = None
     wait: timedelta | None = None
 

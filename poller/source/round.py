@@ -183,6 +183,7 @@ class _Reading:
                 seconds=seconds,
                 error=error,
             ),
+            held=error if isinstance(failure, RoundHeld) and self._state.held is None else None,
             learnt=learnt if learnt != self._before else None,
         )
 

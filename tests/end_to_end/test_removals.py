@@ -61,7 +61,7 @@ async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> 
 
 
 async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Path, store: str) -> None:
-    """Law: nothing is removed, the feed says that it is held and how to go on; released, it goes through."""
+    """Law: nothing is removed, the feed is held, told once and shown, until it is released; then it goes through."""
     async with scene(tmp_path, store=store, records=100, changes_per_second=0) as played:
         config, feed = played.config(), "acme/contractTypes"
         baseline = await once(config, feed)
@@ -73,6 +73,11 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
         assert "poller release acme/contractTypes" in held["error"]
         _, status = await poller(config, "status", "--json")
         assert json.loads(status.splitlines()[0])["state"] == "held"
+        assert (await once(config, feed))["ok"] is False  # held still, and announced once
+        told: Any = await played.client.xrange("poller:{operations}:events")
+        (announced,) = [json.loads(fields[b"data"]) for _, fields in told]
+        assert (announced["type"], announced["subject"]) == ("poller.feed.held.v1", feed)
+        assert announced["data"]["reason"] == held["error"]
         assert (await poller(config, "release", feed))[0] == 0
         result = await once(config, feed)
         assert (result["mode"], result["ok"], result["removed"]) == ("reconcile", True, baseline["records"])

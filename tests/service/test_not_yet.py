@@ -48,7 +48,7 @@ async def test_check_says_it(tmp_path: Path) -> None:
     file = tmp_path / "poller.toml"
     embedded = f'[embedded]\ndata_dir = "{tmp_path}/data"\n'
     unusable = f'ca_file = "{tmp_path}/absent"\n'  # so that nothing is asked
-    file.write_text(embedded + RETENTION + HTTP + SOURCE + unusable + FEED + SUBSCRIPTION, "utf-8")
+    file.write_text(embedded + RETENTION + HTTP + SOURCE + unusable + FEED, "utf-8")
     found = [(one.severity, one.subject) async for one in check(load(file, {}), {})]
     assert found[1:] == [
         ("error", "source acme"),
