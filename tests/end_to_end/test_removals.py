@@ -73,6 +73,7 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
         assert "poller release acme/contractTypes" in held["error"]
         _, status = await poller(config, "status", "--json")
         assert json.loads(status.splitlines()[0])["state"] == "held"
+        await poller(config, "resync", feed)
         assert (await once(config, feed))["ok"] is False  # held still, and announced once
         told: Any = await played.client.xrange("poller:{operations}:events")
         (announced,) = [json.loads(fields[b"data"]) for _, fields in told]
