@@ -1,0 +1,82 @@
+"""One subscription that stands in no file: given on the command line or by a request, and kept as JSON.
+
+Law: it is held to the same rules as one in the file, and what is wrong with it is said in the same words. What is kept
+is what was written, without the defaults; equal settings are equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from poller.config.problems import Problem
+from poller.config.relations import broken_relations
+from poller.config.scalars import Table
+from poller.config.settings import Settings
+from poller.config.showing import shown_problem
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.wording import problems_of
+from poller.errors import ConfigurationError
+
+_WITHIN = 2  # keys that lead to the one table: "subscriptions", 0
+
+
+class _Within(Table):
+    """Where a subscription stands in the file, so that its keys have the paths that the wording knows."""
+
+    subscriptions: tuple[SubscriptionSettings, ...]
+
+
+def subscription_of(values: Any, settings: Settings, *, where: str) -> SubscriptionSettings:
+    """The subscription that these values make.
+
+    Args:
+        values: the keys and values of a ``[[subscriptions]]`` table.
+        settings: the configuration, for which feeds there are.
+        where: what the values came by, as a message names it.
+
+    Raises:
+        ConfigurationError: it cannot be used. The message has a line for each problem and shows no secret.
+    """
+    try:
+        subscription = _read(values)
+    except ValidationError as invalid:
+        problems = [*problems_of(invalid), *_unknown_feeds(values, settings)]
+    else:
+        problems = _unknown_feeds({"id": subscription.id, "feeds": subscription.feeds}, settings)
+        if not problems:
+            return subscription
+    inner = [Problem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
+    lines = [shown_problem(one, where=where, name=None, secrets=()) for one in inner]
+    raise ConfigurationError("\n".join(dict.fromkeys(lines)))
+
+
+def kept_subscription(kept: bytes) -> SubscriptionSettings:
+    """The subscription that was kept.
+
+    Raises:
+        ConfigurationError: this version cannot use it.
+    """
+    try:
+        return _read(msgspec.json.decode(kept))
+    except (ValidationError, msgspec.DecodeError, RecursionError) as wrong:
+        which = "; ".join(one.expected for one in problems_of(wrong)) if isinstance(wrong, ValidationError) else "JSON"
+        raise ConfigurationError(f"a subscription is kept that this version cannot use: {which}") from None
+
+
+def written(subscription: SubscriptionSettings) -> bytes:
+    """As it is kept: the keys that were set, as in the file, in JSON."""
+    return msgspec.json.encode(subscription.model_dump(mode="json", by_alias=True, exclude_unset=True))
+
+
+def _read(values: Any) -> SubscriptionSettings:
+    return _Within.model_validate({"subscriptions": [values]}).subscriptions[0]
+
+
+def _unknown_feeds(values: Any, settings: Settings) -> list[Problem]:
+    names = [{"name": one.name, "feeds": [{"name": feed.name} for feed in one.feeds]} for one in settings.sources]
+    named = {"feeds": values.get("feeds")} if isinstance(values, Mapping) else {}
+    return broken_relations({"sources": names, "subscriptions": [named]})

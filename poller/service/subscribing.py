@@ -1,0 +1,152 @@
+"""What is asked of the subscriptions while the program runs: to add, remove and resume one.
+
+Law: the file has the last word on those it holds. One of the file is not removed and its id not given away here, and
+one that was taken out of the file does not go on before it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.config.subscribing import written
+from poller.config.subscriptions import SubscriptionSettings
+from poller.delivery.health import Health, resumed
+from poller.errors import ConfigurationError, SubscriptionTaken
+from poller.service.assembly import keys_of
+from poller.store.connection import translated
+from poller.store.keys import PairKeys, SubscriptionKeys
+from poller.store.registrations import Paused, Subscriptions, known
+from poller.store.subscriptions import Registry, forget
+
+LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
+_PAUSE: Final = 0.1
+
+
+def registry_of(settings: Settings, client: Redis) -> Registry:
+    """The subscriptions of this configuration's store."""
+    return Registry(client, SubscriptionKeys.of(settings.redis.prefix))
+
+
+def filed(settings: Settings) -> list[tuple[str, bytes]]:
+    """The subscriptions of the file as :meth:`~poller.store.subscriptions.Registry.sync` takes them."""
+    return [(one.id, written(one)) for one in settings.subscriptions]
+
+
+async def add(
+    registry: Registry,
+    settings: Settings,
+    wanted: SubscriptionSettings,
+    *,
+    secrets: Sequence[str],
+    now: datetime,
+) -> None:
+    """Add one.
+
+    Args:
+        registry: of the store.
+        settings: the configuration.
+        wanted: what is added.
+        secrets: made for it.
+        now: UTC.
+
+    Raises:
+        SubscriptionTaken: there is one of this id, in the file or not.
+    """
+    if _in_file(settings, wanted.id):
+        raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
+    await registry.add(wanted.id, written(wanted), secrets, now)
+
+
+async def resume(registry: Registry, settings: Settings, subscription: str) -> Paused | None:
+    """Let one go on, as if it had not failed; the pause that it was in. None: it was active.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        ConfigurationError: it was taken out of the file.
+    """
+    one = known(await registry.all(), subscription)
+    if one.origin == "file" and not _in_file(settings, subscription):
+        raise ConfigurationError(
+            f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
+            f"with `poller subscriptions remove {subscription}`"
+        )
+    return await registry.resume(subscription, health_resumed)
+
+
+async def remove(
+    client: Redis,
+    settings: Settings,
+    subscription: str,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Delete one and all that waits for it.
+
+    Who delivers for it is told by the version and given a moment to end; then what it has at its feeds goes.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        ConfigurationError: it is in the file.
+    """
+    registry = registry_of(settings, client)
+    kept = await registry.all()
+    refuse_filed(kept, settings, subscription)
+    await registry.remove(subscription)
+    feeds = feeds_of(kept, settings, subscription)
+    pairs = {feed: PairKeys.of(settings.redis.prefix, feed, subscription) for feed in feeds}
+    await _let_go(client, [pair.lease for pair in pairs.values()], sleep)
+    for feed, pair in pairs.items():
+        await forget(client, keys_of(settings, feed), pair, subscription)
+
+
+def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> None:
+    """Nothing, where it may be removed.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        ConfigurationError: it is in the file.
+    """
+    filed_now = _in_file(settings, subscription)
+    if filed_now and (subscription not in kept.registered or kept.registered[subscription].origin == "file"):
+        raise ConfigurationError(
+            f'subscription "{subscription}" is in the configuration file: take it out of there; after that '
+            f"`poller subscriptions remove {subscription}` deletes what is kept of it"
+        )
+    known(kept, subscription)
+
+
+def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:
+    """Where it may have something: the feeds that are configured, and those that it names."""
+    named = msgspec.json.decode(kept.registered[subscription].settings, type=_Named).feeds or ()
+    return tuple(dict.fromkeys((*settings.feed_ids, *named)))
+
+
+def health_resumed(health: bytes) -> bytes:
+    """The kept health of one that starts again; what cannot be read stays."""
+    try:
+        return msgspec.json.encode(resumed(msgspec.json.decode(health, type=Health)))
+    except msgspec.DecodeError:
+        return health
+
+
+class _Named(msgspec.Struct, frozen=True):
+    feeds: tuple[str, ...] | None = None
+
+
+async def _let_go(client: Redis, leases: Sequence[str], sleep: Callable[[float], Awaitable[None]]) -> None:
+    for _ in range(round(LEFT_ALONE / _PAUSE)):
+        with translated(client):
+            if not any([await client.exists(lease) for lease in leases]):
+                return
+        await sleep(_PAUSE)
+
+
+def _in_file(settings: Settings, subscription: str) -> bool:
+    return any(one.id == subscription for one in settings.subscriptions)

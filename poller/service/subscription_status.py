@@ -1,0 +1,154 @@
+"""How each subscription does: whether it delivers, and if not why, and what waits. Reads only.
+
+Law: one that the file holds and no daemon has seen yet is told too. Of the sink its place is shown, never what may be
+a credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.config.urls import redacted
+from poller.delivery.health import Health
+from poller.service.subscribing import filed, registry_of
+from poller.store.backlogs import Backlog, Pair, backlogs
+from poller.store.registrations import Origin, Pauser, Subscriptions
+
+State = Literal["new", "active", "failing", "paused"]
+
+
+class SubscriptionStatus(msgspec.Struct, frozen=True):
+    """One line of ``poller subscriptions list --json``, and of ``poller status --json`` after the feeds; key for key.
+
+    Attributes:
+        subscription: its id.
+        origin: ``file``: the configuration's; ``run``: added at run time.
+        sink: where its events go, without the query.
+        state: ``new``, of the file and seen by no daemon yet; ``active``; ``failing``, nothing has succeeded since;
+            ``paused``.
+        paused_by: ``operator``, ``sink``, ``failures`` or ``removed`` (from the file); None where it is not paused.
+        reason: why it is paused, in words.
+        since: since when it is paused or failing, RFC 3339.
+        until: until when its sink wants nothing, RFC 3339; None where that is not so.
+        handshake: whether its sink has granted events, in a word; None where it was not asked.
+        delivered: attempts that succeeded, in all.
+        failed: attempts that did not, in all.
+        lag_entries: how many its groups have not delivered, over its feeds; None where that is known of none.
+        lag_seconds: age of the oldest event that is not delivered; None likewise.
+        parked: how many wait for their next attempt.
+        dead_letters: how many were given up.
+        feeds: the same for each feed that it gets.
+    """
+
+    subscription: str
+    origin: Origin
+    sink: str
+    state: State
+    paused_by: Pauser | None
+    reason: str | None
+    since: str | None
+    until: str | None
+    handshake: str | None
+    delivered: int
+    failed: int
+    lag_entries: int | None
+    lag_seconds: float | None
+    parked: int
+    dead_letters: int
+    feeds: tuple[Backlog, ...]
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    """What is shown of kept settings, whichever version wrote them."""
+
+    sink: str = "?"
+    feeds: tuple[str, ...] | None = None
+
+
+class _Handshake(msgspec.Struct, frozen=True):
+    state: str
+
+
+async def subscription_statuses(client: Redis, settings: Settings, *, now: datetime) -> list[SubscriptionStatus]:
+    """The status of every subscription, by id.
+
+    Args:
+        client: of the store.
+        settings: the configuration.
+        now: UTC.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    kept = await registry_of(settings, client).all()
+    texts = dict(filed(settings)) | {name: bytes(one.settings) for name, one in kept.registered.items()}
+    outlines = {name: _outline(text) for name, text in sorted(texts.items())}
+    pairs = [(name, feed) for name, one in outlines.items() for feed in one.feeds or settings.feed_ids]
+    found = await backlogs(client, settings.redis.prefix, pairs, now=now)
+    return [_status(name, one, kept, _own(name, found), now) for name, one in outlines.items()]
+
+
+def _own(name: str, found: Mapping[Pair, Backlog]) -> tuple[Backlog, ...]:
+    return tuple(backlog for (whose, _), backlog in found.items() if whose == name)
+
+
+def _status(
+    name: str, outline: _Outline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
+) -> SubscriptionStatus:
+    registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
+    health = _health(kept.health.get(name))
+    since = pause.at if pause else health.failing_since
+    return SubscriptionStatus(
+        subscription=name,
+        origin=registered.origin if registered else "file",
+        sink=redacted(outline.sink),
+        state="new" if not registered else "paused" if pause else "failing" if health.failing_since else "active",
+        paused_by=pause.by if pause else None,
+        reason=pause.reason if pause else None,
+        since=_written(since) if since else None,
+        until=_written(until) if until and until > now else None,
+        handshake=_handshake(kept.handshakes.get(name)),
+        delivered=health.delivered,
+        failed=health.failed,
+        lag_entries=_sum([one.entries for one in feeds]),
+        lag_seconds=max((one.seconds for one in feeds if one.seconds is not None), default=None),
+        parked=sum(one.parked for one in feeds),
+        dead_letters=sum(one.dead_letters for one in feeds),
+        feeds=feeds,
+    )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _outline(text: bytes) -> _Outline:
+    try:
+        return msgspec.json.decode(text, type=_Outline)
+    except msgspec.DecodeError:
+        return _Outline()
+
+
+def _health(kept: bytes | None) -> Health:
+    try:
+        return msgspec.json.decode(kept, type=Health) if kept else Health()
+    except msgspec.DecodeError:
+        return Health()
+
+
+def _handshake(kept: bytes | None) -> str | None:
+    try:
+        return msgspec.json.decode(kept, type=_Handshake).state if kept else None
+    except msgspec.DecodeError:
+        return "?"
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
