@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from poller.cli import dead_letters
+from poller.cli import dead_letters, subscriptions
 from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 
 
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(subscriptions.app, name="subscriptions")
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 -- typer calls it with the value alone
@@ -151,7 +152,7 @@ def status(
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
-    """Every feed: state, last round, errors."""
+    """Every feed and subscription: state, last round, lag, errors."""
     from poller.cli.status import status as command  # noqa: PLC0415 -- late
 
     command(Asked.by(context, config, log_format, log_level), json=json)

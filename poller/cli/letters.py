@@ -12,7 +12,7 @@ from poller.cli.escaping import escaped, legible
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_bytes, say_json, say_table, warn
-from poller.cli.status import ago
+from poller.cli.spans import ago
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError, PollerError
 from poller.service.assembly import keys_of

@@ -1,4 +1,4 @@
-"""``poller status``: every feed, and how it does."""
+"""``poller status``: every feed and every subscription, and how it does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Final
 from poller.cli.loop import run
 from poller.cli.options import Asked, utc_now
 from poller.cli.output import say, say_json, say_table
+from poller.cli.spans import ago
+from poller.cli.subscription_lines import say_subscriptions
 from poller.config.settings import Settings
 from poller.service.assembly import keys_of
 from poller.service.feed_status import FeedStatus, feed_status
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
+from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 
 _NUMBERS: Final = ("records", "events", "in stream", "quarantined")
 _HEADINGS: Final = ("feed", "state", "last mode", "last good", "last round", *_NUMBERS, "delta token", "lease")
@@ -24,24 +27,31 @@ _SEEN_HEADINGS: Final = (
     "listings",
     "oldest reading",
 )
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def status(asked: Asked, *, json: bool) -> None:
-    """Show the status of every feed.
+    """Show the status of every feed and of every subscription.
 
-    JSON: one object a line with the keys of :class:`~poller.service.feed_status.FeedStatus`.
+    JSON: one object a line, first the feeds with the keys of :class:`~poller.service.feed_status.FeedStatus`, then the
+    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`.
 
     Raises:
         ConfigurationError: something is set up wrongly.
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
-    found = run(_read(asked.settings()))
+    found, subscribed = run(_read(asked.settings()))
     if json:
-        for one in found:
-            say_json(one)
+        for line in (*found, *subscribed):
+            say_json(line)
         return
+    _say_feeds(found)
+    if subscribed:
+        say("")
+        say_subscriptions(subscribed, utc_now())
+
+
+def _say_feeds(found: Sequence[FeedStatus]) -> None:
     say_table(_HEADINGS, [_row(one) for one in found], numbers=_NUMBERS)
     if any(one.paging for one in found):
         say_table(_SEEN_HEADINGS, [_seen(one) for one in found if one.paging], numbers=("listings",))
@@ -54,13 +64,14 @@ def status(asked: Asked, *, json: bool) -> None:
         say(f"quarantined records: poller dead-letters list{which}")
 
 
-async def _read(settings: Settings) -> Sequence[FeedStatus]:
+async def _read(settings: Settings) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus]]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        return [
+        feeds = [
             await feed_status(store.client, feed_id, keys_of(settings, feed_id), now=utc_now())
             for feed_id in settings.feed_ids
         ]
+        return feeds, await subscription_statuses(store.client, settings, now=utc_now())
 
 
 def _row(one: FeedStatus) -> tuple[str, ...]:
@@ -95,11 +106,3 @@ def _round(one: FeedStatus) -> str:
         return "-"
     counts = one.round
     return f"{counts.records} read, +{counts.created} ~{counts.modified} -{counts.removed}"
-
-
-def ago(seconds: float) -> str:
-    """``12 s``, ``5 min``, ``3 h``, ``2 d``."""
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

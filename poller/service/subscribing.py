@@ -18,11 +18,11 @@ from poller.config.settings import Settings
 from poller.config.subscribing import written
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.health import Health, resumed
-from poller.errors import ConfigurationError, SubscriptionTaken
+from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.service.assembly import keys_of
 from poller.store.connection import translated
 from poller.store.keys import PairKeys, SubscriptionKeys
-from poller.store.registrations import Paused, Subscriptions, known
+from poller.store.registrations import Paused, Registered, Subscriptions, known
 from poller.store.subscriptions import Registry, forget
 
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
@@ -64,14 +64,26 @@ async def add(
     await registry.add(wanted.id, written(wanted), secrets, now)
 
 
+async def pause(
+    registry: Registry, settings: Settings, subscription: str, *, reason: str, now: datetime
+) -> Paused | None:
+    """Let one rest because an operator wants it; the pause that it was in before. None: it was active.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
+    """
+    registered(await registry.all(), settings, subscription)
+    return await registry.pause(subscription, Paused("operator", reason, now))
+
+
 async def resume(registry: Registry, settings: Settings, subscription: str) -> Paused | None:
     """Let one go on, as if it had not failed; the pause that it was in. None: it was active.
 
     Raises:
-        SubscriptionUnknown: there is none of this id.
+        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
         ConfigurationError: it was taken out of the file.
     """
-    one = known(await registry.all(), subscription)
+    one = registered(await registry.all(), settings, subscription)
     if one.origin == "file" and not _in_file(settings, subscription):
         raise ConfigurationError(
             f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
@@ -104,6 +116,19 @@ async def remove(
     await _let_go(client, [pair.lease for pair in pairs.values()], sleep)
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
+
+
+def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Registered:
+    """The one of this id.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
+    """
+    if subscription not in kept.registered and _in_file(settings, subscription):
+        raise SubscriptionUnknown(
+            f'subscription "{subscription}" is in the configuration file, but no daemon has been started with it yet'
+        )
+    return known(kept, subscription)
 
 
 def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> None:

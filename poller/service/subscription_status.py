@@ -43,7 +43,8 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         lag_seconds: age of the oldest event that is not delivered; None likewise.
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
-        feeds: the same for each feed that it gets.
+        all_feeds: whether it gets all feeds that there are.
+        feeds: what waits at each feed that it gets.
     """
 
     subscription: str
@@ -61,6 +62,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     lag_seconds: float | None
     parked: int
     dead_letters: int
+    all_feeds: bool
     feeds: tuple[Backlog, ...]
 
 
@@ -120,6 +122,7 @@ def _status(
         lag_seconds=max((one.seconds for one in feeds if one.seconds is not None), default=None),
         parked=sum(one.parked for one in feeds),
         dead_letters=sum(one.dead_letters for one in feeds),
+        all_feeds=outline.feeds is None,
         feeds=feeds,
     )
 

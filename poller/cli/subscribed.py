@@ -1,0 +1,124 @@
+"""``poller subscriptions list`` and ``show``.
+
+Law: of settings nothing is shown that may be a secret: no header's value, no place of a secret, no query of a URL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from poller.cli.escaping import escaped
+from poller.cli.loop import run
+from poller.cli.options import Asked, utc_now
+from poller.cli.output import say, say_json
+from poller.cli.subscription_lines import reasons, say_backlogs, say_list
+from poller.config.settings import Settings
+from poller.config.showing import sounds_secret
+from poller.config.subscribing import kept_subscription
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.urls import redacted
+from poller.errors import SubscriptionUnknown
+from poller.service.once import STORE_PATIENCE
+from poller.service.opening import opened_store, until_ready
+from poller.service.subscribing import registry_of
+from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
+from poller.store.registrations import Subscriptions, known
+
+
+def show_list(asked: Asked, *, json: bool) -> None:
+    """Show all of them.
+
+    JSON: one object a line with the keys of :class:`~poller.service.subscription_status.SubscriptionStatus`.
+
+    Raises:
+        ConfigurationError: something is set up wrongly.
+        StoreError: the store is away.
+    """
+    asked.set_up_logs("error")
+    found, _ = run(_read(asked.settings()))
+    if json:
+        for one in found:
+            say_json(one)
+    elif found:
+        say_list(found, utc_now())
+    else:
+        say("no subscriptions")
+
+
+def show_one(asked: Asked, subscription: str) -> None:
+    """Show what is set and how it does.
+
+    Raises:
+        ConfigurationError: something is set up wrongly, or there is no such subscription.
+        StoreError: the store is away.
+    """
+    asked.set_up_logs("error")
+    settings = asked.settings()
+    found, kept = run(_read(settings))
+    status = next((one for one in found if one.subscription == subscription), None)
+    if status is None:
+        known(kept, subscription)
+        raise SubscriptionUnknown(f'there is no subscription "{subscription}"')
+    for name, text in _settings_lines(settings_of(kept, settings, subscription)):
+        say(f"{name:<14}  {escaped(text)}")
+    say("")
+    for name, text in _state_lines(status, kept):
+        say(f"{name:<14}  {text}")
+    say("")
+    say_backlogs(status.feeds)
+
+
+def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:
+    """The settings of one that was added or taken over, else of the file.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        ConfigurationError: what is kept of it cannot be used.
+    """
+    if subscription not in kept.registered:
+        for one in settings.subscriptions:
+            if one.id == subscription:
+                return one
+    return kept_subscription(bytes(known(kept, subscription).settings))
+
+
+async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscriptions]:
+    async with opened_store(settings) as store:
+        await until_ready(store, patience=STORE_PATIENCE)
+        found = await subscription_statuses(store.client, settings, now=utc_now())
+        return found, await registry_of(settings, store.client).all()
+
+
+def _settings_lines(one: SubscriptionSettings) -> Iterator[tuple[str, str]]:
+    values: Mapping[str, Any] = one.model_dump(mode="json", by_alias=True)
+    for name, value in values.items():
+        yield name, _shown(name, value, one)
+
+
+def _shown(name: str, value: Any, one: SubscriptionSettings) -> str:
+    if value in (None, [], {}):
+        return {"feeds": "all", "types": "all", "rate": "unlimited"}.get(name, "none")
+    if name == "auth":
+        return f"by {one.auth.kind}" if one.auth.kind != "none" else "none"
+    if name == "headers":
+        return ", ".join(f"{header}: …" for header in value)
+    if sounds_secret(name):
+        return f"{len(value)}, not shown" if isinstance(value, list) else "…"
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return ", ".join(value)
+    return redacted(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _state_lines(status: SubscriptionStatus, kept: Subscriptions) -> Iterator[tuple[str, str]]:
+    registered = kept.registered.get(status.subscription)
+    yield "from", "the configuration file" if status.origin == "file" else "added at run time"
+    yield "since", "-" if registered is None else f"{registered.since:%Y-%m-%dT%H:%M:%SZ}"
+    yield "state", status.state
+    for reason in reasons(status, utc_now()):
+        yield "", reason
+    own = len(kept.secrets.get(status.subscription, ()))
+    yield "signed", f"with {own} secret{'' if own == 1 else 's'} made here" if own else "with those of secret_files"
+    yield "handshake", status.handshake or "not asked for"
+    yield "attempts", f"{status.delivered} delivered, {status.failed} failed"
