@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from poller.cli.escaping import escaped
 from poller.cli.loop import run
@@ -25,6 +25,9 @@ from poller.service.opening import opened_store, until_ready
 from poller.service.subscribing import registry_of
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.store.registrations import Subscriptions, known
+
+_ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
+_NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
 
 
 def show_list(asked: Asked, *, json: bool) -> None:
@@ -92,14 +95,14 @@ async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscript
 
 
 def _settings_lines(one: SubscriptionSettings) -> Iterator[tuple[str, str]]:
-    values: Mapping[str, Any] = one.model_dump(mode="json", by_alias=True)
-    for name, value in values.items():
-        yield name, _shown(name, value, one)
+    values: Mapping[str, Any] = one.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for name in dict.fromkeys((*_ALWAYS, *values)):
+        yield name, _shown(name, values.get(name), one)
 
 
 def _shown(name: str, value: Any, one: SubscriptionSettings) -> str:
     if value in (None, [], {}):
-        return {"feeds": "all", "types": "all", "rate": "unlimited"}.get(name, "none")
+        return _NONE.get(name, "none")
     if name == "auth":
         return f"by {one.auth.kind}" if one.auth.kind != "none" else "none"
     if name == "headers":
@@ -119,6 +122,6 @@ def _state_lines(status: SubscriptionStatus, kept: Subscriptions) -> Iterator[tu
     for reason in reasons(status, utc_now()):
         yield "", reason
     own = len(kept.secrets.get(status.subscription, ()))
-    yield "signed", f"with {own} secret{'' if own == 1 else 's'} made here" if own else "with those of secret_files"
+    yield "secrets", f"{own} made here"
     yield "handshake", status.handshake or "not asked for"
     yield "attempts", f"{status.delivered} delivered, {status.failed} failed"

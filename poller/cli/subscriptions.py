@@ -167,3 +167,19 @@ def resume(
     from poller.cli.subscribing import resume_one  # noqa: PLC0415 -- late
 
     resume_one(Asked.by(context, config, log_format, log_level), subscription)
+
+
+@app.command("test")
+def sample(
+    context: typer.Context,
+    subscription: Id,
+    *,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Sends one sample event and shows the exchange. Exit code 1 unless it was taken."""
+    from poller.cli.sample import send_sample  # noqa: PLC0415 -- late
+
+    if not send_sample(Asked.by(context, config, log_format, log_level), subscription):
+        raise typer.Exit(1)

@@ -69,7 +69,7 @@ def kept_subscription(kept: bytes) -> SubscriptionSettings:
 
 def written(subscription: SubscriptionSettings) -> bytes:
     """As it is kept: the keys that were set, as in the file, in JSON."""
-    return msgspec.json.encode(subscription.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    return subscription.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 def _read(values: Any) -> SubscriptionSettings:

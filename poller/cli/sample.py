@@ -1,0 +1,89 @@
+"""``poller subscriptions test``: one sample event, and the exchange laid open.
+
+Law: credential, signatures, configured headers and the URL's query are not shown whole; nothing that the sink answers
+steers the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from poller.cli.escaping import escaped, legible
+from poller.cli.loop import run
+from poller.cli.options import Asked, utc_now
+from poller.cli.output import say
+from poller.cli.subscribed import settings_of
+from poller.config.settings import Settings
+from poller.config.subscriptions import SubscriptionSettings
+from poller.delivery.outcome import Outcome
+from poller.service.once import STORE_PATIENCE
+from poller.service.opening import opened_store, until_ready
+from poller.service.sampling import Sampled, sample
+from poller.service.subscribing import registry_of
+
+_SIGNATURE: Final = "webhook-signature"
+_SHOWN: Final = 10  # characters of a signature: enough to see of which kind it is
+_EVENT_ID_BYTES: Final = 16
+
+
+def send_sample(asked: Asked, subscription: str) -> bool:
+    """Send it and show the exchange; whether the sink has taken it.
+
+    Raises:
+        ConfigurationError: something is set up wrongly, or there is no such subscription.
+        PollerError: its sink has not granted events, a secret cannot be read, or the store is away.
+    """
+    asked.set_up_logs("error")
+    one, sampled = run(_sent(asked.settings(), subscription))
+    for line in _request_lines(one, sampled):
+        say(line)
+    say("")
+    say(legible(sampled.request.body))
+    say("")
+    say(_ended(sampled.outcome))
+    if sampled.outcome.excerpt:
+        say("")
+        say(legible(sampled.outcome.excerpt))
+    return sampled.outcome.success
+
+
+async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSettings, Sampled]:
+    async with opened_store(settings) as store:
+        await until_ready(store, patience=STORE_PATIENCE)
+        kept = await registry_of(settings, store.client).all()
+    one = settings_of(kept, settings, subscription)
+    return one, await sample(
+        one,
+        secrets=kept.secrets.get(subscription, ()),
+        handshake=kept.handshakes.get(subscription),
+        environ=os.environ,
+        event_id=secrets.token_hex(_EVENT_ID_BYTES),
+        now=utc_now(),
+    )
+
+
+def _request_lines(one: SubscriptionSettings, sampled: Sampled) -> Iterator[str]:
+    parts = urlsplit(one.sink)
+    yield f"POST {parts.path or '/'}{'?…' if parts.query else ''} HTTP/1.1"
+    yield f"Host: {parts.netloc}"
+    for name in one.headers:
+        yield f"{name}: …"
+    if one.auth.kind != "none":
+        yield "Authorization: …"
+    for name, value in sampled.request.headers.items():
+        yield f"{name}: {_shortened(value) if name == _SIGNATURE else escaped(value)}"
+
+
+def _shortened(signatures: str) -> str:
+    return " ".join(f"{one[:_SHOWN]}…" for one in signatures.split())
+
+
+def _ended(outcome: Outcome) -> str:
+    took = f"after {outcome.seconds * 1000:.0f} ms"
+    if outcome.status is None:
+        return f"no answer ({outcome.failure}) {took}: {escaped(outcome.text)}"
+    return f"status {outcome.status} {took}"

@@ -1,0 +1,128 @@
+"""``poller subscriptions`` and its part of ``status``: the real program on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from redis import Redis
+
+from poller.store.registering import PARTS
+from tests.cli.conftest import Poller
+from tests.cli.test_dead_letters import on_terminal
+from tests.receiver import Reply, receiving
+from tests.servers import running
+
+LONG = "https://sink.example.org/a/rather/long/path/to/the/hook?key=hush-hush-hush"
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A Valkey of the test's own."""
+    with TemporaryDirectory(prefix="ps-") as short, running("valkey", Path(short)) as server:
+        yield server.url
+
+
+@pytest.fixture
+def configured(tmp_path: Path, url: str) -> dict[str, str]:
+    """One source with the four feeds, and a subscription in the file."""
+    file = tmp_path / "poller.toml"
+    file.write_text(f'[[subscriptions]]\nid = "filed"\nsink = "{LONG}"\nfeeds = ["default/achievements"]\n', "utf-8")
+    return {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": url, "POLLER_CONFIG": str(file)}
+
+
+async def test_from_added_to_removed(poller: Poller, configured: dict[str, str], url: str) -> None:
+    """Its secret is shown once and signs; it is listed, tried, paused and resumed; removed, it leaves nothing."""
+
+    async def subscriptions(*arguments: str, code: int = 0) -> str:
+        ended = await poller("subscriptions", *arguments, **configured)
+        assert (ended.code, ended.err) == (code, ""), arguments
+        return ended.out
+
+    async with receiving([Reply(200, body=b"\x1b[31mthanks"), Reply(500)]) as receiver:
+        sink = f"{receiver.url}/hook?key=hush"
+        given = ["--allow-private", "--feed", "contractTypes", "--filter", '{"exact": {"subject": "7"}}']
+        told = await subscriptions("add", "a", sink, *given, "--header", "X-Key: hush-hush", "--rate", "5")
+        secret = told.splitlines()[1].removeprefix("secret  ")
+        assert secret.startswith("whsec_")
+        shown = await subscriptions("show", "a")
+        assert "default/contractTypes" in shown
+        assert '"exact": {"subject": "7"}' in shown
+        assert "X-Key: …" in shown
+
+        tried = await subscriptions("test", "a")
+        assert "\nX-Key: …\n" in tried
+        assert "\nstatus 200 after " in tried
+        assert "\\x1b[31mthanks" in tried
+        signature = receiver.requests[0].header("webhook-signature")
+        assert signature is not None
+        assert f"webhook-signature: {signature[:10]}…\n" in tried
+        assert "status 500" in await subscriptions("test", "a", code=1)
+
+        paused, resumed = await subscriptions("pause", "a", "--reason", "why"), await subscriptions("resume", "a")
+        assert paused.startswith("a: paused")
+        assert "goes on" in resumed
+        assert "operator): why" in resumed
+        status = await poller("status", "--json", **configured)
+        lines = [json.loads(line) for line in status.out.splitlines()]
+        assert ["feed" in line for line in lines] == [True] * 4 + [False] * 2
+        assert [(line["subscription"], line["state"]) for line in lines[4:]] == [("a", "active"), ("filed", "new")]
+        assert lines[-2]["sink"] == f"{receiver.url}/hook?…"
+
+        with Redis.from_url(url) as store:
+            store.xgroup_create("poller:{default/contractTypes}:events", "sub:a", mkstream=True)
+        assert await subscriptions("remove", "a", "--yes") == "a: removed\n"
+    with Redis.from_url(url) as store:
+        assert not any(store.exists(f"poller:{{subscriptions}}:{part}") for part in PARTS)
+        assert store.xinfo_groups("poller:{default/contractTypes}:events") == []
+    for text in (shown, tried, paused, resumed, status.out):
+        assert "hush" not in text
+        assert secret not in text
+
+
+WRONG: tuple[tuple[list[str], str], ...] = (
+    (["add", "filed", "https://sink.example.org"], '"filed" is in the configuration file'),
+    (["add", "x", "http://127.0.0.1:1"], 'subscription: sink = "http://127.0.0.1:1": expected a host that'),
+    (["add", "x", "https://sink.example.org", "--feed", "contractType"], 'did you mean "contractTypes"?'),
+    (["add", "x", "https://sink.example.org", "--mode", "odd"], 'mode = "odd": expected "structured"'),
+    (["add", "x", "--from-json", "-"], "or --from-json FILE alone"),
+    (["add", "--from-json", "nowhere.json"], "nowhere.json: cannot be read"),
+    (["add", "--from-json", "-"], "standard input: expected a JSON object"),
+    (["remove", "filed"], "take it out of there"),
+    (["show", "x"], 'there is no subscription "x"'),
+)
+
+
+async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -> None:
+    """What cannot be done is told in one paragraph, with exit code 2, and nothing is written."""
+    each = [poller("subscriptions", *arguments, **configured) for arguments, _ in WRONG]
+    for ended, (arguments, says) in zip(await asyncio.gather(*each), WRONG, strict=True):
+        assert (ended.code, ended.out) == (2, ""), arguments
+        assert says in ended.err, arguments
+        assert "Traceback" not in ended.err
+        assert "hush" not in ended.err
+    with Redis.from_url(url) as store:
+        assert store.keys() == []
+
+
+async def test_removed_only_when_somebody_is_sure(poller: Poller, configured: dict[str, str], tmp_path: Path) -> None:
+    """From JSON with files for secrets nothing is made; where nobody can be asked, nothing is removed."""
+    file = tmp_path / "one.json"
+    file.write_text('{"id": "a", "sink": "https://sink.example.org", "secret_files": ["/run/a"]}', "utf-8")
+    told = await poller("subscriptions", "add", "--from-json", str(file), **configured)
+    assert (told.code, "whsec_" in told.out) == (0, False)
+    ended = await poller("subscriptions", "remove", "a", **configured)
+    assert ended.code == 2
+    assert "--yes" in ended.err
+
+
+def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:
+    """On a terminal of 80 columns no line is longer, and why one does not deliver stands below."""
+    lines = on_terminal(["subscriptions", "list"], configured | {"TERM": "xterm"}, 80)
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "filed: no daemon has been started with it yet"
+    assert "hush" not in "".join(lines)

@@ -1,0 +1,125 @@
+"""Laws of :mod:`poller.service.subscribing`: what may be asked of a subscription, and what is left of a removed one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+from fakeredis import FakeAsyncRedis
+
+from poller.config.load import load
+from poller.config.settings import Settings
+from poller.config.subscribing import subscription_of
+from poller.delivery.health import Health
+from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
+from poller.service import subscribing
+from poller.service.subscribing import filed, registry_of
+from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.registrations import Paused
+
+NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+FEEDS: Final = ("acme/contractTypes", "acme/evidenceVariants")
+SINK: Final = "https://sink.example.org/hook"
+_SOURCE: Final = '[[sources]]\nname = "acme"\nbase_url = "https://api.example.org"\nauth = { none = true }\n'
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[FakeAsyncRedis]:
+    async with FakeAsyncRedis() as fake:
+        yield fake
+
+
+def configured(tmp_path: Path, *ids: str) -> Settings:
+    """A configuration with two feeds and these subscriptions."""
+    file = tmp_path / "poller.toml"
+    feeds = [f'[[sources.feeds]]\nresource = "{feed.partition("/")[2]}"' for feed in FEEDS]
+    tables = [f'[[subscriptions]]\nid = "{one}"\nsink = "{SINK}"' for one in ids]
+    file.write_text(_SOURCE + "\n".join([*feeds, *tables]), "utf-8")
+    return load(file, {})
+
+
+async def added(client: FakeAsyncRedis, settings: Settings, subscription: str) -> None:
+    wanted = subscription_of({"id": subscription, "sink": SINK, "feeds": FEEDS[:1]}, settings, where="x")
+    await subscribing.add(registry_of(settings, client), settings, wanted, secrets=["whsec_x"], now=NOW)
+
+
+async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """What the file holds is neither added nor removed; taken out of it, it does not go on, but may be removed."""
+    settings = configured(tmp_path, "a")
+    registry = registry_of(settings, client)
+    with pytest.raises(SubscriptionTaken):
+        await added(client, settings, "a")
+    with pytest.raises(SubscriptionUnknown, match="no daemon has been started"):
+        await subscribing.pause(registry, settings, "a", reason="", now=NOW)
+    with pytest.raises(ConfigurationError, match="take it out of there"):
+        await subscribing.remove(client, settings, "a")
+    await registry.sync(filed(settings), NOW)
+    assert await subscribing.pause(registry, settings, "a", reason="so", now=NOW) is None
+    assert await subscribing.resume(registry, settings, "a") == Paused("operator", "so", NOW)
+    with pytest.raises(ConfigurationError, match="take it out of there"):
+        await subscribing.remove(client, settings, "a")
+
+    without = configured(tmp_path)
+    await registry.sync(filed(without), NOW)
+    with pytest.raises(ConfigurationError, match="put it back there"):
+        await subscribing.resume(registry, without, "a")
+    await subscribing.remove(client, without, "a")
+    assert not (await registry.all()).registered
+
+
+async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Group, state, parked deliveries and dead letters go at every feed, whether or not it gets that feed now."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    for feed in FEEDS:
+        await client.xgroup_create(FeedKeys.of("poller", feed).events, group_of("a"), mkstream=True)
+        pair = PairKeys.of("poller", feed, "a")
+        await client.hset(pair.state, "place", "0-0")
+        await client.hset(pair.parked, "1-0", "x")
+        await client.hset(pair.letters, "1-0", "x")
+        await client.zadd(pair.letter_times, {"1-0": 1})
+    await subscribing.remove(client, settings, "a")
+    streams = {FeedKeys.of("poller", feed).events.encode() for feed in FEEDS}
+    assert set(await client.keys()) == {*streams, b"poller:{subscriptions}:version"}
+    assert not any([await client.xinfo_groups(stream) for stream in streams])
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, tmp_path: Path, *, ends: bool) -> None:
+    """The registry forgets it first; its leases are waited for, for a while, and then they go as well."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    lease = PairKeys.of("poller", FEEDS[0], "a").lease
+    await client.set(lease, "theirs")
+    waited: list[bool] = []
+
+    async def sleep(_: float) -> None:
+        assert not (await registry_of(settings, client).all()).registered
+        assert await client.exists(lease)
+        waited.append(True)
+        if ends and len(waited) == 3:
+            await client.delete(lease)
+
+    await subscribing.remove(client, settings, "a", sleep=sleep)
+    assert len(waited) == (3 if ends else 50)
+    assert not await client.exists(lease)
+
+
+async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """What it counted stays, since when it fails does not; health of another version is left as it is."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    registry = registry_of(settings, client)
+    bad = Health(failing_since=NOW, failed_in_a_row=7, failed=9, disabled=True, unwell=True)
+    await registry.note_health("a", msgspec.json.encode(bad))
+    await registry.pause("a", Paused("failures", "5 d", NOW))
+    await subscribing.resume(registry, settings, "a")
+    kept = await registry.all()
+    found = msgspec.json.decode(kept.health["a"], type=Health)
+    assert (found.failing_since, found.disabled, found.failed, found.unwell) == (None, False, 9, True)
+    assert not kept.paused
+    assert subscribing.health_resumed(b"[]") == b"[]"

@@ -1,0 +1,70 @@
+"""Laws of :mod:`poller.service.subscription_status`: one line for each subscription, whoever knows it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+from fakeredis import FakeAsyncRedis
+
+from poller.delivery.handshake import Refused, encoded
+from poller.delivery.health import Health
+from poller.service.subscribing import filed, registry_of
+from poller.service.subscription_status import subscription_statuses
+from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.registrations import Paused
+from tests.service.test_subscribing import FEEDS, NOW, added, client, configured
+
+__all__ = ["client"]  # a fixture, used by its name
+
+
+async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """State, why, since when, handshake, attempts, and what waits at each feed and in all."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    registry = registry_of(settings, client)
+    since = NOW - timedelta(hours=1)
+    await registry.note_health("a", msgspec.json.encode(Health(since, 3, delivered=4, failed=5)))
+    await registry.note_handshake("a", encoded(Refused("no")))
+    await registry.note_until("a", NOW + timedelta(seconds=1))
+    events = FeedKeys.of("poller", FEEDS[0]).events
+    await client.xgroup_create(events, group_of("a"), mkstream=True)
+    await client.xadd(events, {"data": "{}"}, id=f"{int(NOW.timestamp() * 1000) - 2000}-0")
+    await client.hset(PairKeys.of("poller", FEEDS[0], "a").letters, "1-0", "x")
+    (one,) = await subscription_statuses(client, settings, now=NOW)
+    assert (one.subscription, one.origin, one.state, one.since) == ("a", "run", "failing", "2026-03-02T07:15:00.000Z")
+    assert (one.until, one.handshake) == ("2026-03-02T08:15:01.000Z", "refused")
+    assert (one.delivered, one.failed, one.lag_seconds, one.parked, one.dead_letters) == (4, 5, 2.0, 0, 1)
+    assert [feed.feed for feed in one.feeds] == [FEEDS[0]]
+    assert not one.all_feeds
+
+    await registry.pause("a", Paused("sink", "it answered 410", NOW))
+    (one,) = await subscription_statuses(client, settings, now=NOW + timedelta(seconds=1))
+    assert (one.state, one.paused_by, one.reason, one.until) == ("paused", "sink", "it answered 410", None)
+    assert "whsec" not in msgspec.json.encode(one).decode()
+
+
+async def test_one_of_the_file_is_shown_before_anybody_knows_it(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """It is new until a daemon has seen it; it gets all feeds, and nothing is known of what waits."""
+    settings = configured(tmp_path, "b")
+    await added(client, settings, "a")
+    found = await subscription_statuses(client, settings, now=NOW)
+    assert [(one.subscription, one.origin, one.state) for one in found] == [
+        ("a", "run", "active"),
+        ("b", "file", "new"),
+    ]
+    assert ([feed.feed for feed in found[1].feeds], found[1].all_feeds) == (list(FEEDS), True)
+    assert (found[1].lag_entries, found[1].lag_seconds) == (None, None)
+    await registry_of(settings, client).sync(filed(settings), NOW)
+    assert (await subscription_statuses(client, settings, now=NOW))[1].state == "active"
+
+
+async def test_what_another_version_wrote_is_shown_as_far_as_it_can_be(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Settings, health and handshake that cannot be read cost only themselves."""
+    settings = configured(tmp_path)
+    await registry_of(settings, client).add("a", b'{"sink":7}', (), NOW)
+    await registry_of(settings, client).note_health("a", b"[]")
+    await registry_of(settings, client).note_handshake("a", b"[]")
+    (one,) = await subscription_statuses(client, settings, now=NOW)
+    assert (one.sink, one.state, one.handshake) == ("?", "active", "?")
