@@ -124,4 +124,5 @@ def _state_lines(status: SubscriptionStatus, kept: Subscriptions) -> Iterator[tu
     own = len(kept.secrets.get(status.subscription, ()))
     yield "secrets", f"{own} made here"
     yield "handshake", status.handshake or "not asked for"
-    yield "attempts", f"{status.delivered} delivered, {status.failed} failed"
+    if status.subscription in kept.health:
+        yield "attempts", f"{status.delivered} delivered, {status.failed} failed, when last noted"

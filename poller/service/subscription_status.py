@@ -37,8 +37,8 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         since: since when it is paused or failing, RFC 3339.
         until: until when its sink wants nothing, RFC 3339; None where that is not so.
         handshake: whether its sink has granted events, in a word; None where it was not asked.
-        delivered: attempts that succeeded, in all.
-        failed: attempts that did not, in all.
+        delivered: attempts that succeeded, in all, as of when whoever delivers last noted it.
+        failed: attempts that did not, likewise.
         lag_entries: how many its groups have not delivered, over its feeds; None where that is known of none.
         lag_seconds: age of the oldest event that is not delivered; None likewise.
         parked: how many wait for their next attempt.

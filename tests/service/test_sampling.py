@@ -16,7 +16,7 @@ from poller.delivery.outcome import Failure
 from poller.delivery.signing import new_secret
 from poller.service.sampling import TYPE, NotGranted, Sampled, sample
 from tests.receiver import Reply, receiving
-from tests.service.test_subscribing import NOW, configured
+from tests.service.subscribed import NOW, configured
 
 KEY = bytes(range(32))
 

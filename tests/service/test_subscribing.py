@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import pytest
 from fakeredis import FakeAsyncRedis
 
-from poller.config.load import load
-from poller.config.settings import Settings
-from poller.config.subscribing import subscription_of
 from poller.delivery.health import Health
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.service import subscribing
 from poller.service.subscribing import filed, registry_of
 from poller.store.keys import FeedKeys, PairKeys, group_of
 from poller.store.registrations import Paused
-
-NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
-FEEDS: Final = ("acme/contractTypes", "acme/evidenceVariants")
-SINK: Final = "https://sink.example.org/hook"
-_SOURCE: Final = '[[sources]]\nname = "acme"\nbase_url = "https://api.example.org"\nauth = { none = true }\n'
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[FakeAsyncRedis]:
-    async with FakeAsyncRedis() as fake:
-        yield fake
-
-
-def configured(tmp_path: Path, *ids: str) -> Settings:
-    """A configuration with two feeds and these subscriptions."""
-    file = tmp_path / "poller.toml"
-    feeds = [f'[[sources.feeds]]\nresource = "{feed.partition("/")[2]}"' for feed in FEEDS]
-    tables = [f'[[subscriptions]]\nid = "{one}"\nsink = "{SINK}"' for one in ids]
-    file.write_text(_SOURCE + "\n".join([*feeds, *tables]), "utf-8")
-    return load(file, {})
-
-
-async def added(client: FakeAsyncRedis, settings: Settings, subscription: str) -> None:
-    wanted = subscription_of({"id": subscription, "sink": SINK, "feeds": FEEDS[:1]}, settings, where="x")
-    await subscribing.add(registry_of(settings, client), settings, wanted, secrets=["whsec_x"], now=NOW)
+from tests.service.subscribed import FEEDS, NOW, added, configured
 
 
 async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path) -> None:

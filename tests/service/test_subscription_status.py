@@ -14,9 +14,7 @@ from poller.service.subscribing import filed, registry_of
 from poller.service.subscription_status import subscription_statuses
 from poller.store.keys import FeedKeys, PairKeys, group_of
 from poller.store.registrations import Paused
-from tests.service.test_subscribing import FEEDS, NOW, added, client, configured
-
-__all__ = ["client"]  # a fixture, used by its name
+from tests.service.subscribed import FEEDS, NOW, added, configured
 
 
 async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) -> None:
