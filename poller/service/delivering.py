@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from poller.config.settings import Settings
-from poller.config.subscriptions import SubscriptionSettings
+from poller.config.subscribing import kept_subscription
 from poller.delivery.announcements import Announcement, Kind
 from poller.delivery.health import Health
 from poller.delivery.owning import own
@@ -30,6 +30,7 @@ from poller.service.announcing import announce
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
+from poller.service.subscribing import filed
 from poller.stopping import ended, unless
 from poller.store.connection import blocking
 from poller.store.deliveries import DeliveryScripts, PairStore
@@ -152,7 +153,7 @@ class Deliverer:
 
     async def _synced(self, stop: asyncio.Event) -> None:
         """Tell the registry what the configuration says."""
-        file = [(one.id, _settings_json(one)) for one in self._settings.subscriptions]
+        file = filed(self._settings)
         while not stop.is_set():
             try:
                 synced = await self._registry.sync(file, self._now())
@@ -196,7 +197,7 @@ class Deliverer:
         self, name: str, made_of: tuple[bytes, Sequence[str]], kept: Subscriptions, stop: asyncio.Event
     ) -> None:
         try:
-            settings = SubscriptionSettings.model_validate_json(made_of[0])
+            settings = kept_subscription(made_of[0])
             async with AsyncExitStack() as stack:
                 sink = await stack.enter_async_context(sink_of(settings, self._environ))
                 granted = None
@@ -284,10 +285,6 @@ class _Held:
 
     def __iter__(self) -> Iterator[PairStore]:
         return iter([store for running in self._running.values() for store in running.stores])
-
-
-def _settings_json(settings: SubscriptionSettings) -> bytes:
-    return settings.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 def _health(kept: bytes | None) -> Health:
