@@ -1,4 +1,6 @@
-"""Trimming an event stream: what is known of it, asked; what may go, removed. The rule is :mod:`poller.store.trimming`'s.
+"""Trimming an event stream: what is known of it, asked; what may go, removed.
+
+How far is :mod:`poller.store.trimming`'s to say.
 
 A stream is trimmed by whole nodes of its list (``~``): some entries more stay than have to, and it costs next to
 nothing. What an entry was needed for is looked at before; a consumer group that is made between the look and the cut
