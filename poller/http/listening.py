@@ -18,6 +18,7 @@ from poller.errors import ConfigurationError
 
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
 _GRACE_SECONDS: Final = 2
+_KEEP_ALIVE_SECONDS: Final = 75  # as common servers have it; a client of 5 s finds its connection closed under load
 _BACKLOG: Final = 2048
 
 
@@ -62,6 +63,7 @@ async def listening(app: Any, host: str, port: int, *, longest_head: int = LONGE
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=_GRACE_SECONDS,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
         server = _Server(config)
         served = asyncio.create_task(server.serve(sockets=[sock]), name="http server")

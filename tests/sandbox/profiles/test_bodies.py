@@ -110,7 +110,7 @@ async def long_page(api: Stage) -> None:
 
 async def long_header(api: Stage) -> None:
     async with connected(api) as reader:
-        head, _, _ = (await reader.readexactly(65_900)).partition(b"\r\n\r\n")
+        head, _, _ = (await reader.read()).partition(b"\r\n\r\n")
     assert b"\r\nx-long: " + b"x" * 65536 in head
 
 
