@@ -141,15 +141,6 @@ def without(pointers: tuple[str, ...]) -> Callable[[Any], Any]:
     return strip
 
 
-def only(keys: frozenset[str]) -> Callable[[Any], Any]:
-    """A function that keeps these keys of an object and no others; what is no object it leaves alone."""
-
-    def keep(value: Any) -> Any:
-        return {key: item for key, item in value.items() if key in keys} if isinstance(value, dict) else value
-
-    return keep
-
-
 def _unescape(token: str) -> str:
     return token.replace("~1", "/").replace("~0", "~")
 

@@ -11,6 +11,7 @@ import msgspec
 from poller.changes.canonical import encode, parse, parse_received
 from poller.changes.diff import changed_pointers
 from poller.changes.records import Record
+from poller.changes.shapes import Shape
 
 
 class Kind(StrEnum):
@@ -62,8 +63,19 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     revision: int
 
 
-def compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], Any] | None = None) -> Change | None:
+def compare(
+    record: Record,
+    snapshot: Snapshot | None,
+    strip: Callable[[Any], Any] | None = None,
+    shape: Shape | None = None,
+) -> Change | None:
     """Classify one record against its snapshot; None where nothing that counts differs.
+
+    Args:
+        record: as received.
+        snapshot: what is known of it.
+        strip: leaves out what never counts; None: all counts.
+        shape: which fields are asked for, where that is not all.
 
     Raises:
         ValueError: the record's bytes are no usable JSON; the text says why.
@@ -81,8 +93,13 @@ def compare(record: Record, snapshot: Snapshot | None, strip: Callable[[Any], An
         )
     before = parse(snapshot.raw)
     before = strip(before) if strip else before
-    if encode(before) == content:
-        return None
+    if shape is None:
+        if encode(before) == content:
+            return None
+    else:
+        before, value = shape.counted(before, value)
+        if encode(before) == encode(value):
+            return None
     changed = changed_pointers(before, value)
     if len(changed) == 1 and _same_identity(changed[0], before, value, record):
         return None

@@ -19,8 +19,9 @@ import msgspec
 from poller.changes.classify import Change, Snapshot, compare
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import EventFrame
-from poller.changes.merging import merged
+from poller.changes.merging import merged, overlaid
 from poller.changes.records import Record, Rejected, is_older, modified_of
+from poller.changes.shapes import Shape
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -28,8 +29,8 @@ class Rules(msgspec.Struct, frozen=True):
 
     Attributes:
         strip: leaves the ignored pointers out of a parsed record, from :func:`canonical.without`; None: all counts.
-        common: after a change of the fields that are asked for, the keys that were asked for before and are now: only
-            they are compared, and records that are equal in them are kept in their new shape without an event.
+        shape: which fields are asked for, where that is not all, or was not the same before; what is known of other
+            fields is kept beneath what was received.
         round_start: the feed's sequence number when the round began. A version that is older than one that was
             published in this round is passed over: paging showed the newer one first. What only an older part held
             comes with the next full reading.
@@ -38,15 +39,16 @@ class Rules(msgspec.Struct, frozen=True):
     """
 
     strip: Callable[[Any], Any] | None = None
-    common: Callable[[Any], Any] | None = None
+    shape: Shape | None = None
     round_start: int | None = None
     partial: bool = False
     silent: bool = False
 
-    def counting(self, value: Any) -> Any:
-        """What of a parsed record counts."""
-        value = self.strip(value) if self.strip else value
-        return self.common(value) if self.common else value
+    def kept(self, raw: bytes, snapshot: Snapshot | None) -> bytes:
+        """What is kept of a record: its bytes, above those of fields that were not asked for."""
+        if self.shape is None or snapshot is None or snapshot.removed:
+            return raw
+        return overlaid(snapshot.raw, raw)
 
 
 class _Draft:
@@ -71,9 +73,10 @@ class _Draft:
         self.events.append(event)
         self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
 
-    def keep_as_it_is(self, record: Record, snapshot: Snapshot) -> None:
-        self._digest.update(record.raw)
-        self.snapshots[record.key] = msgspec.structs.replace(snapshot, raw=record.raw, missing=False)
+    def keep_as_it_is(self, key: str, raw: bytes, snapshot: Snapshot) -> None:
+        if snapshot.missing or raw != snapshot.raw:
+            self._digest.update(raw)
+            self.snapshots[key] = msgspec.structs.replace(snapshot, raw=raw, missing=False)
 
     def keep_silently(self, change: Change, raw: bytes) -> None:
         self._digest.update(raw)
@@ -129,22 +132,22 @@ def plan(
             continue
         try:
             whole = merged(record, snapshot.raw) if snapshot is not None and rules.partial else record
-            change = compare(whole, snapshot, rules.counting if rules.strip or rules.common else None)
+            change = compare(whole, snapshot, rules.strip, rules.shape)
         except ValueError as error:
             draft.reject(Rejected(record.raw, str(error)))
             continue
         if change is None:
             draft.tally.unchanged += 1
-            if snapshot is not None and (snapshot.missing or (rules.common and snapshot.raw != whole.raw)):
-                draft.keep_as_it_is(whole, snapshot)
+            if snapshot is not None and (snapshot.missing or (rules.shape and snapshot.raw != whole.raw)):
+                draft.keep_as_it_is(whole.key, rules.kept(whole.raw, snapshot), snapshot)
             continue
         draft.tally.count(change.kind)
         if whole.qualification:
             draft.qualifications[whole.qualification] = None
         if rules.silent:
-            draft.keep_silently(change, whole.raw)
+            draft.keep_silently(change, rules.kept(whole.raw, snapshot))
         else:
-            draft.publish(change, whole.raw)
+            draft.publish(change, rules.kept(whole.raw, snapshot))
     return draft.commit(generation, sequence), draft.tally
 
 

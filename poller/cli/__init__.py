@@ -16,6 +16,7 @@ exit code  means
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -23,6 +24,7 @@ import sys
 def main() -> None:
     """The program: reads ``sys.argv``, exits with one of the codes above."""
     _open_standard_streams()
+    _say_all_that_can_be_said()
     from poller.cli.ending import ended  # noqa: PLC0415 -- late, see above
 
     sys.exit(ended(_run))
@@ -40,6 +42,13 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _say_all_that_can_be_said() -> None:
+    """A terminal or pipe whose encoding lacks a character gets it escaped; to end for it would say nothing at all."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run() -> int:

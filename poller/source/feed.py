@@ -121,13 +121,6 @@ class Feed(msgspec.Struct, frozen=True):
         return self.query.fingerprint(f"{self.origin}\0{self.resource.path}")
 
 
-def common_fields(before: tuple[str, ...] | None, now: tuple[str, ...]) -> frozenset[str] | None:
-    """The fields that were asked for before and are now; None where the same ones are, or before is not known."""
-    if before is None or set(before) == set(now):
-        return None
-    return frozenset(before) & frozenset(now) if before and now else frozenset(before or now)
-
-
 def due(feed: Feed, state: FeedState, now: datetime) -> tuple[Mode, str | None]:
     """The kind of reading that is due, and the delta token it starts from.
 

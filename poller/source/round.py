@@ -52,6 +52,7 @@ from poller.store.state import (
     FIELDS,
     GOOD_AT,
     HELD,
+    ID_FIELD,
     LEARNT,
     OLDEST,
     QUERY,
@@ -133,14 +134,15 @@ class _Reading:
         self._orders = {name: None for name, given in ((RELEASED, state.released), (RESYNC, state.resync)) if given}
         self._mode, self._since = due(feed, state, now())
         self._on_condition = self._mode in _ON_CONDITION and not self._orders
-        # A rotation goes on where the last round left it; what is to be read anew is begun anew.
-        rotation = state.rotation if self._on_condition or self._mode is Mode.BASELINE else None
+        # A rotation goes on where the last round left it; whoever wants all to be read begins one.
+        goes_on = feed.slot is not None and (self._on_condition or self._mode is Mode.BASELINE)
+        rotation = state.rotation if goes_on else None
         self._resumed = rotation is not None
         self._begun = rotation or now()
         anew = state.resync or state.query != feed.fingerprint
         self._refused = 0 if anew else state.refusals
         self._before = learnt_of(None if state.resync else state.learnt).about(feed.fingerprint)
-        self._writer = Writer(feed, store, state, now)
+        self._writer = Writer(feed, store, state, get, now)
         self._draining = Draining(feed, self._writer, get, self._before)
         self._seen = Seen() if self._mode is not Mode.DELTA else None
         self._complete = False  # everything was read, or tried
@@ -157,6 +159,7 @@ class _Reading:
     async def run(self, qualifications: Named) -> PollerError | None:
         """Read and commit all pages, then settle what is gone; answers what went wrong, if something did."""
         try:
+            self._refuse_another_identity()
             if self._feed.resource.per_qualification:
                 await self._read_each(qualifications)
             else:
@@ -169,6 +172,14 @@ class _Reading:
             return failure
         reach("round.read")
         return None
+
+    def _refuse_another_identity(self) -> None:
+        known, now = self._state.id_field, self._feed.id_field
+        if known is not None and known != now:
+            raise SourceError(
+                f'id_field was "{known}" and is "{now}" now: the known records could not be recognised by it; '
+                "give the feed another name, and it is read as a new one"
+            )
 
     def result(self, failure: PollerError | None, *, seconds: float) -> RoundResult:
         """How it ended."""
@@ -209,6 +220,7 @@ class _Reading:
     def _where_the_next_one_starts(self, held: RoundHeld | None) -> dict[str, str | None]:
         marks: dict[str, str | None] = {
             QUERY: self._feed.fingerprint,
+            ID_FIELD: self._feed.id_field,
             FIELDS: fields_mark(self._draining.query.fields),
             REFUSALS: str(self._refused) if self._refused and self._mode is not Mode.DELTA else None,
         }

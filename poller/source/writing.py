@@ -12,7 +12,6 @@ from typing import Protocol
 
 import msgspec
 
-from poller.changes.canonical import only
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import recorded_time
@@ -20,11 +19,13 @@ from poller.changes.listings import Listing
 from poller.changes.plan import Rules, plan
 from poller.changes.records import Record, record_reader
 from poller.changes.removal import plan_removals
+from poller.changes.shapes import shape_of
 from poller.changes.versions import latest_versions
 from poller.source.committing import in_order
+from poller.source.completing import completed
 from poller.source.envelope import Page
-from poller.source.feed import Feed, Mode, common_fields
-from poller.source.reading import slices
+from poller.source.feed import Feed, Mode
+from poller.source.reading import Get, slices
 from poller.store.feed import Absent, HeldElsewhere
 from poller.store.state import FeedState
 
@@ -64,11 +65,12 @@ class RoundStore(Protocol):
 class Writer:
     """The writing side of one round of one feed."""
 
-    def __init__(self, feed: Feed, store: RoundStore, state: FeedState, now: Callable[[], datetime]) -> None:
-        """Begin where the feed's state is."""
+    def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, now: Callable[[], datetime]) -> None:
+        """Begin where the feed's state is; ``get`` asks for single records where a delta brings parts."""
         self.tally = Tally()
         self._feed = feed
         self._store = store
+        self._get = get
         self._now = now
         self._generation = state.generation
         self._sequence = state.sequence
@@ -78,8 +80,7 @@ class Writer:
 
     def asking_for(self, fields: tuple[str, ...]) -> None:
         """What is read from now on holds these fields; empty: all."""
-        common = common_fields(self._fields_before, fields)
-        self._rules = msgspec.structs.replace(self._rules, common=only(common) if common is not None else None)
+        self._rules = msgspec.structs.replace(self._rules, shape=shape_of(self._fields_before, fields))
 
     @property
     def place(self) -> tuple[str, int]:
@@ -100,6 +101,8 @@ class Writer:
         if seen is not None:
             seen.update(keys)
         known = await self._store.known(keys)
+        if partial:
+            records = await completed(records, known, feed=self._feed, get=self._get)
         async with in_order(self._commit) as put:
             for part in slices(records):
                 commit, tally = plan(

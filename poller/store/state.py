@@ -27,6 +27,7 @@ RESYNC: Final = "resync"
 LEARNT: Final = "learnt"
 ROTATION: Final = "rotation"
 OLDEST: Final = "oldest"
+ID_FIELD: Final = "id_field"
 
 
 class FeedState(msgspec.Struct, frozen=True):
@@ -38,6 +39,7 @@ class FeedState(msgspec.Struct, frozen=True):
         delta_token: where the next delta starts; None before the first complete reading and where the API has none.
         query: hash of the query that the token belongs to.
         fields: which were asked for, empty for all; None where that is not known.
+        id_field: which key of the records their identity was read from; None before the first complete reading.
         read_at: when the last complete full reading began; None before the first.
         good_at: when the last good round ended.
         refusals: how many delta tokens in a row the API has refused, each answered by a full reading.
@@ -55,6 +57,7 @@ class FeedState(msgspec.Struct, frozen=True):
     delta_token: str | None = None
     query: str | None = None
     fields: tuple[str, ...] | None = None
+    id_field: str | None = None
     read_at: datetime | None = None
     good_at: datetime | None = None
     refusals: int = 0
@@ -76,6 +79,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         delta_token=text.get(DELTA_TOKEN) or None,
         query=text.get(QUERY),
         fields=_fields(text.get(FIELDS)),
+        id_field=text.get(ID_FIELD),
         read_at=_moment(text.get(READ_AT)),
         good_at=_moment(text.get(GOOD_AT)),
         refusals=int(text.get(REFUSALS, "0")),

@@ -34,22 +34,17 @@ async def test_the_first_line_is_the_token(printed: str) -> None:
     [
         ("exit 3", "the command sh failed with exit code 3"),
         ("kill -15 $$", "the command sh was ended by signal 15"),
-        ("echo first >&2; echo 'vault: permission denied' >&2; exit 1", "exit code 1: vault: permission denied"),
-        ("echo s3cret-a; echo 'no good: s3cret-a' >&2; exit 1", "exit code 1: no good: [redacted]"),
-        ("echo s3cret-a:x; echo 'bad s3cret-a:x' >&2; exit 1", "exit code 1: bad [redacted]"),
-        ("echo 'with Bearer s3cret' >&2; exit 1", "exit code 1: with Bearer [redacted]"),
-        ("echo 'token=s3cret' >&2; exit 1", "exit code 1: token=[redacted]"),
-        ("printf '\\033[31mred\\033[0m\\007' >&2; exit 1", "exit code 1: [31mred[0m"),
-        ("yes y | head -c 5000 | tr -d '\\n' >&2; exit 1", "y…"),
+        ("echo 's3cret of before' >&2; exit 1", "exit code 1; what it says on standard error may hold a secret"),
+        ("echo s3cret-a; exit 1", "the command sh failed with exit code 1"),
         ("true", "the command sh has printed no token"),
         ("echo; echo s3cret", "the command sh has printed no token"),
-        ("echo 'log in first' >&2", "has printed no token: log in first"),
+        ("echo 's3cret: log in first' >&2", "has printed no token; what it says"),
         ("echo two s3cret", "the first line that the command sh has printed does not hold a token"),
         ("printf 's3cret\\377'", "does not hold a token"),
     ],
 )
 async def test_a_command_that_gives_no_token_is_told_in_one_line(script: str, says: str) -> None:
-    """How it ended, and the last line of its complaint without anything that may be a secret."""
+    """How it ended; nothing of what it printed, for a complaint may quote a token that this process never saw."""
     assert says in await failure_of("sh", "-c", script)
 
 

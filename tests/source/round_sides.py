@@ -130,6 +130,11 @@ class Script:
         self._answers[path, page, since] = answer if isinstance(answer, PollerError) else json.dumps(body).encode()
         return self
 
+    def whole(self, path: str, record: dict[str, Any]) -> Script:
+        """Answer this path with a single record."""
+        self._answers[path, None, None] = json.dumps(record).encode()
+        return self
+
     async def get(self, path: str, params: Params) -> bytes:
         asked = dict(params)
         self.asked.append((path, asked))

@@ -21,7 +21,9 @@ from tests.source.round_sides import ACHIEVEMENTS, Clock, MemoryStore, records
 
 SECOND = timedelta(seconds=1)
 NAMES = tuple(f"q{number:02d}" for number in range(20))
-FEED = msgspec.structs.replace(ACHIEVEMENTS, qualifications=(), discover=True, breaker=Breaker(None))
+FEED = msgspec.structs.replace(
+    ACHIEVEMENTS, qualifications=(), discover=True, breaker=Breaker(None), slot=SECOND * 3600
+)
 
 
 class Many:
@@ -98,6 +100,15 @@ async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
             assert (many.store.state.read_at != read_at) == over
     assert sorted(asked) == sorted(NAMES)
     assert rounds >= 4
+
+
+async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
+    """A rotation that was interrupted is not finished but begun again where there is no slot: each listing is read."""
+    await many()
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        assert 0 < len((await many(slot=SECOND), many.asked)[1]) < 20
+    result = await many(slot=None)
+    assert (result.pages, sorted(many.asked)) == (20, sorted(NAMES))
 
 
 async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many) -> None:

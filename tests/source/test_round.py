@@ -189,8 +189,8 @@ async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
     fewer = await read(api("id", "n"), asking("id", "n"))
     assert (fewer.mode, fewer.changes, fewer.unchanged) == (Mode.RESYNC, 0, 2)
     assert {bytes(snapshot.raw) for snapshot in read.store.snapshots.values()} == {
-        b'{"id": "a", "n": 1}',
-        b'{"id": "b", "n": 1}',
+        b'{"id":"a","n":1,"m":2}',  # what is not asked for any more is kept beneath
+        b'{"id":"b","n":1,"m":2}',
     }
     other = await read(api("id", "m"), asking("id", "m"))
     assert (other.mode, other.changes, other.unchanged) == (Mode.RESYNC, 0, 2)
@@ -199,6 +199,27 @@ async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
     changed = await read(api("id", "n", b=5), asking("id", "n"))
     assert (changed.mode, changed.modified, changed.unchanged) == (Mode.RESYNC, 1, 1)
     assert read.causes[-1] == ("b", "modified", "resync")
+
+
+async def test_what_changed_while_it_was_not_asked_for_is_published_once_it_is(read: Round) -> None:
+    """Fewer fields hide a change; all of them again show it, against what was last published."""
+    fewer = msgspec.structs.replace(FEED, query=Query(fields=("id", "m")))
+    whole = [{"id": subject, "n": 1, "m": 2} for subject in ("a", "b")]
+    await read(Script().on(whole, since="d1", delta="d1"))
+    await read(Script().on([{"id": "a", "m": 2}, {"id": "b", "m": 3}], delta="d1"), fewer)
+    assert read.causes[-1] == ("b", "modified", "resync")
+    result = await read(Script().on([{"id": "a", "n": 9, "m": 2}, {"id": "b", "n": 1, "m": 3}], delta="d1"))
+    assert (result.mode, result.modified) == (Mode.RESYNC, 1)
+    event = read.store.events[-1]
+    assert (event["subject"], event["data"]["changed"], event["data"]["previous"]["n"]) == ("a", ["/n"], 1)
+
+
+async def test_another_id_field_is_refused(read: Round) -> None:
+    """The known records could not be recognised by it: nothing is read, and the way out is said."""
+    script = Script()
+    result = await read(script, msgspec.structs.replace(FEED, id_field="code"))
+    assert (result.ok, script.asked, read.kept) == (False, [], "d1")
+    assert "give the feed another name" in (result.error or "")
 
 
 async def test_of_two_versions_in_one_page_the_later_one_counts() -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from poller.changes.records import MAX_ID_LENGTH
 from poller.changes.removal import Seen
+from poller.errors import SourceRefused
 from poller.source.envelope import decode_page
 from poller.source.feed import Mode
+from poller.source.paging import Params
 from poller.source.writing import Writer
 from tests.source.round_sides import FEED, NOON, MemoryStore
 
@@ -24,9 +26,14 @@ DEEP = b"[" * 99 + b"]" * 99
 EARLY, LATE = "2025-03-01T09:00:00Z", "2025-03-01T10:00:00Z"
 
 
+async def gone(path: str, params: Params) -> bytes:
+    """An API that knows nobody any more."""
+    raise SourceRefused(f"GET {path}: {params}", status=404)
+
+
 async def write(store: MemoryStore, *records: bytes, mode: Mode = Mode.DELTA, partial: bool = False) -> Writer:
     """One page of one round, as the API's bytes."""
-    writer = Writer(PARTIAL if partial else FEED, store, store.state, lambda: NOON)
+    writer = Writer(PARTIAL if partial else FEED, store, store.state, gone, lambda: NOON)
     page = decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" , ".join(records))
     await writer.page(page, mode=mode, path="/contractTypes", seen=None)
     return writer
@@ -99,7 +106,7 @@ async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
     store, bad = MemoryStore(), b'{"id":"odd","x":1,"x":2}'
     for records in ((bad,), (bad, bad), (bad, b'{"id":"odd"}')):
         seen = Seen()
-        writer = Writer(FEED, store, store.state, lambda: NOON)
+        writer = Writer(FEED, store, store.state, gone, lambda: NOON)
         page = decode_page(b'{"results":[%b]}' % b",".join(records))
         await writer.page(page, mode=Mode.FULL, path="/contractTypes", seen=seen)
         assert "odd" in seen
