@@ -54,7 +54,7 @@ def status(asked: Asked, *, json: bool) -> None:
 def _say_feeds(found: Sequence[FeedStatus]) -> None:
     say_table(_HEADINGS, [_row(one) for one in found], numbers=_NUMBERS)
     if any(one.paging for one in found):
-        say_table(_SEEN_HEADINGS, [_seen(one) for one in found if one.paging], numbers=("listings",))
+        say_table(_SEEN_HEADINGS, [_seen(one) for one in found if one.paging or one.listings], numbers=("listings",))
     for one in found:
         if one.error is not None:
             say(f"{one.feed}: {one.error}")
@@ -96,7 +96,7 @@ def _seen(one: FeedStatus) -> tuple[str, ...]:
         one.paging or "-",
         one.delta_token_on or "-",
         ", ".join(one.refused) or "nothing",
-        str(one.listings or 1),
+        str(one.listings) if one.listings else "-",
         "-" if one.oldest_seconds is None else f"{ago(one.oldest_seconds)} ago",
     )
 
