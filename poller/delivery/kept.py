@@ -45,6 +45,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         key: of the record; its events wait for one another.
         due: when it may be tried again, milliseconds of the wall clock; 0: as soon as it is the foremost of its record.
+        size: of the event, in bytes.
         tries: the attempt that comes next.
         attempts: how those before it ended.
         event: as it stands in the stream, where that may have lost it; else empty.
@@ -52,6 +53,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
 
     key: str
     due: int = 0
+    size: int = 0
     tries: Tries = Tries()
     attempts: tuple[Attempt, ...] = ()
     event: msgspec.Raw = msgspec.Raw()
@@ -99,7 +101,7 @@ def delivery_again(letter: Letter) -> Delivery:
         ValueError: there is no event in it.
     """
     key = record_of(envelope_of(bytes(letter.event)))
-    return Delivery(key, attempts=letter.attempts, event=letter.event)
+    return Delivery(key, size=len(letter.event) + 1, attempts=letter.attempts, event=letter.event)
 
 
 def place_of(entry_id: str) -> tuple[int, int]:

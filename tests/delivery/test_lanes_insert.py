@@ -86,8 +86,8 @@ def test_what_else_is_stranded() -> None:
     lanes.insert(waiting(1, fresh=False))
     lanes.insert(waiting(2, fresh=False))
     assert [entry.id for entry in lanes.stranded("K", {"2-0": None})] == ["2-0", "5-0"]
-    assert lanes.holds_fresh("5-0")
-    assert not lanes.holds_fresh("1-0")
+    assert lanes.holds("5-0")
+    assert not lanes.holds("1-0")
 
 
 class _Driven:
