@@ -268,8 +268,10 @@ class Lanes(Generic[T]):
 
 
 def _some(lane: Iterable[Waiting[T]], most: int) -> Iterator[Waiting[T]]:
-    """The foremost entry, and those after it that are there to be sent."""
+    """The foremost entry, and those after it, where all of them are there to be sent."""
     for number, entry in enumerate(lane):
         if number >= most or (number and entry.item is None):
             return
         yield entry
+        if entry.item is None:
+            return
