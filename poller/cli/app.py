@@ -10,7 +10,7 @@ from poller.cli import dead_letters, subscriptions
 from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity
 
 app = typer.Typer(
-    help="Turns a polled API into CloudEvents on Redis streams, exactly once.",
+    help="Turns a polled API into CloudEvents on Redis streams, exactly once, and webhooks.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help: it is ready before rich is even imported
@@ -54,7 +54,7 @@ def demo(
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
-    """The whole system on one machine, nothing to configure."""
+    """The whole system on one machine, webhooks included, nothing to configure."""
     from poller.cli.demo import demo as command  # noqa: PLC0415 -- late
 
     command(Asked.by(context, config, log_format, log_level), seconds=seconds)
@@ -71,7 +71,7 @@ def run(
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
-    """The daemon: polls every feed until told to stop."""
+    """The daemon: polls every feed and delivers to every subscription, until told to stop."""
     from poller.cli.run import run as command  # noqa: PLC0415 -- late
 
     command(Asked.by(context, config, log_format, log_level), only=only)

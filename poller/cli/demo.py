@@ -9,13 +9,14 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from poller.cli.demo_ledger import KINDS, Ledger, Reckoning
+from poller.cli.demo_lines import Line
+from poller.cli.demo_receiver import receiving
+from poller.cli.demo_settings import secret_of, settings_of
 from poller.cli.demo_stage import CHANGES_PER_SECOND, Stage
-from poller.cli.lines import Event, line_of
+from poller.cli.demo_webhooks import Tally
 from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import say, say_styled, say_table
-from poller.config.load import load
-from poller.config.settings import Settings
 from poller.errors import PollerError
 from poller.sandbox.model import History
 from poller.sandbox.program import SEEDED_AT
@@ -29,88 +30,70 @@ _RECORDS: Final = 120
 _SEED: Final = 33  # its first ten changes show every resource
 _WIDTH: Final = max(map(len, RESOURCES))
 
-_CONFIGURATION: Final = """
-embedded = {{ data_dir = "{directory}/data" }}
-http = {{ bind = "off" }}
-[[sources]]
-name = "demo"
-base_url = "{url}"
-auth = {{ token_file = "{directory}/token" }}
-"""
-_FEED: Final = """
-[[sources.feeds]]
-resource = "{resource}"
-interval = "{seconds}s"
-"""
-
 
 def demo(asked: Asked, *, seconds: float | None) -> None:
     """Show it for so many seconds after the first reading, or until SIGINT or SIGTERM; then the summary.
 
     Raises:
-        PollerError: something did not work, or a version is missing.
+        PollerError: something did not work, or a version or a webhook is missing.
     """
     asked.set_up_logs("warning")
     with TemporaryDirectory(prefix="poller-demo-") as directory:
-        reckoning = run(_perform(Path(directory), seconds))
+        reckoning, tally = run(_perform(Path(directory), seconds))
+    tally.judge()
     if reckoning.missing:
         raise PollerError(f"{reckoning.missing} of the sandbox's records did not arrive as they are now")
 
 
-async def _perform(directory: Path, seconds: float | None) -> Reckoning:
+async def _perform(directory: Path, seconds: float | None) -> tuple[Reckoning, Tally]:
     history, rng = History(), Random(_SEED)  # noqa: S311 -- made-up records, not secrets
     seed(history, rng, records=_RECORDS, at=SEEDED_AT)
     with stopped_by_signals() as told:
-        async with serving(history, rng=rng) as url:
-            settings = _settings(directory, url)
+        async with serving(history, rng=rng) as url, receiving(secret_of(directory)) as receiver:
+            settings = settings_of(directory, url=url, sink=f"{receiver.url}/hooks")
             async with opened_store(settings) as store:
-                _introduce(url, store.shown)
-                stage = Stage(settings, store.url, history, rng, _show)
+                _introduce(url, store.shown, receiver.url)
+                stage = Stage(settings, store.url, history, rng, reports=receiver.reports(), show=_show)
                 try:
                     return await _acts(stage, told, seconds)
                 finally:
                     await stage.close()
 
 
-async def _acts(stage: Stage, told: asyncio.Event, seconds: float | None) -> Reckoning:
+async def _acts(stage: Stage, told: asyncio.Event, seconds: float | None) -> tuple[Reckoning, Tally]:
     await stage.first_reading(told)
     for resource in RESOURCES:
         say(f"{resource:<{_WIDTH}}  {stage.ledger.first[resource]} records read")
     await stage.changes(told, seconds)
     reckoning = await stage.last_arrivals()
-    _summarise(stage.ledger, reckoning)
-    return reckoning
+    tally = stage.webhooks.tally
+    _summarise(stage.ledger, reckoning, tally)
+    return reckoning, tally
 
 
-def _settings(directory: Path, url: str) -> Settings:
-    """The demo's configuration, by the same way as any other: a file, loaded."""
-    token = directory / "token"
-    token.touch(mode=0o600)
-    token.write_text(SANDBOX_TOKEN, "utf-8")
-    text = _CONFIGURATION.format(directory=directory, url=url)
-    for resource, what in RESOURCES.items():
-        text += _FEED.format(resource=resource, seconds=2 if what.of_qualification else 1)
-    file = directory / "poller.toml"
-    file.write_text(text, "utf-8")
-    return load(file, {})
-
-
-def _introduce(url: str, store: str) -> None:
+def _introduce(url: str, store: str, receiver: str) -> None:
     say(f"A sandbox API on {url} (token: {SANDBOX_TOKEN}) changes {CHANGES_PER_SECOND:g} records a second.")
     say(f"poller asks it for what changed and publishes each change once, to streams in {store}")
+    say(f"It delivers each event to a receiver on {receiver}, which checks its signature.")
     say("Ctrl-C ends it.")
 
 
-def _show(feed_id: str, event: Event) -> None:
-    say_styled(line_of(event, feed_id.partition("/")[2], feed_width=_WIDTH))
+def _show(line: Line) -> None:
+    say_styled(line, cut=True)
 
 
-def _summarise(ledger: Ledger, reckoning: Reckoning) -> None:
+def _summarise(ledger: Ledger, reckoning: Reckoning, tally: Tally) -> None:
     say("")
-    say_table(("feed", "first reading", *KINDS), ledger.rows(list(RESOURCES)), numbers=("first reading", *KINDS))
+    say_table(
+        ("feed", "first reading", *KINDS),
+        ledger.rows(list(RESOURCES)),
+        numbers=("first reading", *KINDS),
+        unbroken=["feed"],
+    )
     if ledger.delay is not None:
         middle, longest = ledger.delay
         say(f"delay from change to event: median {middle:.2f} s, at most {longest:.2f} s")
+    say(tally.text)
     verdict = "nothing lost" if not reckoning.missing else f"{reckoning.missing} missing"
     replaced = f", {reckoning.replaced} replaced before the next reading" if reckoning.replaced else ""
     say(f"{verdict}: {reckoning.changes} changes in the sandbox's log, {reckoning.seen} versions seen{replaced}")

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from poller.changes.canonical import canonical
+from poller.cli.demo_lines import delay_of
 from poller.cli.lines import Event
 from poller.sandbox.model import Version
 
@@ -51,7 +52,7 @@ class Ledger:
             self.first[resource] += 1
             return False
         self._kinds[resource, event.kind] += 1
-        self._delays.append(max(0.0, (at - datetime.fromisoformat(event.time)).total_seconds()))
+        self._delays.append(delay_of(event, at))
         return True
 
     def reckon(self, versions: Iterable[Version], *, after: int = 0) -> Reckoning:

@@ -70,15 +70,18 @@ def console() -> Console | None:
     return Console(file=sys.stdout, highlight=False, soft_wrap=True)
 
 
-def say_styled(parts: Sequence[tuple[str, str]]) -> None:
-    """Write one line made of ``(text, style)``; the styles count on a terminal only."""
+def say_styled(parts: Sequence[tuple[str, str]], *, cut: bool = False) -> None:
+    """Write one line made of ``(text, style)``; on a terminal alone the styles count, and ``cut``: at its width."""
     terminal = console()
     if terminal is None:
         say("".join(text for text, _ in parts))
         return
     from rich.text import Text  # noqa: PLC0415 -- late, and only for terminals
 
-    terminal.print(Text.assemble(*parts))
+    if cut:
+        terminal.print(Text.assemble(*parts), no_wrap=True, overflow="ellipsis", soft_wrap=False)
+    else:
+        terminal.print(Text.assemble(*parts))
 
 
 def say_table(

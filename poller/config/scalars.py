@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -101,7 +100,7 @@ def _share(value: object) -> units.Share:
     return value if isinstance(value, units.Share) else units.parse_share(value)
 
 
-def _path(value: object) -> object:
+def _path(value: object) -> Path:
     if isinstance(value, Path):
         return value
     if not isinstance(value, str) or not value.strip() or re.search(r"[\x00-\x1f]|^whs[ekp][ck]_", value):
@@ -149,7 +148,7 @@ ShareOrOff = Annotated[
 Whole = Annotated[int, Field(strict=True)]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
-FilePath = Annotated[Path, BeforeValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
+FilePath = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Text = Annotated[str, Matching(r"[^\x00-\x1f\x7f]+", "text that is not empty and has no control characters")]
 Variable = Annotated[str, Matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")]
 Rate = Annotated[Real, Field(gt=0, le=1_000_000)]

@@ -27,7 +27,8 @@ EXAMPLE: Final = {"POLLER_BASE_URL": "https://api.example.org/v1"}
 
 _PROSE: Final = (
     "Each entry of a stream has one field, data: a CloudEvent in structured JSON. "
-    "Read with XREAD or consumer groups; group names beginning with sub: are taken."
+    "Read with XREAD or consumer groups; group names beginning with sub: are taken. "
+    "Webhook subscriptions are sent the same events, signed as Standard Webhooks has it."
 )
 
 

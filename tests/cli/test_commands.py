@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,14 +109,3 @@ async def test_sandbox_stops(tmp_path: Path) -> None:
         assert b"http://127.0.0.1:" in await sandbox.stdout.readline()
         sandbox.send_signal(signal.SIGTERM)
         assert await sandbox.wait() == 0
-
-
-async def test_demo(poller: Poller, tmp_path: Path) -> None:
-    """The demo shows events of several resources, accounts for every change, and leaves nothing behind."""
-    ended = await poller("demo", "--seconds", "4", TMPDIR=str(tmp_path))
-    assert ended.code == 0, ended.err
-    shown = [line.split() for line in ended.out.splitlines() if line[:2].isdigit()]
-    assert len({words[1] for words in shown}) >= 3
-    assert {"created", "modified"} <= {words[2] for words in shown}
-    assert "nothing lost" in ended.out
-    assert os.listdir(tmp_path) == []  # noqa: PTH208 -- the loop is idle

@@ -1,18 +1,14 @@
 """Laws of the requests, by the opinion of the npm packages that receivers use: CloudEvents, Standard Webhooks, Svix.
 
-They are looked for where Node looks, in the directories of ``NODE_PATH``; without them these tests are skipped:
-``npm install --prefix DIR cloudevents standardwebhooks svix`` and ``NODE_PATH=DIR/node_modules``.
+Without them these tests are skipped, see :mod:`tests.node`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import time
 from base64 import b64decode, urlsafe_b64encode
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,8 +18,8 @@ from poller.delivery.formats import Mode, RequestForm
 from poller.delivery.signing import Signer, new_secret, public_key
 from tests.delivery.events import entry, pair
 from tests.delivery.test_signing import SVIX_SECRET
+from tests.node import needs_node
 
-PACKAGES: Final = ("cloudevents", "standardwebhooks", "svix")
 SECRETS: Final = [new_secret(b"k" * 24), SVIX_SECRET, new_secret(b"l" * 64)]
 
 # Reads {request, secret, public, id}; prints what each package made of it, or ends with its error.
@@ -47,15 +43,7 @@ console.log(JSON.stringify(events));
 """
 
 
-def _installed(package: str) -> bool:
-    places = os.environ.get("NODE_PATH", "").split(os.pathsep)
-    return any((Path(place) / package).is_dir() for place in places if place)
-
-
-pytestmark = pytest.mark.skipif(
-    shutil.which("node") is None or not all(map(_installed, PACKAGES)),
-    reason="needs node on the PATH, and the packages cloudevents, standardwebhooks and svix in NODE_PATH",
-)
+pytestmark = needs_node("cloudevents", "standardwebhooks", "svix")
 
 
 @pytest.mark.parametrize("mode", ["structured", "binary", "batch"])

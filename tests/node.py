@@ -1,0 +1,26 @@
+"""Node and its packages, for tests that ask what receivers outside Python make of a request.
+
+They are looked for where Node looks, in the directories of ``NODE_PATH``: ``npm install --prefix DIR cloudevents
+standardwebhooks svix`` and ``NODE_PATH=DIR/node_modules``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+def needs_node(*packages: str) -> pytest.MarkDecorator:
+    """Skip the test, or the module's tests, where ``node`` or one of these packages is missing."""
+    return pytest.mark.skipif(
+        shutil.which("node") is None or not all(map(_installed, packages)),
+        reason=f"needs node on the PATH, and {', '.join(packages)} in NODE_PATH",
+    )
+
+
+def _installed(package: str) -> bool:
+    places = os.environ.get("NODE_PATH", "").split(os.pathsep)
+    return any((Path(place) / package).is_dir() for place in places if place)
