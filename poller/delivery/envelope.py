@@ -97,6 +97,11 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _value: Final = msgspec.json.Decoder().decode
 
 
+def record_of(envelope: Envelope) -> str:
+    """What the events of one record have in common, and no others of the feed."""
+    return envelope.partitionkey or envelope.subject or ""
+
+
 def envelope_of(entry: bytes) -> Envelope:
     """Read what is in an entry's field ``data``.
 

@@ -11,6 +11,9 @@ An entry is *fresh* until it is settled or parked: the consumer group still hold
 *stranded*; they are parked along with it, so that days of retries hold up neither the group nor the memory. What is
 parked is known here by its id alone; its event is fetched when its turn comes.
 
+Somebody may ask for an entry once more. It joins its lane where it stood in the stream, behind what is on its way, and
+opens a lane that waits for something younger.
+
 The law: of one record nothing is ever sent before what came before it is settled. Pure; moments are seconds of any
 clock that only goes forward.
 """
@@ -18,9 +21,11 @@ clock that only goes forward.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Container, Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
+
+from poller.delivery.kept import place_of
 
 T = TypeVar("T")
 
@@ -54,6 +59,8 @@ class Lanes(Generic[T]):
         self._open: deque[str] = deque()
         self._due: list[tuple[float, str]] = []
         self._waiting: set[str] = set()
+        self._taken: dict[str, int] = {}  # of each lane that is shut, how many of its entries are on their way
+        self._mixed: set[str] = set()  # lanes in which something older stands behind what is on its way
         self._fresh: dict[str, None] = {}  # in the order of the stream
         self._parked = 0
 
@@ -100,6 +107,28 @@ class Lanes(Generic[T]):
         else:
             self._parked += 1
 
+    def insert(self, entry: Waiting[T]) -> None:
+        """An entry that is asked for once more, to its place in its lane.
+
+        The lane is open then, unless something is on its way or an older entry waits.
+        """
+        lane = self._lanes.get(entry.key)
+        if lane is None:
+            self.add(entry)
+            return
+        place, at = place_of(entry.id), self._taken.get(entry.key, 0)
+        if at:
+            self._mixed.add(entry.key)
+        while at < len(lane) and place_of(lane[at].id) < place:
+            at += 1
+        lane.insert(at, entry)
+        self._parked += 1
+        if at == 0 and entry.key in self._waiting:
+            self._due = [one for one in self._due if one[1] != entry.key]
+            heapify(self._due)
+            self._waiting.discard(entry.key)
+            self._open.append(entry.key)
+
     def restore(self, key: str, entries: list[Waiting[T]], due: float) -> None:
         """A lane that is kept elsewhere: entries that are parked, the foremost of which is due then."""
         self._lanes[key] = deque(entries)
@@ -107,7 +136,13 @@ class Lanes(Generic[T]):
         self.wait(key, due)
 
     def wait(self, key: str, due: float) -> None:
-        """The foremost entry of this lane, which is shut, is not to be sent before then."""
+        """The foremost entry of this lane, which is shut, is not to be sent before then.
+
+        Where something older has come meanwhile, that is the foremost, and the lane is open.
+        """
+        if self._mended(key):
+            self._open.append(key)
+            return
         self._waiting.add(key)
         heappush(self._due, (due, key))
 
@@ -127,13 +162,15 @@ class Lanes(Generic[T]):
         taken: list[Waiting[T]] = []
         size = 0
         while self._open and len(taken) < most:
-            lane = self._lanes[self._open[0]]
+            key = self._open[0]
+            lane = self._lanes[key]
             for entry in _some(lane, most - len(taken)):
                 if taken and most_bytes is not None and size + entry.size > most_bytes:
                     if entry is lane[0]:
                         return taken
                     break
                 taken.append(entry)
+                self._taken[key] = self._taken.get(key, 0) + 1
                 size += entry.size
             self._open.popleft()
         return taken
@@ -144,10 +181,13 @@ class Lanes(Generic[T]):
         if lane[0] is not entry:
             raise ValueError(f"{entry.id} is not the foremost of its lane")
         lane.popleft()
+        if entry.key in self._taken:
+            self._taken[entry.key] -= 1
         self._leave(entry)
 
     def reopen(self, key: str) -> None:
         """Let a lane that was shut go on; one in which nothing is left is no more."""
+        self._mended(key)
         if self._lanes[key]:
             self._open.append(key)
         else:
@@ -161,9 +201,18 @@ class Lanes(Generic[T]):
             entry.fresh = False
         entry.item = None
 
-    def stranded(self, key: str) -> list[Waiting[T]]:
-        """The fresh entries of a lane."""
-        return [entry for entry in self._lanes.get(key, ()) if entry.fresh]
+    def stranded(self, key: str, and_of: Container[str] = ()) -> list[Waiting[T]]:
+        """The fresh entries of a lane, and those whose ids are in ``and_of``."""
+        return [entry for entry in self._lanes.get(key, ()) if entry.fresh or entry.id in and_of]
+
+    def foremost(self, key: str) -> str | None:
+        """The id of the foremost entry of a lane."""
+        lane = self._lanes.get(key)
+        return lane[0].id if lane else None
+
+    def holds_fresh(self, entry_id: str) -> bool:
+        """Whether this entry is here and the group holds it."""
+        return entry_id in self._fresh
 
     def waits(self, key: str) -> bool:
         """Whether the foremost entry of this lane waits for its next attempt."""
@@ -173,6 +222,17 @@ class Lanes(Generic[T]):
         """All of them, lane by lane."""
         for lane in self._lanes.values():
             yield from lane
+
+    def _mended(self, key: str) -> bool:
+        """Nothing of this lane is on its way any more: put it in order; whether another entry is the foremost now."""
+        self._taken.pop(key, None)
+        if key not in self._mixed:
+            return False
+        self._mixed.discard(key)
+        lane = self._lanes[key]
+        foremost = lane[0] if lane else None
+        self._lanes[key] = lane = deque(sorted(lane, key=lambda entry: place_of(entry.id)))
+        return bool(lane) and lane[0] is not foremost
 
     def _leave(self, entry: Waiting[T]) -> None:
         if entry.fresh:

@@ -12,19 +12,22 @@ an entry is                 and after a crash
 unread, in the stream       is read by whoever comes next
 fresh: held by the group    is read again, from the first on, before anything new
 parked: waiting             is loaded with its due time, its attempts and the events of its record behind it
+asked for once more         stands in the stream (a replay) or is parked (a dead letter that is to be redelivered)
 settled                     is not seen again; sent again only if the crash came before this was written
 ==========================  ==================================================================================
 
 A lane goes on only when it is *written* that its foremost event is settled. So no crash can make a sink see an event of
-a record again after a later one of the same record.
+a record again after a later one of the same record, unless somebody asks for it: what is asked for once more is older
+than what was delivered since, and takes its place before what of its record was not.
 
-Memory is bounded: :data:`WINDOW` fresh entries, :data:`MOST_PARKED` ids of parked ones; beyond that nothing is read.
+Memory is bounded: :data:`WINDOW` fresh entries, as many of a replay, :data:`MOST_PARKED` ids of parked ones; beyond
+that nothing is read. A replay leaves half of these to what is new.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol
@@ -43,14 +46,16 @@ from poller.delivery.attempts import (
     next_tries,
     step_after,
 )
-from poller.delivery.envelope import envelope_of
+from poller.delivery.envelope import envelope_of, record_of
 from poller.delivery.kept import Delivery, Letter, before, deliveries_of, encode
 from poller.delivery.lanes import Lanes, Waiting
 from poller.delivery.outcome import Outcome
+from poller.delivery.replaying import Replay
 from poller.delivery.subscriber import Event, Subscriber
 from poller.failpoints import reach
 from poller.stopping import ended
-from poller.store.deliveries import Entry, Settlement
+from poller.store.deliveries import Settlement
+from poller.store.replays import Entry, ReplaySpan
 
 WINDOW: Final = 64
 MOST_PARKED: Final = 1000
@@ -71,6 +76,18 @@ class Deliveries(Protocol):
 
     async def parked(self) -> dict[str, bytes]:
         """The deliveries that wait."""
+        ...
+
+    async def parked_besides(self, known: Container[str]) -> dict[str, bytes]:
+        """Those of them that are not known."""
+        ...
+
+    async def replay(self) -> ReplaySpan | None:
+        """What is to be delivered once more."""
+        ...
+
+    async def past(self, span: ReplaySpan, *, most: int) -> list[Entry]:
+        """The first entries of it."""
         ...
 
     async def pending(self, after: str, *, most: int) -> list[Entry]:
@@ -148,6 +165,8 @@ class Pair:
         self._until: datetime | None = None
         self._unread = True
         self._last_read = ""
+        self._asked = False
+        self._replay = Replay()
         self._linger_until: float | None = None
 
     def news(self) -> None:
@@ -157,6 +176,11 @@ class Pair:
 
     def look(self) -> None:
         """Something may have changed; look."""
+        self._changed.set()
+
+    def reload(self) -> None:
+        """Somebody has parked deliveries, or asked for a replay."""
+        self._asked = True
         self._changed.set()
 
     def stop(self) -> None:
@@ -177,9 +201,11 @@ class Pair:
             await self._load()
             while not self._stopping:
                 self._changed.clear()
+                await self._reload()
                 self._lanes.wake(self._clock())
                 self._start()
                 await self._read()
+                await self._read_again()
                 await self._settle()
                 await self._wait()
             if self._attempts:
@@ -205,6 +231,18 @@ class Pair:
             after = pending[-1][0]
             self._take_in(pending)
         self._last_read = after if after != "0" else ""
+        self._replay = self._replay.follows(await self._store.replay())
+
+    async def _reload(self) -> None:
+        if not self._asked:
+            return
+        self._asked = False
+        known = {*self._deliveries, *self._draft.unparked, *self._replay.open}
+        kept = deliveries_of(await self._store.parked_besides(known))
+        self._deliveries |= kept
+        for entry, delivery in kept.items():
+            self._lanes.insert(Waiting(entry, delivery.key, None, fresh=False))
+        self._replay = self._replay.follows(await self._store.replay())
 
     def _due(self, delivery: Delivery) -> float:
         """By our clock. A wall clock that was set back makes nothing wait longer than its schedule has it."""
@@ -231,6 +269,33 @@ class Pair:
             self._changed.set()
             reach("delivery.read")
 
+    async def _read_again(self) -> None:
+        """The next events of a replay, where there is one, and room for them."""
+        span = self._replay.wants(self._window)
+        if span is None or self._lanes.parked >= MOST_PARKED // 2 or self._subscriber.resting:
+            return
+        if self._subscriber.breathing:
+            return
+        entries = await self._store.past(span, most=self._window)
+        self._replay.took(entries, most=self._window)
+        for entry, event in entries:
+            self._take_again(entry, event)
+        self._changed.set()
+
+    def _take_again(self, entry: str, event: bytes) -> None:
+        if entry in self._deliveries or self._lanes.holds_fresh(entry):
+            return  # it is going to be delivered as it is
+        try:
+            envelope = envelope_of(event)
+        except ValueError:
+            return
+        if self._subscriber.subscription.wanted(envelope):
+            waiting = Waiting(entry, record_of(envelope), (envelope, event), fresh=False, size=len(event) + 1)
+            self._replay.open[entry] = None
+            self._lanes.insert(waiting)
+            if self._lanes.waits(waiting.key):
+                self._park(waiting, Delivery(waiting.key))
+
     def _take_in(self, entries: Sequence[Entry]) -> None:
         subscription = self._subscriber.subscription
         for entry, event in entries:
@@ -245,7 +310,7 @@ class Pair:
             if not subscription.wanted(envelope) or (subscription.start == "now" and event.endswith(_BASELINE)):
                 self._draft.acked.append(entry)
                 continue
-            key = envelope.partitionkey or envelope.subject or ""
+            key = record_of(envelope)
             waiting = Waiting(entry, key, (envelope, event), fresh=True, size=len(event) + 1)
             self._lanes.add(waiting)
             if self._lanes.waits(key):
@@ -301,6 +366,9 @@ class Pair:
 
     async def _events(self, unit: list[Waiting[Event]]) -> list[Event] | None:
         """Their events, fetched where need be; None where one is gone, which is settled here."""
+        for waiting in unit:
+            if waiting.item is None and (event := self._own_event(waiting.id)):
+                waiting.item = (envelope_of(event), event)
         absent = [waiting.id for waiting in unit if waiting.item is None]
         found = await self._store.fetch(absent) if absent else {}
         for waiting in unit:
@@ -314,6 +382,11 @@ class Pair:
             self._put_back([waiting for waiting in unit if waiting.item is not None])
             return None
         return [waiting.item for waiting in unit if waiting.item is not None]
+
+    def _own_event(self, entry: str) -> bytes:
+        """The event that a delivery holds itself; empty where it stands in the stream."""
+        delivery = self._deliveries.get(entry)
+        return bytes(delivery.event) if delivery else b""
 
     def _put_back(self, unit: Sequence[Waiting[Event]]) -> None:
         for key in dict.fromkeys(waiting.key for waiting in unit):
@@ -358,7 +431,7 @@ class Pair:
                 self._until = self._subscriber.pause(step.pause)
             due = int((now + step.after).timestamp() * 1000)
             self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=next_tries(delivery.tries, step)))
-            for behind in self._lanes.stranded(waiting.key):
+            for behind in self._lanes.stranded(waiting.key, self._replay.open):
                 self._park(behind, Delivery(waiting.key))
             return step.after
         if isinstance(step, DeadLetter):
@@ -368,6 +441,7 @@ class Pair:
             letter = Letter(msgspec.Raw(event), step.reason, recorded_time(now), delivery.attempts)
             self._draft.letters[waiting.id] = encode(letter)
         (self._draft.acked if waiting.fresh else self._draft.unparked).append(waiting.id)
+        self._replay.settled(waiting.id)
         self._deliveries.pop(waiting.id, None)
         self._draft.parked.pop(waiting.id, None)
         self._lanes.settle(waiting)
@@ -378,6 +452,7 @@ class Pair:
             self._draft.acked.append(waiting.id)
         self._draft.parked[waiting.id] = encode(delivery)
         self._deliveries[waiting.id] = delivery
+        self._replay.settled(waiting.id)
         self._lanes.park(waiting)
 
     async def _settle(self) -> None:
@@ -387,19 +462,31 @@ class Pair:
             await self._subscriber.paused(until)
         if self._failed is not None:
             raise self._failed
+        replay = self._replay.place
         draft, self._draft = self._draft, _Draft()
-        if not draft:
+        if not draft and replay is None:
             return
         oldest = self._lanes.oldest_fresh
         place = before(oldest) if oldest else self._last_read
-        settlement = Settlement(draft.acked, draft.parked, draft.unparked, draft.letters, place)
+        settlement = Settlement(draft.acked, draft.parked, draft.unparked, draft.letters, place, replay)
         reach("delivery.settling")
         await self._store.settle(settlement, now_ms=int(self._now().timestamp() * 1000))
         reach("delivery.settled")
+        if replay is not None:
+            self._replay.wrote(replay)
         for key in draft.reopen:
-            self._lanes.reopen(key)
+            self._go_on(key)
         if draft.reopen:
             self._changed.set()
+
+    def _go_on(self, key: str) -> None:
+        """Open a lane that was shut, unless what is foremost in it now has a wait of its own."""
+        foremost = self._lanes.foremost(key)
+        delivery = self._deliveries.get(foremost) if foremost else None
+        if delivery is not None and delivery.due:
+            self._lanes.wait(key, self._due(delivery))
+        else:
+            self._lanes.reopen(key)
 
     async def _wait(self) -> None:
         moments = [self._lanes.next_due, self._subscriber.next_moment, self._linger_until]

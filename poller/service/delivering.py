@@ -2,7 +2,7 @@
 
 The registry says which subscriptions there are. Its version is looked at every second: whatever changes it, a command
 or another process, is carried out here within that time. A subscription that changes is stopped, in order, and begun
-again from what is written.
+again from what is written. A number beside the version tells that a command has parked deliveries or wants a replay.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.lease import keep_renewed
 from poller.store.registrations import Paused, Subscriptions
 from poller.store.stream import arrivals
-from poller.store.subscriptions import Registry
+from poller.store.subscriptions import Marks, Registry
 
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
 _BLOCK: Final = timedelta(seconds=2)
@@ -137,19 +137,28 @@ class Deliverer:
         ]
         try:
             await self._synced(stop)
-            version: int | None = None
+            seen: Marks | None = None
             while not stop.is_set():
                 try:
-                    if await self._registry.version() != version:
+                    marks = await self._registry.marks()
+                    if seen is None or marks.version != seen.version:
                         kept = await self._registry.all()
                         await self._carry_out(kept)
-                        version = kept.version
+                        marks = marks._replace(version=kept.version)
+                    if seen is not None and marks.parked != seen.parked:
+                        self._reload()
+                    seen = marks
                 except StoreError as error:
                     _log.warning("the subscriptions cannot be read", error=str(error))
                 await unless(stop, _LOOK_AGAIN)
         finally:
             await self._stopped(list(self._running))
             await ended(*tasks)
+
+    def _reload(self) -> None:
+        for running in self._running.values():
+            for pair in running.pairs.values():
+                pair.reload()
 
     async def _synced(self, stop: asyncio.Event) -> None:
         """Tell the registry what the configuration says."""

@@ -10,6 +10,9 @@ What waits for its next attempt is *parked*, in the same script that takes it ou
 entries for days, and a parked one is in exactly one place at any instant. Dead letters keep the event itself, for the
 stream may be trimmed; parked deliveries keep the id, for they are among what trimming spares.
 
+A *replay* is a span of the stream to be delivered once more. Its place is written along with settlements as well, and
+only while it is the one that was asked for last.
+
 ``place`` goes along with each settlement. Should the group be gone (destroyed, or lost with a part of the store), it is
 made again there, and what comes again had not been settled.
 """
@@ -17,7 +20,7 @@ made again there, and what comes again had not been settled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import chain
@@ -32,6 +35,7 @@ from poller.errors import Fenced, StoreUnavailable
 from poller.store.connection import translated
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
+from poller.store.replays import Entry, ReplayPlace, ReplaySpan, replay_of
 from poller.store.scripts import RENEW
 
 CONSUMER: Final = "deliverer"
@@ -48,34 +52,39 @@ return -1
 """
 
 # KEYS: lease, events, state, parked, letters, letter_times. ARGV 1-4: nonce, group, place ('' leaves it), now in ms.
-# ARGV 5-8: how many arguments follow of each: entries that the group may forget, parked (id, value), no longer parked
+# ARGV 5, 6: id and place of the replay ('' for no id leaves it, '' for no place ends it).
+# ARGV 7-10: how many arguments follow of each: entries that the group may forget, parked (id, value), no longer parked
 # (id), letters (id, value). All of it may be written twice. Answers 1, or 0 where the lease is not ours.
 _SETTLE: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-local at = 9
+local at = 11
 local function upto(i)
   local first = at
   at = at + tonumber(ARGV[i])
   return first, at - 1
 end
-local first, last = upto(5)
+local first, last = upto(7)
 local acked = {first, last}
-first, last = upto(6)
-if last >= first then redis.call('HSET', KEYS[4], unpack(ARGV, first, last)) end
-first, last = upto(7)
-if last >= first then redis.call('HDEL', KEYS[4], unpack(ARGV, first, last)) end
 first, last = upto(8)
+if last >= first then redis.call('HSET', KEYS[4], unpack(ARGV, first, last)) end
+first, last = upto(9)
+if last >= first then redis.call('HDEL', KEYS[4], unpack(ARGV, first, last)) end
+first, last = upto(10)
 for i = first, last, 2 do
   redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 1])
   redis.call('ZADD', KEYS[6], ARGV[4], ARGV[i])
 end
 if ARGV[3] ~= '' then redis.call('HSET', KEYS[3], 'place', ARGV[3]) end
+if ARGV[5] ~= '' and redis.call('HGET', KEYS[3], 'replay') == ARGV[5] then
+  if ARGV[6] ~= '' then redis.call('HSET', KEYS[3], 'replay_after', ARGV[6])
+  else
+    redis.call('HDEL', KEYS[3], 'replay', 'replay_after', 'replay_to')
+    redis.call('HSET', KEYS[3], 'replayed', ARGV[5])
+  end
+end
 if acked[2] >= acked[1] then redis.call('XACK', KEYS[2], ARGV[2], unpack(ARGV, acked[1], acked[2])) end
 return 1
 """
-
-Entry = tuple[str, bytes]
-"""An entry's id and its event."""
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -87,6 +96,7 @@ class Settlement(msgspec.Struct, frozen=True):
         unparked: entries that wait no more.
         letters: dead letters by entry id, encoded.
         place: every entry up to this one is settled or parked; empty where that is as it was.
+        replay: how far the replay has come; None where that is as it was.
     """
 
     acked: Sequence[str] = ()
@@ -94,6 +104,7 @@ class Settlement(msgspec.Struct, frozen=True):
     unparked: Sequence[str] = ()
     letters: Mapping[str, bytes] = {}
     place: str = ""
+    replay: ReplayPlace | None = None
 
 
 class DeliveryScripts:
@@ -184,6 +195,26 @@ class PairStore:
             found = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.parked))
         return {entry.decode(): value for entry, value in found.items()}
 
+    async def parked_besides(self, known: Container[str]) -> dict[str, bytes]:
+        """Those of :meth:`parked` that are not known yet."""
+        async with self._answered():
+            kept = cast("list[bytes]", await self._client.hkeys(self.keys.parked))
+            wanted = [entry for entry in map(bytes.decode, kept) if entry not in known]
+            if not wanted:
+                return {}
+            values = cast("list[bytes | None]", await self._client.hmget(self.keys.parked, wanted))
+        return {entry: value for entry, value in zip(wanted, values, strict=True) if value is not None}
+
+    async def replay(self) -> ReplaySpan | None:
+        """What is to be delivered once more, if anything."""
+        return await replay_of(self._client, self.keys)
+
+    async def past(self, span: ReplaySpan, *, most: int) -> list[Entry]:
+        """The first entries of a replay, from where it stands."""
+        async with self._answered():
+            found: Any = await self._client.xrange(self._events, f"({span.after}", span.to, count=most)
+        return list(_entries(found))
+
     async def pending(self, after: str, *, most: int) -> list[Entry]:
         """Entries that the group holds and that come after this one; the event is empty where it is gone.
 
@@ -224,7 +255,9 @@ class PairStore:
             list(chain.from_iterable(settlement.letters.items())),
         ]
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
-        arguments: list[str | bytes | int] = [self._nonce, self._group, settlement.place, now_ms, *map(len, sections)]
+        replay = settlement.replay or ReplayPlace("", "")
+        arguments: list[str | bytes | int] = [self._nonce, self._group, settlement.place, now_ms]
+        arguments += [replay.id, replay.after, *map(len, sections)]
         kept = await self._until_answered(
             lambda: self._scripts.settle(names, [*arguments, *chain.from_iterable(sections)])
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 
@@ -69,6 +69,13 @@ return 1
 """
 
 
+class Marks(NamedTuple):
+    """Numbers to be compared for being other ones than before: of the registry, and of what was parked by commands."""
+
+    version: int
+    parked: int
+
+
 class Registry:
     """The subscriptions. Any number of processes may have one; each method may raise StoreError.
 
@@ -84,6 +91,17 @@ class Registry:
         """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
         with translated(self._client):
             return int(await self._client.get(self._keys.version) or 0)
+
+    async def marks(self) -> Marks:
+        """What whoever delivers looks at again and again."""
+        with translated(self._client):
+            found = await self._client.mget(self._keys.version, self._keys.parked)
+        return Marks(*(int(one or 0) for one in found))
+
+    async def tell_parked(self) -> None:
+        """Have whoever delivers look for deliveries that were parked and for replays, within a second or two."""
+        with translated(self._client):
+            await self._client.incr(self._keys.parked)
 
     async def all(self) -> Subscriptions:
         """All that is kept, as of one instant.
