@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from secrets import token_hex
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
@@ -88,7 +89,7 @@ def subscription(schedule: timedelta, wanted: Predicate = lambda _: True) -> Sub
 async def delivering(
     client: Redis, sink: Scripted, *, schedule: timedelta = timedelta(hours=1), wanted: Predicate = lambda _: True
 ) -> AsyncIterator[Pair]:
-    """A pair that delivers while the block runs; it ends as in a crash."""
+    """A pair that delivers while the block runs; it ends as in a crash, but for the lease."""
     clock = asyncio.get_running_loop().time
     subscriber = Subscriber(
         subscription(schedule, wanted),
@@ -106,7 +107,7 @@ async def delivering(
         KEYS,
         events=EVENTS,
         subscription=NAME,
-        nonce="n",
+        nonce=token_hex(4),
         lease=timedelta(seconds=30),
     )
     assert await store.take() is None
@@ -117,6 +118,7 @@ async def delivering(
         assert not running.done(), running
     finally:
         await ended(running)
+        await store.release()
 
 
 async def publish(client: Redis, *keys: str, start: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Replays as they are kept: one suite over fakeredis, Valkey and Redis."""
+"""Replays as they are kept, on real servers; what fakeredis does the same on that, too."""
 
 from __future__ import annotations
 
@@ -49,25 +49,27 @@ async def test_its_place_goes_along_with_settlements(store_client: Redis) -> Non
     await store.settle(Settlement(replay=ReplayPlace("r", "")), now_ms=1)
     assert await store.replay() is None
     assert await ended(store_client, KEYS, "r")
-    assert await store_client.hgetall(KEYS.state) == {b"place": b"7-0", b"replayed": b"r"}
+    assert await store_client.hmget(KEYS.state, ["place", "replay_after", "replay_to"]) == [b"7-0", None, None]
 
 
-async def test_what_is_read_of_it(store_client: Redis) -> None:
+async def test_what_is_read_of_it(server: str) -> None:
     """Law: entries come from behind its place up to its end, so many at a time; and the stream is looked up around."""
-    store = pair(store_client)
-    assert await first(store_client, EVENTS) is None
-    assert await last_read(store_client, EVENTS, "a") is None
-    for number in range(1, 6):
-        await store_client.xadd(EVENTS, {"data": f"e{number}"}, id=f"{number}-0")
-    assert await last_read(store_client, EVENTS, "a") is None
-    span = ReplaySpan("r", "1-0", "4-0")
-    assert await store.past(span, most=2) == [("2-0", b"e2"), ("3-0", b"e3")]
-    assert await store.past(ReplaySpan("r", "3-0", "4-0"), most=2) == [("4-0", b"e4")]
-    assert await first(store_client, EVENTS, "(3-0") == ("4-0", b"e4")
-    assert await last(store_client, EVENTS, "3-7") == ("3-0", b"e3")
-    await store.open("earliest")
-    await store.read(most=2)
-    assert await last_read(store_client, EVENTS, "a") == "2-0"
+    async with commands(server) as client:
+        store = pair(client)
+        assert await store.take() is None
+        assert await first(client, EVENTS) is None
+        assert await last_read(client, EVENTS, "a") is None
+        for number in range(1, 6):
+            await client.xadd(EVENTS, {"data": f"e{number}"}, id=f"{number}-0")
+        assert await last_read(client, EVENTS, "a") is None
+        span = ReplaySpan("r", "1-0", "4-0")
+        assert await store.past(span, most=2) == [("2-0", b"e2"), ("3-0", b"e3")]
+        assert await store.past(ReplaySpan("r", "3-0", "4-0"), most=2) == [("4-0", b"e4")]
+        assert await first(client, EVENTS, "(3-0") == ("4-0", b"e4")
+        assert await last(client, EVENTS, "3-7") == ("3-0", b"e3")
+        await store.open("earliest")
+        await store.read(most=2)
+        assert await last_read(client, EVENTS, "a") == "2-0"
 
 
 async def test_what_was_parked_by_others(store_client: Redis) -> None:
