@@ -191,6 +191,40 @@ def resync(
 
 
 @app.command()
+def replay(
+    context: typer.Context,
+    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its id.")],
+    feeds: Feeds = None,
+    *,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="ID|TIME|earliest", help="An entry, RFC 3339, or so long ago (2h).", show_default=False
+        ),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="ID|TIME", help="Default: all that it has been given.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show how far it is, until it is done.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the replay that is under way.")] = False,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Delivers past events once more, with the same ids."""
+    from poller.cli.replay import cancel as stop  # noqa: PLC0415 -- late
+    from poller.cli.replay import replay as command  # noqa: PLC0415 -- late
+
+    asked = Asked.by(context, config, log_format, log_level)
+    if cancel and start is None and end is None and not wait:
+        stop(asked, subscription, feeds)
+    elif start is not None and not cancel:
+        command(asked, subscription, feeds, start=start, end=end, wait=wait)
+    else:
+        raise typer.BadParameter("expected --from ID|TIME, or --cancel alone", context)
+
+
+@app.command()
 def tail(
     context: typer.Context,
     feeds: Feeds = None,

@@ -1,12 +1,14 @@
-"""``poller dead-letters``: what could not be used, listed, shown and dropped.
+"""``poller dead-letters list`` and ``show``: what could not be used and what was given up on, for people.
 
-Law: nothing that a record holds can steer the terminal; ``--raw`` alone writes what was received, byte for byte.
+Law: nothing that a record, an event or an answer holds can steer the terminal; ``--raw`` alone writes what was received
+or published, byte for byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from poller.cli.escaping import escaped, legible
 from poller.cli.loop import run
@@ -14,28 +16,37 @@ from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_bytes, say_json, say_table, warn
 from poller.cli.spans import ago
 from poller.config.settings import Settings
+from poller.delivery.kept import Attempt
 from poller.errors import ConfigurationError, PollerError
-from poller.service.assembly import keys_of
+from poller.service.letters import Letters, OpenedEvent
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
-from poller.store import dead_letters
-from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened
+from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened, letter_id
 
-_LIST = "poller dead-letters list"
+LIST: Final = "poller dead-letters list"
 
 
-def show_list(asked: Asked, names: list[str] | None, *, limit: int, json: bool) -> None:
+def show_list(
+    asked: Asked, names: list[str] | None, *, subscription: str | None = None, limit: int, json: bool
+) -> None:
     """Show the newest dead letters of these feeds, and tell on standard error how many older ones there are.
 
     JSON: one object a line with the keys of :class:`~poller.store.dead_letters.DeadLetter`.
 
+    Args:
+        asked: the options of every command.
+        names: the feeds; None for all.
+        subscription: only its events; None for all, and the records.
+        limit: so many at most.
+        json: for programs.
+
     Raises:
-        ConfigurationError: something is set up wrongly, or there is no such feed.
+        ConfigurationError: something is set up wrongly, or there is no such feed or subscription.
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
     settings = asked.settings()
-    listed = run(_newest(settings, named_feeds(settings, names), limit))
+    listed = run(_newest(settings, named_feeds(settings, names), subscription, limit))
     if json:
         for letter in listed.letters:
             say_json(letter)
@@ -56,92 +67,62 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
     """
     asked.set_up_logs("error")
     settings = asked.settings()
-    found = run(_opened(settings, _understood(settings, text)))
+    found = run(_opened(settings, understood(settings, text)))
     if found is None:
-        raise PollerError(_unknown([text]))
+        raise PollerError(unknown([text]))
+    content = bytes(found.letter.event) if isinstance(found, OpenedEvent) else found.raw
     if raw:
-        say_bytes(found.raw)
+        say_bytes(content)
         return
-    letter = found.letter
-    say(f"id      {letter.id}")
-    say(f"at      {letter.at}")
-    say(f"reason  {escaped(letter.reason)}")
-    say(f"bytes   {letter.bytes}{_cut(found)}")
+    listed = found.listed if isinstance(found, OpenedEvent) else found.letter
+    say(f"id      {listed.id}")
+    say(f"at      {listed.at}")
+    say(f"reason  {escaped(listed.reason)}")
+    say(f"bytes   {listed.bytes}{_cut(found)}")
+    if isinstance(found, OpenedEvent):
+        _say_attempts(found.letter.attempts)
     say("")
-    say(legible(found.raw))
+    say(legible(content))
 
 
-def drop_some(asked: Asked, texts: Sequence[str]) -> None:
-    """Drop those that are named, each once, and say how many.
-
-    Raises:
-        ConfigurationError: something is set up wrongly, or one of them is no id of a configured feed; none is dropped.
-        PollerError: some are not there, the others are dropped; or the store is away.
-    """
-    asked.set_up_logs("error")
-    settings = asked.settings()
-    wanted = {_understood(settings, text): text for text in texts}
-    missing = run(_drop(settings, list(wanted)))
-    _say_dropped(len(wanted) - len(missing))
-    if missing:
-        raise PollerError(_unknown([wanted[one] for one in missing]))
-
-
-def drop_all(asked: Asked, name: str) -> None:
-    """Drop all of a feed, and say how many.
+def understood(settings: Settings, text: str) -> LetterId:
+    """An id taken apart, with its feed by its full name.
 
     Raises:
-        ConfigurationError: something is set up wrongly, or there is no such feed.
-        StoreError: the store is away.
+        ConfigurationError: this cannot be an id, or there is no such feed.
     """
-    asked.set_up_logs("error")
-    settings = asked.settings()
-    (feed,) = named_feeds(settings, [name])
-    _say_dropped(run(_drop_all(settings, feed)))
-
-
-async def _newest(settings: Settings, feeds: Sequence[str], limit: int) -> Listed:
-    async with opened_store(settings) as store:
-        await until_ready(store, patience=STORE_PATIENCE)
-        return await dead_letters.newest(store.client, {feed: keys_of(settings, feed) for feed in feeds}, most=limit)
-
-
-async def _opened(settings: Settings, wanted: LetterId) -> Opened | None:
-    async with opened_store(settings) as store:
-        await until_ready(store, patience=STORE_PATIENCE)
-        return await dead_letters.opened(store.client, wanted.feed, keys_of(settings, wanted.feed), wanted.entry)
-
-
-async def _drop(settings: Settings, wanted: Sequence[LetterId]) -> list[LetterId]:
-    async with opened_store(settings) as store:
-        await until_ready(store, patience=STORE_PATIENCE)
-        return [
-            one for one in wanted if not await dead_letters.drop(store.client, keys_of(settings, one.feed), one.entry)
-        ]
-
-
-async def _drop_all(settings: Settings, feed: str) -> int:
-    async with opened_store(settings) as store:
-        await until_ready(store, patience=STORE_PATIENCE)
-        return await dead_letters.drop_all(store.client, keys_of(settings, feed))
-
-
-def _understood(settings: Settings, text: str) -> LetterId:
-    found = dead_letters.letter_id(text)
+    found = letter_id(text)
     if found is None:
         raise ConfigurationError(
-            f'"{escaped(text)}" is no id of a dead letter; expected SOURCE/NAME:ENTRY as {_LIST} shows it, '
-            "such as acme/contractTypes:1735689600000-0"
+            f'"{escaped(text)}" is no id of a dead letter; expected SOURCE/NAME:ENTRY or '
+            f"SOURCE/NAME:SUBSCRIPTION:ENTRY as {LIST} shows it, such as acme/contractTypes:1735689600000-0"
         )
     return found._replace(feed=named_feeds(settings, [found.feed])[0])
 
 
-def _unknown(texts: Sequence[str]) -> str:
-    return f"there is no dead letter {', '.join(texts)} (any more); {_LIST} shows what there is"
+def unknown(texts: Sequence[str]) -> str:
+    """That there are no such letters."""
+    return f"there is no dead letter {', '.join(texts)} (any more); {LIST} shows what there is"
 
 
-def _say_dropped(count: int) -> None:
-    say(f"{count} dead letter{'' if count == 1 else 's'} dropped")
+async def _newest(settings: Settings, feeds: Sequence[str], subscription: str | None, limit: int) -> Listed:
+    async with opened_store(settings) as store:
+        await until_ready(store, patience=STORE_PATIENCE)
+        return await Letters(store.client, settings.redis.prefix).newest(feeds, most=limit, subscription=subscription)
+
+
+async def _opened(settings: Settings, wanted: LetterId) -> Opened | OpenedEvent | None:
+    async with opened_store(settings) as store:
+        await until_ready(store, patience=STORE_PATIENCE)
+        return await Letters(store.client, settings.redis.prefix).opened(wanted)
+
+
+def _say_attempts(attempts: Sequence[Attempt]) -> None:
+    for attempt in attempts:
+        outcome = attempt.text or attempt.failure or f"status {attempt.status}"
+        say(f"attempt {attempt.at}  {attempt.seconds:.3f} s  {escaped(outcome)}")
+        if attempt.excerpt:
+            say(f"        {escaped(attempt.excerpt)}")
 
 
 def _say_letters(letters: Sequence[DeadLetter], now: datetime) -> None:
@@ -153,7 +134,7 @@ def _age(letter: DeadLetter, now: datetime) -> str:
     return ago((now - datetime.fromisoformat(letter.at)).total_seconds())
 
 
-def _cut(found: Opened) -> str:
-    if found.whole:
+def _cut(found: Opened | OpenedEvent) -> str:
+    if isinstance(found, OpenedEvent) or found.whole:
         return ""
     return ", the first of more" if found.whole is False else ", perhaps the first of more"

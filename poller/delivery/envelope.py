@@ -27,6 +27,7 @@ _NO_EXTENSIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _NAME: Final = re.compile(r"[a-z0-9]+")
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _BOOLEANS: Final = ("true", "false")
+_UUID_LENGTH: Final = 36
 
 
 class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +96,15 @@ _FIELDS: Final = frozenset(Envelope.__struct_fields__)
 _read: Final = msgspec.json.Decoder(Envelope).decode
 _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _value: Final = msgspec.json.Decoder().decode
+
+
+def record_of(envelope: Envelope) -> str:
+    """What the events of one record have in common, and no others of the feed.
+
+    A UUID is the same whatever the case of its letters; a text of that length is treated likewise.
+    """
+    key = envelope.partitionkey or envelope.subject or ""
+    return key.lower() if len(key) == _UUID_LENGTH else key
 
 
 def envelope_of(entry: bytes) -> Envelope:

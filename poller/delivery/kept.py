@@ -13,6 +13,7 @@ import msgspec
 
 from poller.changes.events import recorded_time
 from poller.delivery.attempts import Tries
+from poller.delivery.envelope import envelope_of, record_of
 from poller.delivery.outcome import Outcome
 
 _EXCERPT: Final = 256  # bytes of an answer
@@ -44,14 +45,18 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         key: of the record; its events wait for one another.
         due: when it may be tried again, milliseconds of the wall clock; 0: as soon as it is the foremost of its record.
+        size: of the event, in bytes.
         tries: the attempt that comes next.
         attempts: how those before it ended.
+        event: as it stands in the stream, where that may have lost it; else empty.
     """
 
     key: str
     due: int = 0
+    size: int = 0
     tries: Tries = Tries()
     attempts: tuple[Attempt, ...] = ()
+    event: msgspec.Raw = msgspec.Raw()
 
     def after(self, outcome: Outcome, at: datetime) -> Delivery:
         """The same, and one more attempt."""
@@ -87,6 +92,16 @@ def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
         msgspec.MsgspecError: another version wrote them in a form that is not ours.
     """
     return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=place_of)}
+
+
+def delivery_again(letter: Letter) -> Delivery:
+    """The delivery of an event that was given up, from the first attempt on, due at once; what was tried is kept.
+
+    Raises:
+        ValueError: there is no event in it.
+    """
+    key = record_of(envelope_of(bytes(letter.event)))
+    return Delivery(key, size=len(letter.event) + 1, attempts=letter.attempts, event=letter.event)
 
 
 def place_of(entry_id: str) -> tuple[int, int]:

@@ -1,16 +1,20 @@
-"""Dead letters: what could not go on and waits for a person. To be listed, looked at, and dropped.
+"""Dead letters: what could not go on and waits for a person.
+
+Their names are here, and the records that could not be used, to be listed, looked at, and dropped. Events that were
+given up on are :mod:`poller.store.given_up`'s.
 
 Law: a dead letter has one name, which is the place where it is kept, so that to look one up is one read and no search.
 Lists hold no contents and are read some entries at a time. To drop a record is to forget it: it is quarantined anew
 when it comes again.
 
-========================  ================================================================
-id                        names
-========================  ================================================================
-``SOURCE/NAME:ENTRY``     the entry of the feed's quarantine
-========================  ================================================================
+=====================================  ================================================================
+id                                     names
+=====================================  ================================================================
+``SOURCE/NAME:ENTRY``                  the entry of the feed's quarantine
+``SOURCE/NAME:SUBSCRIPTION:ENTRY``     the entry of the feed's stream, as that subscription did not get it
+=====================================  ================================================================
 
-No part holds a colon and no id a character that means something to a shell, so further parts can come in between.
+No part holds a colon and no id a character that means something to a shell.
 Refuses to know: which feeds there are, and how a letter is shown.
 """
 
@@ -31,7 +35,7 @@ from poller.store.keys import FeedKeys
 from poller.store.scripts import DROP
 
 _AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
-_ID: Final = re.compile(r"([\w/-]+):(\d{1,20}-\d{1,20})", re.ASCII)
+_ID: Final = re.compile(r"([\w/-]+):(?:([a-z0-9][a-z0-9-]{0,63}):)?(\d{1,20}-\d{1,20})", re.ASCII)
 _LARGEST: Final = 2**64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
@@ -40,10 +44,16 @@ _Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 class LetterId(NamedTuple):
-    """A dead letter's id, taken apart: the feed as it was named, and the entry's id in the feed's quarantine."""
+    """A dead letter's id, taken apart: the feed as it was named, the entry, and for an event whose it is."""
 
     feed: str
     entry: str
+    subscription: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        return ":".join(filter(None, (self.feed, self.subscription, self.entry)))
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -51,19 +61,21 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     Attributes:
         id: names it; one word that can be pasted into a shell.
-        kind: ``record``: one that could not be used.
+        kind: ``record``: one that could not be used; ``event``: one that was given up on.
         feed: ``SOURCE/NAME``.
         at: when it was given up, RFC 3339 in UTC with milliseconds, by the store's clock.
         reason: why, in words.
         bytes: how many are kept of it.
+        subscription: whose event it was; None for a record.
     """
 
     id: str
-    kind: Literal["record"]
+    kind: Literal["record", "event"]
     feed: str
     at: str
     reason: str
     bytes: int
+    subscription: str | None = None
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -90,9 +102,9 @@ class Listed(msgspec.Struct, frozen=True):
 def letter_id(text: str) -> LetterId | None:
     """An id taken apart; None where this cannot be one."""
     match = _ID.fullmatch(text)
-    if match is None or max(_place(match[2])) >= _LARGEST:
+    if match is None or max(place(match[3])) >= _LARGEST:
         return None
-    return LetterId(match[1], match[2])
+    return LetterId(match[1], match[3], match[2])
 
 
 async def newest(client: Redis, feeds: Mapping[str, FeedKeys], *, most: int) -> Listed:
@@ -190,7 +202,7 @@ async def _dropped(client: Redis, keys: FeedKeys, entries: Sequence[_Entry]) -> 
 
 def _letter(feed: str, entry: _Entry) -> DeadLetter:
     number, fields = entry[0].decode(), entry[1]
-    milliseconds = min(_place(number)[0], _LAST_MS)
+    milliseconds = min(place(number)[0], _LAST_MS)
     at = _EPOCH + timedelta(milliseconds=milliseconds)
     return DeadLetter(
         id=f"{feed}:{number}",
@@ -203,9 +215,10 @@ def _letter(feed: str, entry: _Entry) -> DeadLetter:
 
 
 def _when(letter: DeadLetter) -> tuple[int, int]:
-    return _place(letter.id.rpartition(":")[2])
+    return place(letter.id.rpartition(":")[2])
 
 
-def _place(entry: str) -> tuple[int, int]:
+def place(entry: str) -> tuple[int, int]:
+    """An entry's id as what it is compared by."""
     milliseconds, _, number = entry.partition("-")
     return int(milliseconds), int(number)

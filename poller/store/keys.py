@@ -23,7 +23,8 @@ A subscription to a feed has keys of its own there, ``sub:ID:…``:
 key ends in        type    holds
 =================  ======  ==========================================================================================
 ``lease``          STRING  the nonce of the process that delivers; expires
-``state``          HASH    ``place``: the last entry up to which each is settled or parked
+``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``settled``: who wrote
+                           last, and the serial number of that; and the replay (:mod:`poller.store.replays`)
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
 ``letters``        HASH    entry id to a dead letter
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
@@ -42,6 +43,7 @@ key ends in        type    holds
 ``health``         HASH    how it does, as whoever delivers writes it
 ``until``          HASH    until when its sink wants nothing, milliseconds of the wall clock
 ``handshakes``     HASH    whether its sink has granted events, as whoever asks writes it
+``parked``         STRING  a number, of no subscription, that rises when a command parks deliveries or asks for a replay
 =================  ======  ==========================================================================================
 """
 
@@ -99,6 +101,7 @@ class SubscriptionKeys(msgspec.Struct, frozen=True):
     health: str
     until: str
     handshakes: str
+    parked: str
 
     @classmethod
     def of(cls, prefix: str) -> SubscriptionKeys:

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from poller.store.connection import translated
 from poller.store.keys import PairKeys
+from poller.store.replays import replay_of
 from poller.store.trimming import Cut, Facts, Place
 
 _BEYOND: Final[Place] = (2**64 - 1, 2**64 - 1)
@@ -45,6 +46,9 @@ async def facts_of(client: Redis, events: str, pairs: Mapping[str, PairKeys]) ->
         for name, keys in pairs.items():
             parked = cast("Iterable[bytes]", await client.hkeys(keys.parked))
             needed[name] = min([needed.get(name, _BEYOND), *(place_of(entry) for entry in parked)])
+            if replay := await replay_of(client, keys):
+                milliseconds, number = place_of(replay.after.encode())
+                needed[name] = min(needed[name], (milliseconds, number + 1))
     first = stream["first-entry"]
     return Facts(int(stream["length"]), int(size or 0), place_of(first[0]) if first else None, needed)
 

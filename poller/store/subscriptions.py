@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 
 from redis.asyncio import Redis
 
@@ -22,7 +22,7 @@ from poller.store import registering
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
 from poller.store.registering import PARTS, Synced, Write
-from poller.store.registrations import Paused, Subscriptions, milliseconds_of, subscriptions_of
+from poller.store.registrations import Paused, Subscriptions, milliseconds_of, moment_of, subscriptions_of
 
 T = TypeVar("T")
 
@@ -69,6 +69,13 @@ return 1
 """
 
 
+class Marks(NamedTuple):
+    """Numbers to be compared for being other ones than before: of the registry, and of what was parked by commands."""
+
+    version: int
+    parked: int
+
+
 class Registry:
     """The subscriptions. Any number of processes may have one; each method may raise StoreError.
 
@@ -84,6 +91,17 @@ class Registry:
         """The version; compare it for being another one, not for being larger: a store may lose its last writes."""
         with translated(self._client):
             return int(await self._client.get(self._keys.version) or 0)
+
+    async def marks(self) -> Marks:
+        """What whoever delivers looks at again and again."""
+        with translated(self._client):
+            found = await self._client.mget(self._keys.version, self._keys.parked)
+        return Marks(*(int(one or 0) for one in found))
+
+    async def tell_parked(self) -> None:
+        """Have whoever delivers look for deliveries that were parked and for replays, within a second or two."""
+        with translated(self._client):
+            await self._client.incr(self._keys.parked)
 
     async def all(self) -> Subscriptions:
         """All that is kept, as of one instant.
@@ -173,6 +191,19 @@ class Registry:
         with translated(self._client):
             kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
         return kept
+
+    async def untils(self) -> dict[str, datetime]:
+        """Until when sinks want nothing, by subscription, UTC; may have passed.
+
+        Raises:
+            StoreError: also where it cannot be read.
+        """
+        with translated(self._client):
+            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.until))
+        try:
+            return {name.decode(): moment_of(int(value)) for name, value in found.items()}
+        except (ValueError, OverflowError):
+            raise StoreError(f"{self._keys.until} holds what cannot be read") from None
 
     async def note_until(self, subscription: str, until: datetime) -> bool:
         """Its sink wants nothing until then, or until the later moment that is kept already. False: as above."""

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 Events go when they are older than ``retention.age`` and nobody needs them: no consumer group, whoever made it, that has
-not read or not acknowledged them, and no delivery that waits for its next attempt. That is the rule, and it loses
-nothing.
+not read or not acknowledged them, no delivery that waits for its next attempt, and no replay that is under way. That is
+the rule, and it loses nothing.
 
 ``retention.max_bytes`` is the last resort: a stream that is larger loses its oldest events, needed or not, until it
 fits. Whoever needed one of them is *overrun*, and told so.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -13,7 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
+import structlog
 
+from poller.cli.app import app
+from poller.cli.ending import ended
 from poller.sandbox.model import History
 from poller.sandbox.program import SEEDED_AT
 from poller.sandbox.resources import RESOURCES
@@ -32,6 +36,7 @@ class Ended(NamedTuple):
 
 
 Poller = Callable[..., Awaitable[Ended]]
+Called = Callable[..., Ended]
 
 
 class Site(NamedTuple):
@@ -81,6 +86,32 @@ def poller(tmp_path: Path) -> Poller:
         return Ended(process.returncode, out.decode(), err.decode())
 
     return run
+
+
+@pytest.fixture
+def called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Iterator[Called]:
+    """Run ``poller ARGUMENTS`` in this process, for what a process of its own proves nothing more of."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str, **extra: str) -> Ended:
+        with monkeypatch.context() as now:
+            for name in os.environ:
+                if name.startswith(("POLLER_", "REDIS_")):
+                    now.delenv(name)
+            for name, value in extra.items():
+                now.setenv(name, value)
+            code = ended(lambda: app(list(arguments), prog_name="poller", standalone_mode=False) or 0)
+        out, err = capsysbinary.readouterr()
+        return Ended(code, out.decode("utf-8", "surrogateescape"), err.decode())
+
+    yield call
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``poller dead-letters`` and where ``status`` points to it: the real program on a real store."""
+"""``poller dead-letters`` on records, and where ``status`` points to it, on a real store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from poller.sandbox.model import History
 from poller.sandbox.profiles.choice import chosen
 from poller.sandbox.serving import SANDBOX_TOKEN, serving
 from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
-from tests.cli.conftest import Poller, environment
+from tests.cli.conftest import Called, Poller, environment
 from tests.servers import running
 
 FEED = "default/contractTypes"
@@ -50,11 +50,11 @@ def add(url: str, *records: bytes, feed: str = FEED, reason: str = REASON) -> No
             store.xadd(f"poller:{{{feed}}}:quarantine", fields, id=f"{number}-0")
 
 
-async def test_list(poller: Poller, url: str) -> None:
+def test_list(called: Called, url: str) -> None:
     """The newest come last, one object a line with --json; how many are not shown is told beside."""
-    assert (await poller("dead-letters", "list", **configured(url))).out == "no dead letters\n"
+    assert (called("dead-letters", "list", **configured(url))).out == "no dead letters\n"
     add(url, b"[1]", b"[22]", b"[333]")
-    ended = await poller("dead-letters", "list", "contractTypes", "--json", "--limit", "2", **configured(url))
+    ended = called("dead-letters", "list", "contractTypes", "--json", "--limit", "2", **configured(url))
     assert ended.code == 0
     assert [json.loads(line) for line in ended.out.splitlines()] == [
         {
@@ -64,42 +64,38 @@ async def test_list(poller: Poller, url: str) -> None:
             "at": f"1970-01-01T00:00:00.00{number}Z",
             "reason": REASON,
             "bytes": number + 2,
+            "subscription": None,
         }
         for number in (2, 3)
     ]
     assert ended.err == "poller: 1 older not shown; --limit 3 shows all\n"
-    plain = (await poller("dead-letters", "list", **configured(url))).out.splitlines()
+    plain = (called("dead-letters", "list", **configured(url))).out.splitlines()
     assert [line.split()[0] for line in plain] == ["id", *(f"{FEED}:{number}-0" for number in (1, 2, 3))]
 
 
-async def test_show(poller: Poller, url: str) -> None:
+def test_show(called: Called, url: str) -> None:
     """What a record holds is laid out or escaped and steers no terminal; --raw gives it byte for byte."""
     records = (b'{"a":"\xc2\x9b31m"}', b"\x1b[31m\xff\x00", b"1" * (QUARANTINE_BYTES + 1))
     add(url, *records, reason="odd \x1b[31m")
-    asked = (poller("dead-letters", "show", f"{FEED}:{number}-0", **configured(url)) for number in (1, 2, 3))
-    shown = [ended.out for ended in await asyncio.gather(*asked)]
+    shown = [called("dead-letters", "show", f"{FEED}:{number}-0", **configured(url)).out for number in (1, 2, 3)]
     head = f"id      {FEED}:1-0\nat      1970-01-01T00:00:00.001Z\nreason  odd \\x1b[31m\nbytes   13\n\n"
     assert shown[0] == head + '{\n  "a": "\\u009b31m"\n}\n'
     assert shown[1].endswith("\n\n\\x1b[31m\\xff\\x00\n")
     assert "\nbytes   65536, the first of more\n" in shown[2]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "poller", "dead-letters", "show", "--raw", f"{FEED}:2-0"),
-        env=environment(configured(url)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert (await process.communicate())[0] == records[1]
+    raw = called("dead-letters", "show", "--raw", f"{FEED}:2-0", **configured(url))
+    assert raw.out.encode("utf-8", "surrogateescape") == records[1]
 
 
-async def test_drop(poller: Poller, url: str) -> None:
+def test_drop(called: Called, url: str) -> None:
     """Those that are named go, or all of a feed; what is not there is named in an error, and the others go."""
     add(url, *(b"[%d]" % number for number in range(6)))
-    one = await poller("dead-letters", "drop", f"{FEED}:1-0", "contractTypes:1-0", **configured(url))
+    one = called("dead-letters", "drop", f"{FEED}:1-0", "contractTypes:1-0", **configured(url))
     assert (one.code, one.out) == (0, "1 dead letter dropped\n")
-    some = await poller("dead-letters", "drop", f"{FEED}:1-0", f"{FEED}:2-0", f"{FEED}:3-0", **configured(url))
+    some = called("dead-letters", "drop", f"{FEED}:1-0", f"{FEED}:2-0", f"{FEED}:3-0", **configured(url))
     assert (some.code, some.out) == (1, "2 dead letters dropped\n")
     assert f"no dead letter {FEED}:1-0" in some.err
     assert "poller dead-letters list" in some.err
-    every = await poller("dead-letters", "drop", "--feed", "contractTypes", "--all", **configured(url))
+    every = called("dead-letters", "drop", "--feed", "contractTypes", "--all", **configured(url))
     assert (every.code, every.out) == (0, "3 dead letters dropped\n")
 
 
@@ -107,17 +103,25 @@ WRONG: tuple[tuple[list[str], int, str], ...] = (
     (["show", f"{FEED}:9-0"], 1, f"no dead letter {FEED}:9-0"),
     (["show", "nix:9-0"], 2, 'no feed "nix"'),
     (["drop", f"{FEED}:1-0", "nonsense"], 2, "expected SOURCE/NAME:ENTRY"),
-    (["drop"], 2, "expected ID..., or --feed FEED --all"),
-    (["drop", f"{FEED}:1-0", "--feed", FEED, "--all"], 2, "expected ID..., or --feed FEED --all"),
+    (["drop"], 2, "expected ID..., --feed FEED --all, or --subscription ID --all"),
+    (
+        ["drop", f"{FEED}:1-0", "--feed", FEED, "--all"],
+        2,
+        "expected ID..., --feed FEED --all, or --subscription ID --all",
+    ),
+    (["redeliver"], 2, "expected ID..., or --subscription ID --all"),
+    (["redeliver", "--feed", FEED, "--all"], 2, "expected ID..., or --subscription ID --all"),
+    (["redeliver", f"{FEED}:1-0"], 2, "a record that could not be used"),
+    (["list", "--subscription", "nix"], 2, 'no subscription "nix"'),
     ([], 2, "See poller dead-letters --help"),
 )
 
 
-async def test_wrong_use(poller: Poller, url: str) -> None:
+def test_wrong_use(called: Called, url: str) -> None:
     """What cannot be done is told in one paragraph with the exit code of its kind, and nothing is dropped."""
     add(url, b"[1]")
-    each = [poller("dead-letters", *arguments, **configured(url)) for arguments, _, _ in WRONG]
-    for ended, (arguments, code, says) in zip(await asyncio.gather(*each), WRONG, strict=True):
+    for arguments, code, says in WRONG:
+        ended = called("dead-letters", *arguments, **configured(url))
         assert (ended.code, ended.out) == (code, ""), arguments
         assert says in ended.err
         assert "Traceback" not in ended.err
@@ -125,17 +129,20 @@ async def test_wrong_use(poller: Poller, url: str) -> None:
         assert store.xlen(f"poller:{{{FEED}}}:quarantine") == 1
 
 
-async def test_from_quarantine_to_quarantine(poller: Poller, url: str) -> None:
+def test_from_quarantine_to_quarantine(poller: Poller, called: Called, url: str) -> None:
     """What a round quarantines is pointed to and listed; dropped, it is quarantined anew by the next round."""
+    asyncio.run(a_round(poller, url))
+    status = called("status", **configured(url))
+    assert f"quarantined records: poller dead-letters list {FEED}" in status.out.splitlines()
+    first = called("dead-letters", "list", **configured(url)).out.splitlines()[1].split()[0]
+    assert called("dead-letters", "drop", first, **configured(url)).code == 0
+    asyncio.run(a_round(poller, url))
+    assert called("dead-letters", "list", **configured(url)).out.splitlines()[1].split()[0] > first
+
+
+async def a_round(poller: Poller, url: str) -> None:
     async with serving(History(), rng=Random(1), choices=chosen(["id-empty@contractTypes"], ())) as api:
-        environ = configured(url, api)
-        assert (await poller("once", "contractTypes", **environ)).code == 0
-        status, listed = await asyncio.gather(poller("status", **environ), poller("dead-letters", "list", **environ))
-        assert status.out.splitlines()[-1] == f"quarantined records: poller dead-letters list {FEED}"
-        first = listed.out.splitlines()[1].split()[0]
-        assert (await poller("dead-letters", "drop", first, **environ)).code == 0
-        assert (await poller("once", "contractTypes", **environ)).code == 0
-        assert (await poller("dead-letters", "list", **environ)).out.splitlines()[1].split()[0] > first
+        assert (await poller("once", "contractTypes", **configured(url, api))).code == 0
 
 
 @pytest.mark.parametrize(("columns", "longest"), [(80, 80), (40, 100)])

@@ -149,4 +149,7 @@ def test_an_id_is_one_word_for_a_shell() -> None:
     """Law: no part of an id needs quoting, and the feed may be named as elsewhere."""
     assert letter_id("acme/a_b-c:1735689600000-12") == LetterId("acme/a_b-c", "1735689600000-12")
     assert letter_id("contractTypes:1-0") == LetterId("contractTypes", "1-0")
-    assert DeadLetter.__struct_fields__ == ("id", "kind", "feed", "at", "reason", "bytes")
+    event = LetterId("acme/contractTypes", "1735689600000-12", "a-sub")
+    assert event.text == "acme/contractTypes:a-sub:1735689600000-12"
+    assert letter_id(event.text) == event
+    assert DeadLetter.__struct_fields__ == ("id", "kind", "feed", "at", "reason", "bytes", "subscription")

@@ -1,0 +1,140 @@
+"""``poller dead-letters`` on events that were given up on, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import msgspec
+import pytest
+from redis import Redis
+
+from poller.delivery.attempts import Tries
+from poller.delivery.kept import Attempt, Delivery, Letter, encode
+from poller.store.connection import commands
+from poller.store.given_up import MOST_WAITING
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.subscriptions import Registry
+from tests.cli.conftest import Called
+from tests.delivery.events import entry
+from tests.servers import running
+
+FEED: Final = "default/contractTypes"
+KEYS: Final = PairKeys.of("poller", FEED, "a")
+TRIED: Final = (
+    Attempt("2026-03-02T08:15:00.000Z", 0.25, "status 503", 503, excerpt="busy \x1b[31m"),
+    Attempt("2026-03-02T08:16:00.000Z", 15, "no answer within 15 s", None, "timeout"),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with TemporaryDirectory(prefix="pe-") as short, running("valkey", Path(short), appendfsync="no") as started:
+        yield started.url
+
+
+@pytest.fixture
+def store(server: str) -> Iterator[Redis]:
+    """An empty store with the subscriptions a and b."""
+    with Redis.from_url(server) as client:
+        client.flushall()
+        asyncio.run(_registered(server))
+        yield client
+
+
+async def _registered(url: str) -> None:
+    async with commands(url) as client:
+        registry = Registry(client, SubscriptionKeys.of("poller"))
+        for name in ("a", "b"):
+            await registry.add(
+                name, b'{"id":"%s","sink":"https://h.example.org"}' % name.encode(), (), datetime.now(UTC)
+            )
+
+
+@pytest.fixture
+def configured(server: str) -> dict[str, str]:
+    return {"POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "t", "REDIS_URL": server}
+
+
+def give_up(store: Redis, number: int, *, subscription: str = "a", event: bytes | None = None) -> str:
+    """A letter as a pair leaves it; its id."""
+    keys = PairKeys.of("poller", FEED, subscription)
+    content = entry(number=number) if event is None else event
+    store.hset(keys.letters, f"{number}-0", encode(Letter(msgspec.Raw(content), "gone \x1b[31m", "at", TRIED)))
+    store.zadd(keys.letter_times, {f"{number}-0": number})
+    return f"{FEED}:{subscription}:{number}-0"
+
+
+def test_list_and_show(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Both kinds are listed by time, or one subscription's events; shown, nothing of an event or an answer steers."""
+    first, other, last = give_up(store, 1), give_up(store, 2, subscription="b"), give_up(store, 4)
+    store.xadd(FeedKeys.of("poller", FEED).quarantine, {"raw": "[1]", "reason": "no id"}, id="3-0")
+    listed = called("dead-letters", "list", "--json", **configured)
+    lines = [json.loads(line) for line in listed.out.splitlines()]
+    assert [line["id"] for line in lines] == [first, other, f"{FEED}:3-0", last]
+    assert [(line["kind"], line["subscription"]) for line in lines[1:3]] == [("event", "b"), ("record", None)]
+    assert lines[0]["bytes"] == len(entry(number=1))
+    some = called("dead-letters", "list", "contractTypes", "--subscription", "a", "--limit", "1", **configured)
+    assert [line.split()[0] for line in some.out.splitlines()] == ["id", last]
+    assert some.err == "poller: 1 older not shown; --limit 2 shows all\n"
+    assert called("dead-letters", "list", "achievements", **configured).out == "no dead letters\n"
+
+    shown = called("dead-letters", "show", first, **configured).out
+    assert "\nattempt 2026-03-02T08:15:00.000Z  0.250 s  status 503\n        busy \\x1b[31m\n" in shown
+    assert "\nattempt 2026-03-02T08:16:00.000Z  15.000 s  no answer within 15 s\n" in shown
+    assert '\n  "specversion": "1.0",\n' in shown
+    assert "\x1b" not in shown
+    assert called("dead-letters", "show", "--raw", first, **configured).out.encode() == entry(number=1)
+
+
+def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Those that are named, or all of a subscription, wait for delivery with their event, each once, and it is told."""
+    first, other = give_up(store, 1), give_up(store, 2, subscription="b")
+    lost, last = give_up(store, 3, event=b"null"), give_up(store, 4)
+    told = called("dead-letters", "redeliver", first, **configured)
+    assert (told.code, told.out) == (0, "1 dead letter to be delivered once more\n")
+    again = called("dead-letters", "redeliver", first, **configured)
+    assert (again.code, again.out) == (1, "0 dead letters to be delivered once more\n")
+    assert f"no dead letter {first}" in again.err
+    every = called("dead-letters", "redeliver", "--subscription", "a", "--all", **configured)
+    assert (every.code, every.out) == (1, "1 dead letter to be delivered once more\n")
+    assert f"{lost}: its event is not kept any more" in every.err
+    parked = {key: msgspec.json.decode(value, type=Delivery) for key, value in store.hgetall(KEYS.parked).items()}
+    assert list(parked) == [b"1-0", b"4-0"]
+    assert bytes(parked[b"1-0"].event) == entry(number=1)
+    renewed = parked[b"1-0"]
+    assert (renewed.key, renewed.due, renewed.tries, renewed.attempts) == ("K", 0, Tries(), TRIED)
+    listed = called("dead-letters", "list", "--json", **configured).out.splitlines()
+    assert [json.loads(line)["id"] for line in listed] == [other, lost]
+    assert last not in "".join(listed)
+    assert store.get(SubscriptionKeys.of("poller").parked) == b"3"
+
+
+def test_not_more_than_can_wait(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Beyond so many that wait already nothing is moved; the letters stay, and it is told."""
+    store.hset(KEYS.parked, mapping={f"9-{number}": b'{"key":"K"}' for number in range(MOST_WAITING - 1)})
+    for number in (1, 2, 3):
+        give_up(store, number)
+    told = called("dead-letters", "redeliver", "--subscription", "a", "--feed", FEED, "--all", **configured)
+    assert (told.code, told.out) == (1, "1 dead letter to be delivered once more\n")
+    assert "2 dead letters left where they are" in told.err
+    assert (store.hlen(KEYS.parked), store.hkeys(KEYS.letters)) == (MOST_WAITING, [b"2-0", b"3-0"])
+
+
+def test_drop(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Those that are named go, or all of a subscription, and nobody else's."""
+    first, other = give_up(store, 1), give_up(store, 2, subscription="b")
+    for number in range(3, 6):
+        give_up(store, number)
+    assert called("dead-letters", "drop", first, **configured).out == "1 dead letter dropped\n"
+    missing = called("dead-letters", "drop", first, **configured)
+    assert (missing.code, f"no dead letter {first}" in missing.err) == (1, True)
+    every = called("dead-letters", "drop", "--subscription", "a", "--all", **configured)
+    assert (every.code, every.out) == (0, "3 dead letters dropped\n")
+    assert not store.exists(KEYS.letters, KEYS.letter_times)
+    assert other in called("dead-letters", "list", **configured).out

@@ -1,0 +1,142 @@
+"""``poller replay``: what can be meant, what it covers, and what is refused, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, cast
+
+import pytest
+from redis import Redis
+
+from poller.cli.replay import place
+from poller.errors import ConfigurationError
+from poller.store.connection import commands
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.registrations import Paused
+from poller.store.subscriptions import Registry
+from tests.cli.conftest import Called
+from tests.delivery.events import entry
+from tests.servers import running
+
+FEED: Final = "default/contractTypes"
+EVENTS: Final = FeedKeys.of("poller", FEED).events
+KEYS: Final = PairKeys.of("poller", FEED, "a")
+NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with TemporaryDirectory(prefix="py-") as short, running("valkey", Path(short), appendfsync="no") as started:
+        yield started.url
+
+
+@pytest.fixture
+def store(server: str) -> Iterator[Redis]:
+    """Ten events, one a second from the first on; the subscription a has read nine of them."""
+    with Redis.from_url(server) as client:
+        client.flushall()
+        for number in range(1, 11):
+            client.xadd(EVENTS, {"data": entry(number=number)}, id=f"{number * 1000}-0")
+        client.xgroup_create(EVENTS, "sub:a", id="9000-0")
+        asyncio.run(_registered(server))
+        yield client
+
+
+async def _registered(url: str) -> None:
+    async with commands(url) as client:
+        registry = Registry(client, SubscriptionKeys.of("poller"))
+        settings = b'{"id":"a","sink":"https://h.example.org","feeds":["%s"]}' % FEED.encode()
+        await registry.add("a", settings, (), NOW)
+        await registry.pause("a", Paused("operator", "why", NOW))
+
+
+@pytest.fixture
+def configured(server: str) -> dict[str, str]:
+    return {"POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "t", "REDIS_URL": server}
+
+
+def kept(store: Redis) -> tuple[bytes | None, bytes | None]:
+    after, to = cast("list[bytes | None]", store.hmget(KEYS.state, ["replay_after", "replay_to"]))
+    return after, to
+
+
+Covered = tuple[list[str], int, tuple[bytes, bytes]]
+COVERED: tuple[Covered, ...] = (
+    (["--from", "earliest"], 9, (b"999-18446744073709551615", b"9000-0")),
+    (["--from", "3000-0", "--to", "5000"], 3, (b"2999-18446744073709551615", b"5000-0")),
+    (["--from", "1970-01-01T00:00:02.5Z", "--to", "1970-01-01T01:00:04+01:00"], 2, (b"2999-", b"4000-0")),
+    (["--from", "9000h", "--to", "1m", FEED], 0, (b"", b"")),
+)
+
+
+@pytest.mark.parametrize("covered", COVERED)
+def test_what_it_covers(called: Called, configured: dict[str, str], store: Redis, covered: Covered) -> None:
+    """Both ends count; what was not read for the subscription yet does not; a paused one gets them later."""
+    arguments, events, span = covered
+    told = called("replay", "a", *arguments, **configured)
+    assert told.code == 0
+    assert told.out == (f"{FEED}: {events} events to be delivered once more\n" if events else "no events there\n")
+    assert "a is paused" in told.err
+    after, to = kept(store)
+    assert (after or b"").startswith(span[0])
+    assert (to or b"") == span[1]
+    assert store.exists(SubscriptionKeys.of("poller").parked) == bool(events)
+
+
+def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """While one is under way another is refused; once it is cancelled there is none to cancel."""
+    assert called("replay", "a", "--from", "earliest", **configured).code == 0
+    before = kept(store)
+    second = called("replay", "a", "--from", "5000-0", **configured)
+    assert (second.code, f"a replay of {FEED} is under way" in second.err, kept(store)) == (1, True, before)
+    assert called("replay", "a", "--cancel", **configured).out == f"{FEED}: replay cancelled\n"
+    none = called("replay", "a", "--cancel", **configured)
+    assert (none.code, "no replay of a is under way" in none.err) == (1, True)
+
+
+def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Where the stream does not go back so far it is refused, and told from when it does; nothing is begun."""
+    store.xtrim(EVENTS, minid="4000-0", approximate=False)
+    told = called("replay", "a", "--from", "2000-0", **configured)
+    assert told.code == 1
+    assert f"{FEED} does not go back so far any more: it begins at 1970-01-01T00:00:04.000Z" in told.err
+    assert "--from 4000-0" in told.err
+    assert kept(store) == (None, None)
+    assert called("replay", "a", "--from", "4000-0", **configured).out.startswith(f"{FEED}: 6 events")
+
+
+WRONG: tuple[tuple[list[str], int, str], ...] = (
+    (["a"], 2, "expected --from ID|TIME, or --cancel alone"),
+    (["a", "--from", "1-0", "--cancel"], 2, "expected --from ID|TIME, or --cancel alone"),
+    (["a", "--from", "yesterday"], 2, '--from is "yesterday"; expected the id of'),
+    (["a", "--from", "2026-03-02T08:15:00"], 2, "expected the id of"),
+    (["a", "--from", "1-0", "--to", f"{2**64}-0"], 2, "--to is"),
+    (["nix", "--from", "1-0"], 2, 'no subscription "nix"'),
+    (["a", "achievements", "--from", "1-0"], 2, "a does not subscribe to default/achievements"),
+)
+
+
+def test_wrong_use(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """What cannot be done is told in one paragraph with the exit code of its kind, and nothing is begun."""
+    for arguments, code, says in WRONG:
+        ended = called("replay", *arguments, **configured)
+        assert (ended.code, ended.out) == (code, ""), arguments
+        assert says in ended.err, arguments
+    store.xgroup_destroy(EVENTS, "sub:a")
+    ended = called("replay", "a", "--from", "1-0", **configured)
+    assert (ended.code, f"{FEED} was not begun for a yet" in ended.err) == (1, True)
+    assert kept(store) == (None, None)
+
+
+def test_places() -> None:
+    """Ids are taken as they are, moments by the millisecond, and how long ago from now."""
+    assert place("5-7", "--from", NOW) == "5-7"
+    assert place("5", "--to", NOW, last=True) == f"5-{2**64 - 1}"
+    assert place("2026-03-02T09:15:00+01:00", "--from", NOW) == place("0s", "--from", NOW) == "1772439300000-0"
+    assert place("1h", "--from", NOW) == "1772435700000-0"
+    with pytest.raises(ConfigurationError):
+        place("0001-01-01T00:00:00+14:00", "--from", NOW)

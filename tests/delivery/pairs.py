@@ -1,0 +1,137 @@
+"""A pair on a real store, with a sink that answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from secrets import token_hex
+from typing import Any, Final, cast
+
+from redis.asyncio import Redis
+
+from poller.delivery.attempts import Patience
+from poller.delivery.filters import Predicate
+from poller.delivery.formats import Request
+from poller.delivery.health import Health
+from poller.delivery.outcome import Outcome
+from poller.delivery.pair import Pair
+from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.stopping import ended
+from poller.store.deliveries import PairStore
+from poller.store.delivery_scripts import DeliveryScripts
+from poller.store.keys import FeedKeys, PairKeys
+from tests.delivery.events import entry
+from tests.harness.waiting import patience
+
+FEED: Final = "acme/contractTypes"
+NAME: Final = "rostering"
+EVENTS: Final = FeedKeys.of("poller", FEED).events
+KEYS: Final = PairKeys.of("poller", FEED, NAME)
+TAKEN: Final = Outcome(status=204, text="status 204")
+FAILED: Final = Outcome(status=500, text="status 500")
+
+Answer = Callable[[int], Awaitable[Outcome]]
+
+
+async def taken(_: int) -> Outcome:
+    """The answer of a sink that takes everything."""
+    return TAKEN
+
+
+class Scripted:
+    """A sink and what it was sent: the sequence numbers of events."""
+
+    def __init__(self, answer: Answer = taken) -> None:
+        self.answer = answer
+        self.sent: list[int] = []
+        self._came = asyncio.Event()
+
+    async def post(self, _: object, body: bytes) -> Outcome:
+        number = int(json.loads(body)["sequence"])
+        self.sent.append(number)
+        self._came.set()
+        return await self.answer(number)
+
+    async def until(self, true: Callable[[list[int]], bool]) -> None:
+        """Wait until this holds of what was sent."""
+        async with patience(f"what was to be sent; so far {self.sent[-20:]}"):
+            while not true(self.sent):
+                self._came.clear()
+                await self._came.wait()
+
+    async def until_count(self, count: int) -> list[int]:
+        """Wait until so many were sent; which."""
+        await self.until(lambda sent: len(sent) >= count)
+        return self.sent
+
+
+class _Unnoted:
+    """Nowhere to note anything."""
+
+    async def _note(self, *_: Any, **__: Any) -> None: ...
+
+    until = health = rest = recovered = _note
+
+
+def _form(events: list[Event], _: int) -> Request:
+    return Request({}, events[0][1])
+
+
+def subscription(schedule: timedelta, wanted: Predicate = lambda _: True) -> Subscription:
+    """One that waits so long after each of two failures."""
+    waits = Patience((schedule, schedule), 0.0)
+    return Subscription(NAME, wanted, waits, timedelta(days=5), start="earliest", concurrency=4)
+
+
+@asynccontextmanager
+async def delivering(
+    client: Redis, sink: Scripted, *, schedule: timedelta = timedelta(hours=1), wanted: Predicate = lambda _: True
+) -> AsyncIterator[Pair]:
+    """A pair that delivers while the block runs; it ends as in a crash, but for the lease."""
+    clock = asyncio.get_running_loop().time
+    subscriber = Subscriber(
+        subscription(schedule, wanted),
+        sink,
+        cast("Any", _form),
+        _Unnoted(),
+        health=Health(),
+        paused_until=None,
+        now=lambda: datetime.now(UTC),
+        clock=clock,
+    )
+    store = PairStore(
+        client,
+        DeliveryScripts(client),
+        KEYS,
+        events=EVENTS,
+        subscription=NAME,
+        nonce=token_hex(4),
+        lease=timedelta(seconds=30),
+    )
+    assert await store.take() is None
+    pair = Pair(FEED, subscriber, store, now=lambda: datetime.now(UTC), clock=clock, chance=lambda: 0.0)
+    running = asyncio.create_task(pair.run())
+    try:
+        yield pair
+        assert not running.done(), running
+    finally:
+        await ended(running)
+        await store.release()
+
+
+async def publish(client: Redis, *keys: str, start: int = 1) -> None:
+    """Events of these records; the n-th has the sequence number n and the entry id n-0."""
+    adding = client.pipeline(transaction=False)
+    for number, key in enumerate(keys, start=start):
+        adding.xadd(EVENTS, {"data": entry(key=key, number=number)}, id=f"{number}-0")
+    await adding.execute()
+
+
+async def until(true: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait for something that only the store can tell."""
+    async with patience(what):
+        while not await true():  # noqa: ASYNC110 -- no notice comes of what is written there
+            await asyncio.sleep(0.002)
