@@ -81,3 +81,7 @@ class Fenced(StoreError):
 
 class Stale(StoreError):
     """The feed's state is not the one this round was planned on. The commit wrote nothing."""
+
+
+class GroupGone(StoreError):
+    """The stream has no such consumer group: somebody destroyed it, or the store has lost it."""

@@ -6,76 +6,48 @@ A consumer group reads the stream, always as the one consumer :data:`CONSUMER`, 
 at a time does. So whoever takes over finds in the group what his predecessor had read and not settled, and reads it
 again from the start: nothing is lost, and what comes twice had not been recorded as delivered.
 
+Reading is fenced as writing is: what a process without the lease reads would be held for a consumer who never sees it.
+Nobody is asked whether the lease is still ours before each request to the sink; :attr:`PairStore.held` says no as soon
+as it may have run out by our own clock, which it does before it runs out at the server.
+
 What waits for its next attempt is *parked*, in the same script that takes it out of the group: the group does not hold
 entries for days, and a parked one is in exactly one place at any instant. Dead letters keep the event itself, for the
 stream may be trimmed; parked deliveries keep the id, for they are among what trimming spares.
 
 ``place`` goes along with each settlement. Should the group be gone (destroyed, or lost with a part of the store), it is
-made again there, and what comes again had not been settled.
+made again there: nothing is lost. Some of what comes again may be settled or parked; a process that has read it knows.
+
+A settlement whose reply is lost is sent again. The first one may still be on its way, and arrive after later ones; each
+has a serial number, and one that comes late writes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain
 from typing import Any, Final, Literal, cast
 
 import msgspec
 from redis.asyncio import Redis
-from redis.commands.core import AsyncScript
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 
-from poller.errors import Fenced, StoreUnavailable
-from poller.store.connection import translated
+from poller.errors import Fenced, GroupGone, StoreUnavailable
+from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
-from poller.store.scripts import RENEW
+from poller.store.scripts import answered
+from poller.store.stream import EARLIEST, last_id
 
 CONSUMER: Final = "deliverer"
 _FIRST_PAUSE: Final = 0.05  # seconds between tries of a settlement; doubles up to
 _LONGEST_PAUSE: Final = 1.0
 _PLACE: Final = "place"
 
-# KEYS: lease. ARGV: nonce, ttl in ms. Answers -1 where it is ours now, else the ms that the other's still has.
-_TAKE: Final = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return redis.call('PTTL', KEYS[1]) end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return -1
-"""
-
-# KEYS: lease, events, state, parked, letters, letter_times. ARGV 1-4: nonce, group, place ('' leaves it), now in ms.
-# ARGV 5-8: how many arguments follow of each: entries that the group may forget, parked (id, value), no longer parked
-# (id), letters (id, value). All of it may be written twice. Answers 1, or 0 where the lease is not ours.
-_SETTLE: Final = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-local at = 9
-local function upto(i)
-  local first = at
-  at = at + tonumber(ARGV[i])
-  return first, at - 1
-end
-local first, last = upto(5)
-local acked = {first, last}
-first, last = upto(6)
-if last >= first then redis.call('HSET', KEYS[4], unpack(ARGV, first, last)) end
-first, last = upto(7)
-if last >= first then redis.call('HDEL', KEYS[4], unpack(ARGV, first, last)) end
-first, last = upto(8)
-for i = first, last, 2 do
-  redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 1])
-  redis.call('ZADD', KEYS[6], ARGV[4], ARGV[i])
-end
-if ARGV[3] ~= '' then redis.call('HSET', KEYS[3], 'place', ARGV[3]) end
-if acked[2] >= acked[1] then redis.call('XACK', KEYS[2], ARGV[2], unpack(ARGV, acked[1], acked[2])) end
-return 1
-"""
-
-Entry = tuple[str, bytes]
-"""An entry's id and its event."""
+Entry = tuple[str, bytes | None]
+"""An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -96,16 +68,6 @@ class Settlement(msgspec.Struct, frozen=True):
     place: str = ""
 
 
-class DeliveryScripts:
-    """The scripts, registered once for a client and shared by its pairs."""
-
-    def __init__(self, client: Redis, *, shebang: str = "") -> None:
-        """Register them; ``shebang`` is their first line where the server knows it."""
-        self.take: AsyncScript = client.register_script(shebang + _TAKE)
-        self.renew: AsyncScript = client.register_script(shebang + RENEW)
-        self.settle: AsyncScript = client.register_script(shebang + _SETTLE)
-
-
 class PairStore:
     """The store of one subscription to one feed, as its dispatcher sees it."""
 
@@ -119,6 +81,7 @@ class PairStore:
         subscription: str,
         nonce: str,
         lease: timedelta,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what the store works with.
 
@@ -128,17 +91,25 @@ class PairStore:
             keys: of the pair.
             events: the key of the feed's stream.
             subscription: its id.
-            nonce: proves that the lease is this process'.
+            nonce: proves that the lease is ours; drawn for this value, for it numbers its settlements from 1.
             lease: how long it lives without being renewed.
+            clock: seconds that only go forward, and while this process is stopped, too.
         """
         self.keys = keys
-        self.held = False
         self._client = client
         self._scripts = scripts
         self._events = events
         self._group = group_of(subscription)
         self._nonce = nonce
         self._lease = lease
+        self._clock = clock
+        self._held_until = 0.0
+        self._serial = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is ours beyond doubt."""
+        return self._clock() < self._held_until
 
     async def take(self) -> HeldElsewhere | None:
         """Take or renew the lease; None: it is ours.
@@ -146,71 +117,77 @@ class PairStore:
         Raises:
             StoreError: see :func:`~poller.store.connection.translated`.
         """
-        async with self._answered():
-            left = int(await self._scripts.take([self.keys.lease], [self._nonce, self._milliseconds()]))
-        self.held = left < 0
-        return None if self.held else HeldElsewhere(timedelta(milliseconds=left))
+        until = self._term()
+        with answered(self._client):
+            left = await self._scripts.take([self.keys.lease], [self._nonce, self._milliseconds()])
+        self._held_until = until if left is None else 0.0
+        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
 
     async def renew(self) -> bool:
         """Keep the lease for another term. False: it is lost."""
-        async with self._answered():
-            self.held = bool(await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()]))
-        return self.held
+        until = self._term()
+        with answered(self._client):
+            kept = await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()])
+        self._held_until = until if kept else 0.0
+        return bool(kept)
 
     async def release(self) -> None:
         """Let the lease go, if it is ours."""
-        self.held = False
-        async with self._answered():
+        self._held_until = 0.0
+        with answered(self._client):
             await self._scripts.renew([self.keys.lease], [self._nonce, 0])
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
         """See to it that the group is there: where it was, or, for a new one, at the end or the beginning."""
-        async with self._answered():
-            place = cast("bytes | None", await self._client.hget(self.keys.state, _PLACE))
-            at = place.decode() if place else ("$" if start == "now" else "0")
+        with answered(self._client):
+            place = await self._place()
+            if place is None:  # written before there is a group: so one that is lost at once has a place, too
+                new = EARLIEST if start == "earliest" else await last_id(self._client, self._events)
+                await self._client.hsetnx(self.keys.state, _PLACE, new)
+                place = await self._place()
             try:
-                await self._client.xgroup_create(self._events, self._group, id=at, mkstream=True)
+                await self._client.xgroup_create(self._events, self._group, id=place or EARLIEST, mkstream=True)
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
-                return
-            if place is None:
-                last = (await self._client.xinfo_stream(self._events))["last-generated-id"] if at == "$" else b"0-0"
-                await self._client.hset(self.keys.state, _PLACE, last)
 
     async def parked(self) -> dict[str, bytes]:
         """The deliveries that wait for their next attempt, by entry id, in no order."""
-        async with self._answered():
+        with answered(self._client):
             found = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.parked))
         return {entry.decode(): value for entry, value in found.items()}
 
     async def pending(self, after: str, *, most: int) -> list[Entry]:
-        """Entries that the group holds and that come after this one; the event is empty where it is gone.
+        """Entries that the group holds and that come after this one.
 
         Raises:
-            LookupError: there is no such group.
+            GroupGone: there is no such group.
+            Fenced: the lease is another's.
         """
         return await self._read(after, most)
 
     async def read(self, *, most: int) -> list[Entry]:
         """Entries that nobody has read yet; they are held by the group from now on.
 
+        Where it raises something else than these, they may be, too: see :meth:`pending`.
+
         Raises:
-            LookupError: there is no such group.
+            GroupGone: there is no such group.
+            Fenced: the lease is another's; nothing was read.
         """
         return await self._read(">", most)
 
     async def fetch(self, entries: Sequence[str]) -> dict[str, bytes]:
         """The events of these entries, those that the stream still has."""
-        async with self._answered():
+        with answered(self._client):
             asking = self._client.pipeline(transaction=False)
             for entry in entries:
                 asking.xrange(self._events, entry, entry)
             answers = await asking.execute()
-        return dict(_entries(list(chain.from_iterable(answers))))
+        return {entry.decode(): fields.get(b"data", b"") for entry, fields in chain.from_iterable(answers)}
 
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
-        """Write it, all or nothing; it may be written twice.
+        """Write it, all or nothing.
 
         Raises:
             Fenced: the lease is another's; nothing was written.
@@ -224,21 +201,19 @@ class PairStore:
             list(chain.from_iterable(settlement.letters.items())),
         ]
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
-        arguments: list[str | bytes | int] = [self._nonce, self._group, settlement.place, now_ms, *map(len, sections)]
-        kept = await self._until_answered(
-            lambda: self._scripts.settle(names, [*arguments, *chain.from_iterable(sections)])
-        )
-        if not kept:
-            self.held = False
-            raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written")
+        self._serial += 1
+        checks: list[str | bytes | int] = [self._nonce, self._serial, self._group, settlement.place, now_ms]
+        arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
+        if not await self._until_answered(lambda: self._scripts.settle(names, arguments)):
+            raise self._fenced("nothing was written")
 
     async def _until_answered(self, send: Callable[[], Awaitable[Any]]) -> Any:
-        """What may be written twice is sent again while the lease lasts: else all of it would be delivered again."""
+        """It is sent again while the lease may last: else all of it would be delivered again."""
         clock = asyncio.get_running_loop().time
         deadline, pause = clock() + self._lease.total_seconds(), _FIRST_PAUSE
         while True:
             try:
-                async with self._answered():
+                with answered(self._client):
                     return await send()
             except StoreUnavailable:
                 if clock() + pause >= deadline:
@@ -246,28 +221,37 @@ class PairStore:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _read(self, entry: str, most: int) -> list[Entry]:
-        async with self._answered():
+    async def _read(self, after: str, most: int) -> list[Entry]:
+        with answered(self._client):
             try:
-                answer: Any = await self._client.xreadgroup(self._group, CONSUMER, {self._events: entry}, count=most)
+                answer = await self._scripts.read(
+                    [self.keys.lease, self._events], [self._nonce, self._group, CONSUMER, after, most]
+                )
             except ResponseError as error:
                 if str(error).startswith("NOGROUP"):
-                    raise LookupError(f"{self._events} has no group {self._group}") from None
+                    raise GroupGone(f"{self._events} has no group {self._group}") from None
                 raise
-        return list(_entries(answer[0][1])) if answer else []
+        if answer == 0:
+            raise self._fenced("nothing was read")
+        return [_entry(*found) for found in answer[0][1]] if answer else []
 
-    @asynccontextmanager
-    async def _answered(self) -> AsyncIterator[None]:
-        try:
-            with translated(self._client):
-                yield
-        except NoScriptError:
-            raise StoreUnavailable("the server forgot a script between loading and running it") from None
+    def _fenced(self, text: str) -> Fenced:
+        self._held_until = 0.0
+        return Fenced(f"the lease of {self.keys.lease} is not ours any more; {text}")
+
+    def _term(self) -> float:
+        """When a lease that is taken now runs out; looked at before it is asked for, so never late."""
+        return self._clock() + self._lease.total_seconds()
+
+    async def _place(self) -> bytes | None:
+        return cast("bytes | None", await self._client.hget(self.keys.state, _PLACE))
 
     def _milliseconds(self) -> int:
         return int(self._lease.total_seconds() * 1000)
 
 
-def _entries(answer: Sequence[tuple[bytes, Mapping[bytes, bytes] | None]]) -> list[Entry]:
-    """What is gone from the stream has an empty event."""
-    return [(entry.decode(), (fields or {}).get(b"data", b"")) for entry, fields in answer]
+def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
+    """From the server's answer: names and values of fields in turn, none of an entry that is gone."""
+    if fields is None:
+        return number.decode(), None
+    return number.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(b"data", b"")

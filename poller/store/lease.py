@@ -21,7 +21,10 @@ RELEASE_SECONDS: Final = 1.5
 class Lease(Protocol):
     """What is to be kept; see :class:`poller.store.feed.FeedStore`."""
 
-    held: bool
+    @property
+    def held(self) -> bool:
+        """Whether it is ours, as far as is known."""
+        ...
 
     async def renew(self) -> bool:
         """Keep it for another term."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from redis.asyncio import Redis
 
@@ -22,7 +22,7 @@ from poller.store import registering
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
 from poller.store.registering import PARTS, Synced, Write
-from poller.store.registrations import Paused, Subscriptions, milliseconds_of, subscriptions_of
+from poller.store.registrations import Paused, Subscriptions, milliseconds_of, moment_of, subscriptions_of
 
 T = TypeVar("T")
 
@@ -173,6 +173,19 @@ class Registry:
         with translated(self._client):
             kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
         return kept
+
+    async def untils(self) -> dict[str, datetime]:
+        """Until when sinks want nothing, by subscription, UTC; may have passed.
+
+        Raises:
+            StoreError: also where it cannot be read.
+        """
+        with translated(self._client):
+            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.until))
+        try:
+            return {name.decode(): moment_of(int(value)) for name, value in found.items()}
+        except (ValueError, OverflowError):
+            raise StoreError(f"{self._keys.until} holds what cannot be read") from None
 
     async def note_until(self, subscription: str, until: datetime) -> bool:
         """Its sink wants nothing until then, or until the later moment that is kept already. False: as above."""
