@@ -44,12 +44,14 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         key: of the record; its events wait for one another.
         due: when it may be tried again, milliseconds of the wall clock; 0: as soon as it is the foremost of its record.
+        size: of the event, in bytes.
         tries: the attempt that comes next.
         attempts: how those before it ended.
     """
 
     key: str
     due: int = 0
+    size: int = 0
     tries: Tries = Tries()
     attempts: tuple[Attempt, ...] = ()
 

@@ -7,9 +7,12 @@ while it is on its way, or waits for its next attempt, its lane is shut, and no 
 queue, in the order in which it opened, those that were waiting before the others; a lane that waits stands in a heap,
 by the moment when it is due.
 
-An entry is *fresh* until it is settled or parked: the consumer group still holds it. Entries behind one that waits are
-*stranded*; they are parked along with it, so that days of retries hold up neither the group nor the memory. What is
-parked is known here by its id alone; its event is fetched when its turn comes.
+An entry is *fresh* until it is settled or parked: the consumer group still holds it. Entries behind one that has been
+tried are *stranded*; they are parked along with it, so that days of retries hold up neither the group nor the memory.
+What is parked is known here by its id alone; its event is fetched when its turn comes.
+
+Where entries are sent together, one that has failed goes *alone* from then on: else one bad event would in time make
+dead letters of all that happened to be sent with it.
 
 The law: of one record nothing is ever sent before what came before it is settled. Pure; moments are seconds of any
 clock that only goes forward.
@@ -34,16 +37,20 @@ class Waiting(Generic[T]):
         item: what is to be sent; None where it has to be fetched.
         fresh: whether the consumer group holds it still.
         size: of the item, in bytes.
+        alone: whether it is not to be sent together with others.
     """
 
-    __slots__ = ("fresh", "id", "item", "key", "size")
+    __slots__ = ("alone", "fresh", "id", "item", "key", "size")
 
-    def __init__(self, entry_id: str, key: str, item: T | None, *, fresh: bool, size: int = 0) -> None:
+    def __init__(
+        self, entry_id: str, key: str, item: T | None, *, fresh: bool, size: int = 0, alone: bool = False
+    ) -> None:
         self.id = entry_id
         self.key = key
         self.item = item
         self.fresh = fresh
         self.size = size
+        self.alone = alone
 
 
 class Lanes(Generic[T]):
@@ -53,14 +60,19 @@ class Lanes(Generic[T]):
         self._lanes: dict[str, deque[Waiting[T]]] = {}
         self._open: deque[str] = deque()
         self._due: list[tuple[float, str]] = []
-        self._waiting: set[str] = set()
-        self._fresh: dict[str, None] = {}  # in the order of the stream
+        self._fresh: dict[str, int] = {}  # sizes, in the order of the stream
+        self._fresh_bytes = 0
         self._parked = 0
 
     @property
     def fresh(self) -> int:
         """How many entries the group holds for us."""
         return len(self._fresh)
+
+    @property
+    def fresh_bytes(self) -> int:
+        """How large they are together."""
+        return self._fresh_bytes
 
     @property
     def parked(self) -> int:
@@ -96,7 +108,8 @@ class Lanes(Generic[T]):
         else:
             lane.append(entry)
         if entry.fresh:
-            self._fresh[entry.id] = None
+            self._fresh[entry.id] = entry.size
+            self._fresh_bytes += entry.size
         else:
             self._parked += 1
 
@@ -108,15 +121,27 @@ class Lanes(Generic[T]):
 
     def wait(self, key: str, due: float) -> None:
         """The foremost entry of this lane, which is shut, is not to be sent before then."""
-        self._waiting.add(key)
         heappush(self._due, (due, key))
 
     def wake(self, now: float) -> None:
-        """Open the lanes that are due."""
+        """Open the lanes that are due, in that order."""
+        due = []
         while self._due and self._due[0][0] <= now:
-            _, key = heappop(self._due)
-            self._waiting.discard(key)
-            self._open.appendleft(key)
+            due.append(heappop(self._due)[1])
+        self._open.extendleft(reversed(due))
+
+    def gathered(self, most: int, most_bytes: int | None = None) -> bool:
+        """Whether waiting would not make what :meth:`take` gives larger."""
+        count = size = 0
+        for key in self._open:
+            for entry in self._lanes[key]:
+                if entry.alone or entry.item is None:
+                    return True
+                count += 1
+                size += entry.size
+                if count >= most or (most_bytes is not None and size >= most_bytes):
+                    return True
+        return False
 
     def take(self, *, most: int = 1, most_bytes: int | None = None) -> list[Waiting[T]]:
         """Entries that may be sent together now, of each lane from its foremost on; their lanes are shut.
@@ -129,7 +154,8 @@ class Lanes(Generic[T]):
         while self._open and len(taken) < most:
             lane = self._lanes[self._open[0]]
             for entry in _some(lane, most - len(taken)):
-                if taken and most_bytes is not None and size + entry.size > most_bytes:
+                over = most_bytes is not None and size + entry.size > most_bytes
+                if taken and (over or entry.alone or taken[0].alone):
                     if entry is lane[0]:
                         return taken
                     break
@@ -156,7 +182,7 @@ class Lanes(Generic[T]):
     def park(self, entry: Waiting[T]) -> None:
         """The group holds this entry no more, it is kept elsewhere; its place in the lane remains."""
         if entry.fresh:
-            del self._fresh[entry.id]
+            self._fresh_bytes -= self._fresh.pop(entry.id)
             self._parked += 1
             entry.fresh = False
         entry.item = None
@@ -165,25 +191,32 @@ class Lanes(Generic[T]):
         """The fresh entries of a lane."""
         return [entry for entry in self._lanes.get(key, ()) if entry.fresh]
 
-    def waits(self, key: str) -> bool:
-        """Whether the foremost entry of this lane waits for its next attempt."""
-        return key in self._waiting
+    def tried(self, key: str) -> bool:
+        """Whether the foremost entry of this lane has been tried before, or stood behind one that was."""
+        lane = self._lanes.get(key)
+        return not lane[0].fresh if lane else False
 
-    def entries(self) -> Iterator[Waiting[T]]:
-        """All of them, lane by lane."""
-        for lane in self._lanes.values():
-            yield from lane
+    def last(self, key: str) -> str | None:
+        """The hindmost entry of this lane."""
+        lane = self._lanes.get(key)
+        return lane[-1].id if lane else None
+
+    def holds(self, entry_id: str) -> bool:
+        """Whether this entry is here and fresh."""
+        return entry_id in self._fresh
 
     def _leave(self, entry: Waiting[T]) -> None:
         if entry.fresh:
-            del self._fresh[entry.id]
+            self._fresh_bytes -= self._fresh.pop(entry.id)
         else:
             self._parked -= 1
 
 
 def _some(lane: Iterable[Waiting[T]], most: int) -> Iterator[Waiting[T]]:
-    """The foremost entry, and those after it that are there to be sent."""
+    """The foremost entry, and those after it, where all of them are there to be sent."""
     for number, entry in enumerate(lane):
         if number >= most or (number and entry.item is None):
             return
         yield entry
+        if entry.item is None:
+            return

@@ -4,104 +4,54 @@ Theory of operation
 -------------------
 One loop, and a task for each request in flight. The loop wakes the lanes that are due, starts what may be sent, reads
 more when there is room, and writes down what has been settled; then it waits until something of that has changed. All
-that was settled meanwhile is written at once: so the faster attempts end, the more of them one write carries.
+that was settled meanwhile is written at once: so the faster attempts end, the more of them one write carries. What that
+means for each entry, :mod:`poller.delivery.books` says.
 
-==========================  ==================================================================================
-an entry is                 and after a crash
-==========================  ==================================================================================
-unread, in the stream       is read by whoever comes next
-fresh: held by the group    is read again, from the first on, before anything new
-parked: waiting             is loaded with its due time, its attempts and the events of its record behind it
-settled                     is not seen again; sent again only if the crash came before this was written
-==========================  ==================================================================================
+A store that is away for a moment ends nothing: what is in flight may end, and is written when the store is back. That
+goes on for as long as the lease lasts.
 
-A lane goes on only when it is *written* that its foremost event is settled. So no crash can make a sink see an event of
-a record again after a later one of the same record.
-
-Memory is bounded: :data:`WINDOW` fresh entries, :data:`MOST_PARKED` ids of parked ones; beyond that nothing is read.
+Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, ids of :data:`MOST_PARKED` parked ones; beyond
+that nothing is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
-from typing import Final, Literal, Protocol
+from datetime import datetime
+from typing import Final, Protocol
 
-import msgspec
 import structlog
 
-from poller.changes.events import recorded_time
-from poller.delivery.attempts import (
-    DeadLetter,
-    Delivered,
-    PauseSink,
-    PauseSubscription,
-    Retry,
-    Step,
-    next_tries,
-    step_after,
-)
-from poller.delivery.envelope import envelope_of
-from poller.delivery.kept import Delivery, Letter, before, deliveries_of, encode
-from poller.delivery.lanes import Lanes, Waiting
-from poller.delivery.outcome import Outcome
-from poller.delivery.subscriber import Event, Subscriber
+from poller.changes.events import MAX_EVENT_BYTES
+from poller.delivery.books import Books
+from poller.delivery.intake import Entries, Intake
+from poller.delivery.kept import deliveries_of
+from poller.delivery.requests import Parked, Requests
+from poller.delivery.subscriber import Subscriber
+from poller.errors import Fenced, StoreError
 from poller.failpoints import reach
-from poller.stopping import ended
-from poller.store.deliveries import Entry, Settlement
+from poller.store.deliveries import Settlement
 
 WINDOW: Final = 64
+WINDOW_BYTES: Final = 4 * 1024 * 1024
 MOST_PARKED: Final = 1000
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take when told to stop
-_BASELINE: Final = b',"cause":"baseline"}}'
 
 _log = structlog.get_logger("poller.delivery")
 
 
-class Deliveries(Protocol):
+class Deliveries(Entries, Parked, Protocol):
     """What a pair needs of the store; see :class:`poller.store.deliveries.PairStore`."""
 
-    held: bool
-
-    async def open(self, start: Literal["now", "earliest"]) -> None:
-        """See to it that the group is there."""
-        ...
-
-    async def parked(self) -> dict[str, bytes]:
+    async def parked(self) -> Mapping[str, bytes]:
         """The deliveries that wait."""
-        ...
-
-    async def pending(self, after: str, *, most: int) -> list[Entry]:
-        """Entries that the group holds."""
-        ...
-
-    async def read(self, *, most: int) -> list[Entry]:
-        """Entries that nobody has read yet."""
-        ...
-
-    async def fetch(self, entries: Sequence[str]) -> dict[str, bytes]:
-        """The events of entries."""
         ...
 
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
         """Write down what became of entries."""
         ...
-
-
-class _Draft:
-    """What is to be written next."""
-
-    def __init__(self) -> None:
-        self.acked: list[str] = []
-        self.parked: dict[str, bytes] = {}
-        self.unparked: list[str] = []
-        self.letters: dict[str, bytes] = {}
-        self.reopen: list[str] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.acked or self.parked or self.unparked or self.reopen)
 
 
 class Pair:
@@ -129,30 +79,38 @@ class Pair:
         """
         self.feed = feed
         self._subscriber = subscriber
+        self._subscription = subscriber.subscription
         self._store = store
         self._now = now
         self._clock = clock
         self._chance = chance
-        batching = subscriber.subscription.batching
-        self._window = max(WINDOW, 4 * batching.max_events, 4 * subscriber.subscription.concurrency)
+        batching = self._subscription.batching
+        self._window = max(WINDOW, 4 * batching.max_events, 4 * self._subscription.concurrency)
+        self._window_bytes = max(WINDOW_BYTES, 2 * (batching.max_bytes or 0))
         self._changed = asyncio.Event()
         self._stopping = False
-        self._fresh_start()
+        self._begin()
 
-    def _fresh_start(self) -> None:
-        self._lanes: Lanes[Event] = Lanes()
-        self._deliveries: dict[str, Delivery] = {}
-        self._draft = _Draft()
-        self._attempts: set[asyncio.Task[None]] = set()
-        self._failed: BaseException | None = None
-        self._until: datetime | None = None
-        self._unread = True
-        self._last_read = ""
-        self._linger_until: float | None = None
+    def _begin(self) -> None:
+        """Nothing of an earlier run counts: another process may have had the lease since."""
+        self._books = Books(self._subscription)
+        self._lanes = self._books.lanes
+        self._intake = Intake(self._store, self._subscription.start, feed=self.feed, clock=self._clock)
+        self._requests = Requests(
+            self._books,
+            self._subscriber,
+            self._store,
+            feed=self.feed,
+            changed=self._changed.set,
+            now=self._now,
+            clock=self._clock,
+            chance=self._chance,
+        )
+        self._largest = MAX_EVENT_BYTES
 
     def news(self) -> None:
         """There is something in the stream that was not there before."""
-        self._unread = True
+        self._intake.news()
         self._changed.set()
 
     def look(self) -> None:
@@ -168,264 +126,83 @@ class Pair:
         """Deliver until told to stop.
 
         Raises:
-            Fenced: the lease is another's.
+            Fenced: the lease is another's, or may be.
             StoreError: the store does not do what it is asked.
         """
-        self._fresh_start()
+        self._begin()
         self._subscriber.listen(self.look)
         try:
             await self._load()
             while not self._stopping:
                 self._changed.clear()
-                self._lanes.wake(self._clock())
-                self._start()
+                if not self._store.held:
+                    await self._settle()
+                    raise Fenced(f"the lease of {self.feed} was not renewed in time")
+                self._requests.start()
                 await self._read()
                 await self._settle()
                 await self._wait()
-            if self._attempts:
-                await asyncio.wait(self._attempts, timeout=LAST_WAIT)
-                await self._settle()
+            await self._requests.finish(within=LAST_WAIT)
+            await self._settle()
         finally:
             self._subscriber.leave(self.look)
-            await ended(*self._attempts)
+            await self._requests.end()
 
     async def _load(self) -> None:
-        """What a predecessor has left: deliveries that wait, then entries that the group holds."""
-        await self._store.open(self._subscriber.subscription.start)
-        kept = deliveries_of(await self._store.parked())
-        lanes: dict[str, list[str]] = {}
-        for entry, delivery in kept.items():
-            lanes.setdefault(delivery.key, []).append(entry)
-        self._deliveries = kept
-        for key, entries in lanes.items():
-            waiting: list[Waiting[Event]] = [Waiting(entry, key, None, fresh=False) for entry in entries]
-            self._lanes.restore(key, waiting, self._due(kept[entries[0]]))
-        after = "0"
-        while pending := await self._store.pending(after, most=self._window):
-            after = pending[-1][0]
-            self._take_in(pending)
-        self._last_read = after if after != "0" else ""
-
-    def _due(self, delivery: Delivery) -> float:
-        """By our clock. A wall clock that was set back makes nothing wait longer than its schedule has it."""
-        left = delivery.due / 1000 - self._now().timestamp()
-        patience = self._subscriber.subscription.patience
-        longest = max(patience.schedule) * (1 + patience.jitter)
-        return self._clock() + min(max(left, 0.0), longest.total_seconds())
+        kept = await self._store.parked()
+        try:
+            deliveries = deliveries_of(kept)
+        except ValueError as error:  # another version's; to go on without would break the order of a record
+            raise StoreError(f"what waits for its next attempt cannot be read: {error}") from None
+        self._books.restore(deliveries, now=self._now(), clock=self._clock())
 
     async def _read(self) -> None:
-        room = self._window - self._lanes.fresh
-        if not self._unread or room <= 0 or self._lanes.parked >= MOST_PARKED or self._subscriber.resting:
+        most = self._room()
+        if most <= 0 or not self._intake.wanted:
             return
-        if self._subscriber.breathing and self._lanes.fresh:
-            return
-        try:
-            entries = await self._store.read(most=room)
-        except LookupError:  # the group is gone; it is made again where all before was settled
-            await self._store.open(self._subscriber.subscription.start)
-            entries = await self._store.read(most=room)
-        self._unread = len(entries) == room
-        if entries:
-            self._take_in(entries)
-            self._last_read = entries[-1][0]
+        entries = await self._intake.read(most)
+        if entries or self._intake.wanted:
             self._changed.set()
-            reach("delivery.read")
-
-    def _take_in(self, entries: Sequence[Entry]) -> None:
-        subscription = self._subscriber.subscription
-        for entry, event in entries:
-            try:
-                envelope = envelope_of(event)
-            except ValueError as error:
-                self._draft.acked.append(entry)
-                _log.warning(
-                    "not an event", feed=self.feed, subscription=subscription.id, entry=entry, error=str(error)
-                )
-                continue
-            if not subscription.wanted(envelope) or (subscription.start == "now" and event.endswith(_BASELINE)):
-                self._draft.acked.append(entry)
-                continue
-            key = envelope.partitionkey or envelope.subject or ""
-            waiting = Waiting(entry, key, (envelope, event), fresh=True, size=len(event) + 1)
-            self._lanes.add(waiting)
-            if self._lanes.waits(key):
-                self._park(waiting, Delivery(key))
-
-    def _start(self) -> None:
-        subscriber, batching = self._subscriber, self._subscriber.subscription.batching
-        while self._lanes.ready and subscriber.free and self._gathered(batching.max_events):
-            if subscriber.breathing and not self._lanes.due:
-                return
-            unit = self._lanes.take(most=batching.max_events, most_bytes=batching.max_bytes)
-            subscriber.begin()
-            task = asyncio.create_task(self._attempt(unit))
-            self._attempts.add(task)
-            task.add_done_callback(self._ended)
-
-    def _ended(self, attempt: asyncio.Task[None]) -> None:
-        self._attempts.discard(attempt)
-        self._subscriber.end()
-        if not attempt.cancelled() and (error := attempt.exception()):
-            self._failed = error
-
-    def _gathered(self, wanted: int) -> bool:
-        """Whether to send what there is, or to wait a little for more."""
-        linger = self._subscriber.subscription.batching.linger.total_seconds()
-        if not linger or self._lanes.fresh + self._lanes.parked >= wanted:
-            self._linger_until = None
-            return True
-        if self._linger_until is None:
-            self._linger_until = self._clock() + linger
-        if self._clock() < self._linger_until:
-            return False
-        self._linger_until = None
-        return True
-
-    async def _attempt(self, unit: list[Waiting[Event]]) -> None:
-        events = await self._events(unit)
-        if events is None:
+        if not entries:
             return
-        try:
-            outcome = await self._subscriber.send(events, allowed=lambda: self._store.held)
-        except ValueError as error:
-            self._conclude(unit, None, DeadLetter(str(error)))
-            return
-        if outcome is None:
-            self._put_back(unit)
-            return
-        reach("delivery.answered")
-        rest = self._conclude(unit, outcome, None)
-        if rest:
-            await self._subscriber.rest("sink", rest)
-        await self._subscriber.learn(outcome)
+        self._largest = max(1, *(len(event or b"") for _, event in entries))
+        refused = self._books.take_in(entries, now=self._now(), known_to=self._intake.known_to)
+        for entry, reason in refused:
+            _log.warning(
+                "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
+            )
+        reach("delivery.read")
 
-    async def _events(self, unit: list[Waiting[Event]]) -> list[Event] | None:
-        """Their events, fetched where need be; None where one is gone, which is settled here."""
-        absent = [waiting.id for waiting in unit if waiting.item is None]
-        found = await self._store.fetch(absent) if absent else {}
-        for waiting in unit:
-            if waiting.item is None and waiting.id in found:
-                event = found[waiting.id]
-                waiting.item = (envelope_of(event), event)
-        lost = [waiting for waiting in unit if waiting.item is None]
-        if lost:
-            for waiting in lost:
-                self._conclude([waiting], None, DeadLetter("the stream does not hold its event any more"))
-            self._put_back([waiting for waiting in unit if waiting.item is not None])
-            return None
-        return [waiting.item for waiting in unit if waiting.item is not None]
-
-    def _put_back(self, unit: Sequence[Waiting[Event]]) -> None:
-        for key in dict.fromkeys(waiting.key for waiting in unit):
-            self._lanes.reopen(key)
-        self._changed.set()
-
-    def _conclude(self, unit: Sequence[Waiting[Event]], outcome: Outcome | None, given: Step | None) -> str | None:
-        """Draft what follows from an attempt for each of its events; why nothing more is to be sent, if so."""
-        now = self._now()
-        waits: dict[str, timedelta | None] = {}
-        for waiting in unit:
-            delivery = self._deliveries.get(waiting.id, Delivery(waiting.key))
-            if outcome is not None:
-                delivery = delivery.after(outcome, now)
-            step = given or self._step_after(outcome, delivery, now)
-            self._report(waiting, delivery, outcome, step)
-            if isinstance(step, PauseSubscription):  # it does not depend on the event
-                self._put_back(unit)
-                return step.reason
-            if waits.get(waiting.key) is not None:
-                self._park(waiting, delivery)  # an event before it waits
-            else:
-                waits[waiting.key] = self._draft_step(waiting, delivery, step, now)
-        for key, wait in waits.items():
-            if wait is None:
-                self._draft.reopen.append(key)
-            else:
-                self._lanes.wait(key, self._clock() + wait.total_seconds())
-        self._changed.set()
-        return None
-
-    def _step_after(self, outcome: Outcome | None, delivery: Delivery, now: datetime) -> Step:
-        if outcome is None:
-            return Delivered()
-        patience = self._subscriber.subscription.patience
-        return step_after(outcome, tries=delivery.tries, patience=patience, chance=self._chance(), now=now)
-
-    def _draft_step(self, waiting: Waiting[Event], delivery: Delivery, step: Step, now: datetime) -> timedelta | None:
-        """Draft it; how long the lane waits, None where it goes on."""
-        if isinstance(step, Retry | PauseSink):
-            if isinstance(step, PauseSink):
-                self._until = self._subscriber.pause(step.pause)
-            due = int((now + step.after).timestamp() * 1000)
-            self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=next_tries(delivery.tries, step)))
-            for behind in self._lanes.stranded(waiting.key):
-                self._park(behind, Delivery(waiting.key))
-            return step.after
-        if isinstance(step, DeadLetter):
-            if step.pause:
-                self._until = self._subscriber.pause(step.pause)
-            event = waiting.item[1] if waiting.item else b"null"
-            letter = Letter(msgspec.Raw(event), step.reason, recorded_time(now), delivery.attempts)
-            self._draft.letters[waiting.id] = encode(letter)
-        (self._draft.acked if waiting.fresh else self._draft.unparked).append(waiting.id)
-        self._deliveries.pop(waiting.id, None)
-        self._draft.parked.pop(waiting.id, None)
-        self._lanes.settle(waiting)
-        return None
-
-    def _park(self, waiting: Waiting[Event], delivery: Delivery) -> None:
-        if waiting.fresh:
-            self._draft.acked.append(waiting.id)
-        self._draft.parked[waiting.id] = encode(delivery)
-        self._deliveries[waiting.id] = delivery
-        self._lanes.park(waiting)
+    def _room(self) -> int:
+        """How many entries may be read now."""
+        lanes, subscriber = self._lanes, self._subscriber
+        if lanes.parked >= MOST_PARKED or subscriber.resting or (subscriber.breathing and lanes.fresh):
+            return 0
+        if lanes.fresh_bytes >= self._window_bytes:
+            return 0
+        return min(self._window - lanes.fresh, 1 + (self._window_bytes - lanes.fresh_bytes) // self._largest)
 
     async def _settle(self) -> None:
         """Write what is drafted; then let the lanes go on."""
-        until, self._until = self._until, None
-        if until is not None:
-            await self._subscriber.paused(until)
-        if self._failed is not None:
-            raise self._failed
-        draft, self._draft = self._draft, _Draft()
-        if not draft:
-            return
-        oldest = self._lanes.oldest_fresh
-        place = before(oldest) if oldest else self._last_read
-        settlement = Settlement(draft.acked, draft.parked, draft.unparked, draft.letters, place)
-        reach("delivery.settling")
-        await self._store.settle(settlement, now_ms=int(self._now().timestamp() * 1000))
-        reach("delivery.settled")
-        for key in draft.reopen:
-            self._lanes.reopen(key)
-        if draft.reopen:
-            self._changed.set()
+        await self._requests.note_pause()  # first: who takes over must not ask a sink that wants to be left alone
+        draft = self._books.drafted()
+        if draft:
+            reach("delivery.settling")
+            now_ms = int(self._now().timestamp() * 1000)
+            await self._store.settle(draft.settlement(self._books.place), now_ms=now_ms)
+            reach("delivery.settled")
+            if self._books.written(draft):
+                self._changed.set()
+        if self._requests.failed is not None:
+            raise self._requests.failed
 
     async def _wait(self) -> None:
-        moments = [self._lanes.next_due, self._subscriber.next_moment, self._linger_until]
-        later = min((moment for moment in moments if moment is not None), default=None)
+        lanes, now = self._lanes, self._clock()
+        moments = (lanes.next_due, self._subscriber.next_moment, self._intake.next_moment, self._requests.next_moment)
+        # What has passed waits for something else: a free place, or the end of a pause.
+        later = min((moment for moment in moments if moment is not None and moment > now), default=None)
+        if lanes.next_due is not None and lanes.next_due <= now:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout_at(later):
                 await self._changed.wait()
-
-    def _report(self, waiting: Waiting[Event], delivery: Delivery, outcome: Outcome | None, step: Step) -> None:
-        fields = {
-            "feed": self.feed,
-            "subscription": self._subscriber.subscription.id,
-            "entry": waiting.id,
-            "id": waiting.item[0].id if waiting.item else None,
-            "attempt": delivery.tries.attempts,
-            "status": outcome.status if outcome else None,
-            "failure": outcome.failure if outcome else None,
-            "seconds": round(outcome.seconds, 3) if outcome else None,
-            "step": type(step).__name__.lower(),
-        }
-        if isinstance(step, Delivered):
-            _log.debug("attempt", **fields)
-        elif isinstance(step, DeadLetter | PauseSubscription):
-            _log.error("attempt", **fields, reason=step.reason)
-        else:
-            _log.warning("attempt", **fields, error=outcome.text if outcome else None)
-
-
-__all__ = ["MOST_PARKED", "WINDOW", "Pair"]

@@ -10,12 +10,16 @@ An ailing sink is spared: retries come when they are due, each new event only af
 sink costs little, leaves nearly all events unread in the stream, where they count as waiting and not as failing, and is
 found alive again within :data:`LONGEST_BREATH`. The first success ends it.
 
+The feeds take turns: a place that becomes free is offered to each of them first, one time after the other.
+
 The law: no request starts while the sink is paused, whichever feed it is for.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol
 
@@ -28,7 +32,7 @@ from poller.delivery.filters import Predicate
 from poller.delivery.formats import Request
 from poller.delivery.health import Health, Turn, after_failure, after_success
 from poller.delivery.outcome import Failure, Outcome
-from poller.errors import ConfigurationError, CredentialUnusable
+from poller.errors import ConfigurationError, CredentialUnusable, StoreError
 from poller.hiding import one_line
 
 MANY_FAILURES: Final = 20
@@ -143,15 +147,16 @@ class Subscriber:
         self._limiter = AsyncLimiter(1, 1 / subscription.rate) if subscription.rate else None
         self._paused_until = clock() + (paused_until - now()).total_seconds() if paused_until else clock()
         self._breath_until = clock()
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: deque[Callable[[], None]] = deque()
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call this whenever something may be sent that could not before."""
-        self._listeners.add(changed)
+        self._listeners.append(changed)
 
     def leave(self, changed: Callable[[], None]) -> None:
         """Do so no more."""
-        self._listeners.discard(changed)
+        with suppress(ValueError):
+            self._listeners.remove(changed)
 
     @property
     def free(self) -> bool:
@@ -172,10 +177,12 @@ class Subscriber:
     def begin(self) -> None:
         """Take a place among the requests in flight; look at :attr:`free` before."""
         self._free -= 1
+        self._breathe()  # one new event finds out whether an ailing sink is alive, not as many as there are places
 
     def end(self) -> None:
         """Give the place back."""
         self._free += 1
+        self._listeners.rotate(-1)
         for changed in tuple(self._listeners):
             changed()
 
@@ -200,34 +207,56 @@ class Subscriber:
         self._paused_until = max(self._paused_until, self._clock() + span.total_seconds())
         return self._now() + timedelta(seconds=self._paused_until - self._clock())
 
+    def paused_elsewhere(self, until: datetime) -> None:
+        """Another process has learnt that the sink wants nothing before then."""
+        self.pause(until - self._now())
+
     async def learn(self, outcome: Outcome) -> None:
-        """Note how an attempt ended, and tell whom it concerns."""
+        """Note how an attempt ended, and tell whom it concerns.
+
+        Raises:
+            StoreError: it could not be noted; the next attempt's end brings it up again.
+        """
         limit = self.subscription.disable_after
+        turn = None
         if outcome.success:
             self._breath_until = self._clock()
             self._health, turn = after_success(self._health, self._now())
         else:
-            self._health, turn = after_failure(self._health, self._now(), disable_after=limit)
+            self._health, _ = after_failure(self._health, self._now(), disable_after=limit)
             self._breathe()
-        if turn is Turn.DISABLED:
+        if self._health.disabled and not self.resting:
             await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.text}")
-        if turn is not None or (self._health.failing_since != self._noted.failing_since):
-            self._noted = self._health
-            await self._notes.health(self.subscription.id, self._health)
         if turn is Turn.RECOVERED:
             await self._notes.recovered(self.subscription.id, self._now())
+        if turn is not None or _standing(self._health) != _standing(self._noted):
+            health = self._health
+            await self._notes.health(self.subscription.id, health)
+            self._noted = health
 
     async def paused(self, until: datetime) -> None:
         """Write down that the sink wants nothing before then."""
         await self._notes.until(self.subscription.id, until)
 
     async def rest(self, by: Literal["sink", "failures"], reason: str) -> None:
-        """It gets nothing more until somebody resumes it."""
+        """It gets nothing more until somebody resumes it.
+
+        Raises:
+            StoreError: nobody would know; so it does not rest.
+        """
         self.resting = True
-        await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._now())
+        try:
+            await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._now())
+        except StoreError:
+            self.resting = False
+            raise
 
     def _breathe(self) -> None:
         beyond = self._health.failed_in_a_row - MANY_FAILURES
         if beyond >= 0:
             breath = min(FIRST_BREATH * 2 ** min(beyond, _DOUBLINGS), LONGEST_BREATH)
             self._breath_until = self._clock() + breath
+
+
+def _standing(health: Health) -> tuple[datetime | None, bool]:
+    return health.failing_since, health.disabled

@@ -1,0 +1,243 @@
+"""What is known of one subscription's deliveries from one feed, and what is to be written of them next.
+
+Theory of operation
+-------------------
+Entries come in, attempts end; each of that changes the lanes and leaves something to be written. What is to be written
+gathers until somebody writes it; that is one :class:`Draft`. A lane whose foremost entry was settled stays shut until
+then.
+
+==========================  ==================================================================================
+an entry is                 and after a crash
+==========================  ==================================================================================
+unread, in the stream       is read by whoever comes next
+fresh: held by the group    is read again, from the first on, before anything new
+parked: waiting             is loaded with its due time, its attempts and the events of its record behind it
+settled                     is not seen again; sent again only if the crash came before this was written
+==========================  ==================================================================================
+
+The law: a lane goes on only when it is *written* that its foremost event is settled. So no crash can make a sink see an
+event of a record again after a later one of the same record. What has been parked or settled and is read once more, for
+the group was lost and made again, is not sent again.
+
+Pure: moments and chance are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from poller.changes.events import recorded_time
+from poller.delivery.attempts import (
+    DeadLetter,
+    PauseSink,
+    PauseSubscription,
+    Retry,
+    Step,
+    next_tries,
+    step_after,
+)
+from poller.delivery.drafting import Conclusion, Draft, Told
+from poller.delivery.envelope import Envelope, envelope_of
+from poller.delivery.kept import Delivery, Letter, before, encode, place_of
+from poller.delivery.lanes import Lanes, Waiting
+from poller.delivery.outcome import Outcome
+from poller.delivery.subscriber import Event, Subscription
+from poller.store.deliveries import Entry
+
+GONE: Final = "the stream does not hold its event any more"
+_BASELINE: Final = b',"cause":"baseline"}}'
+_UUID_LENGTH: Final = 36
+
+
+class Books:
+    """The deliveries of one subscription from one feed."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        """Nothing is known yet."""
+        self.lanes: Lanes[Event] = Lanes()
+        self.last_read = ""
+        self._subscription = subscription
+        self._deliveries: dict[str, Delivery] = {}
+        self._draft = Draft()
+
+    def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
+        """What is parked, in the order of the stream.
+
+        A wall clock that was set back makes nothing wait longer than its schedule has it.
+        """
+        patience = self._subscription.patience
+        longest = max(patience.schedule).total_seconds() * (1 + patience.jitter)
+        lanes: dict[str, list[Waiting[Event]]] = {}
+        for entry, one in deliveries.items():
+            waiting: Waiting[Event] = Waiting(entry, one.key, None, fresh=False, size=one.size, alone=_alone(one))
+            lanes.setdefault(one.key, []).append(waiting)
+        for key, lane in lanes.items():
+            left = deliveries[lane[0].id].due / 1000 - now.timestamp()
+            self.lanes.restore(key, lane, clock + min(max(left, 0.0), longest))
+        self._deliveries |= deliveries
+
+    def take_in(self, entries: Sequence[Entry], *, now: datetime, known_to: str = "") -> Sequence[tuple[str, str]]:
+        """Entries that were read, in the order of the stream; those that cannot be delivered, with the reason.
+
+        Args:
+            entries: what was read.
+            now: the wall clock, UTC.
+            known_to: entries up to this one were read before.
+        """
+        refused = []
+        known = place_of(known_to) if known_to else (-1, -1)
+        for entry, event in entries:
+            if not self.lanes.holds(entry):
+                if entry in self._deliveries or place_of(entry) <= known:
+                    self._draft.acked.append(entry)
+                elif reason := self._take_one(entry, event, now):
+                    refused.append((entry, reason))
+        if entries:
+            self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=place_of)
+        return refused
+
+    def _take_one(self, entry: str, event: bytes | None, now: datetime) -> str | None:
+        if event is None:
+            self._draft.letters[entry] = encode(Letter(msgspec.Raw(b"null"), GONE, recorded_time(now)))
+            self._draft.acked.append(entry)
+            return GONE
+        try:
+            envelope = envelope_of(event)
+        except ValueError as error:
+            self._draft.acked.append(entry)
+            return str(error)
+        key = _key(envelope)
+        last = self.lanes.last(key)
+        behind = last is None or place_of(last) < place_of(entry)  # else it was settled before what waits in its lane
+        if not behind or not self._wanted(envelope, event):
+            self._draft.acked.append(entry)
+            return None
+        tried = self.lanes.tried(key)
+        waiting = Waiting(entry, key, (envelope, event), fresh=True, size=len(event) + 1)  # and a comma
+        self.lanes.add(waiting)
+        if tried:
+            self._park(waiting, Delivery(key))
+        return None
+
+    def _wanted(self, envelope: Envelope, event: bytes) -> bool:
+        subscription = self._subscription
+        return subscription.wanted(envelope) and not (subscription.start == "now" and event.endswith(_BASELINE))
+
+    def conclude(
+        self,
+        unit: Sequence[Waiting[Event]],
+        outcome: Outcome,
+        *,
+        now: datetime,
+        clock: float,
+        chance: Callable[[], float],
+    ) -> Conclusion:
+        """What follows from an attempt at these, which were taken together."""
+        told: list[Told] = []
+        pauses: list[timedelta] = []
+        waits: dict[str, timedelta | None] = {}
+        patience = self._subscription.patience
+        for waiting in unit:
+            known = self._deliveries.get(waiting.id, Delivery(waiting.key))
+            step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now)
+            told.append(_told(waiting, known, step))
+            if isinstance(step, PauseSubscription):  # it does not depend on the event
+                self.put_back(unit)
+                return Conclusion(told, rest=step.reason)
+            delivery = known.after(outcome, now)
+            if waits.get(waiting.key) is not None:
+                self._park(waiting, delivery)  # an event before it waits
+                continue
+            if isinstance(step, PauseSink | DeadLetter):
+                pauses.append(step.pause)
+            waits[waiting.key] = self._draft_step(waiting, delivery, step, now)
+        for key, wait in waits.items():
+            if wait is None:
+                self._draft.reopen.append(key)
+            else:
+                self.lanes.wait(key, clock + wait.total_seconds())
+        pause = max(pauses, default=timedelta(0))
+        return Conclusion(told, pause or None)
+
+    def give_up(self, unit: Sequence[Waiting[Event]], reason: str, *, now: datetime) -> Conclusion:
+        """These cannot be sent at all."""
+        told = []
+        for waiting in unit:
+            known = self._deliveries.get(waiting.id, Delivery(waiting.key))
+            told.append(_told(waiting, known, DeadLetter(reason)))
+            self._draft_step(waiting, known, DeadLetter(reason), now)
+        self._draft.reopen += dict.fromkeys(waiting.key for waiting in unit)
+        return Conclusion(told)
+
+    def put_back(self, unit: Sequence[Waiting[Event]]) -> None:
+        """These were not sent; their lanes are open again."""
+        for key in dict.fromkeys(waiting.key for waiting in unit):
+            self.lanes.reopen(key)
+
+    def postpone(self, unit: Sequence[Waiting[Event]], until: float) -> None:
+        """These were not sent; their lanes are open again then."""
+        for key in dict.fromkeys(waiting.key for waiting in unit):
+            self.lanes.wait(key, until)
+
+    def drafted(self) -> Draft | None:
+        """What is to be written now, if there is something; say when it is: :meth:`written`."""
+        draft, self._draft = self._draft, Draft()
+        return draft or None
+
+    @property
+    def place(self) -> str:
+        """Every entry up to this one is settled or parked, once what was drafted until now is written."""
+        oldest = self.lanes.oldest_fresh
+        return before(oldest) if oldest else self.last_read
+
+    def written(self, draft: Draft) -> bool:
+        """It is; whether a lane goes on."""
+        for key in draft.reopen:
+            self.lanes.reopen(key)
+        return bool(draft.reopen)
+
+    def _draft_step(self, waiting: Waiting[Event], delivery: Delivery, step: Step, now: datetime) -> timedelta | None:
+        """Draft it; how long the lane waits, None where it goes on."""
+        if isinstance(step, Retry | PauseSink):
+            due = int((now + step.after).timestamp() * 1000)
+            self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=next_tries(delivery.tries, step)))
+            for behind in self.lanes.stranded(waiting.key):
+                self._park(behind, Delivery(waiting.key))
+            return step.after
+        if isinstance(step, DeadLetter):
+            event = waiting.item[1] if waiting.item else b"null"
+            letter = Letter(msgspec.Raw(event), step.reason, recorded_time(now), delivery.attempts)
+            self._draft.letters[waiting.id] = encode(letter)
+        (self._draft.acked if waiting.fresh else self._draft.unparked).append(waiting.id)
+        self._deliveries.pop(waiting.id, None)
+        self._draft.parked.pop(waiting.id, None)
+        self.lanes.settle(waiting)
+        return None
+
+    def _park(self, waiting: Waiting[Event], delivery: Delivery) -> None:
+        if waiting.fresh:
+            self._draft.acked.append(waiting.id)
+        delivery = msgspec.structs.replace(delivery, size=waiting.size)
+        self._draft.parked[waiting.id] = encode(delivery)
+        self._deliveries[waiting.id] = delivery
+        waiting.alone = _alone(delivery)
+        self.lanes.park(waiting)
+
+
+def _alone(delivery: Delivery) -> bool:
+    """A refusal that is about the sink's load says nothing against the event."""
+    return delivery.tries.counted > 1
+
+
+def _key(envelope: Envelope) -> str:
+    """Of the record. A UUID is the same whatever the case of its letters; a text of that length is treated likewise."""
+    key = envelope.partitionkey or envelope.subject or ""
+    return key.lower() if len(key) == _UUID_LENGTH else key
+
+
+def _told(waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:
+    return Told(waiting.id, waiting.item[0].id if waiting.item else None, delivery.tries.attempts, step)

@@ -1,0 +1,62 @@
+"""What follows from requests, as values: to be told, to be done, and to be written.
+
+Pure. What follows is decided in :mod:`poller.delivery.books`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from poller.delivery.attempts import Step
+from poller.store.deliveries import Settlement
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What follows for one event, to be told in the log.
+
+    Attributes:
+        entry: its place in the stream.
+        event: its id; None where that is not known.
+        attempt: which one it was, from 1.
+        step: what follows.
+    """
+
+    entry: str
+    event: str | None
+    attempt: int
+    step: Step
+
+
+class Conclusion(msgspec.Struct, frozen=True):
+    """What follows from one request.
+
+    Attributes:
+        told: for each of its events.
+        pause: for how long the sink is to be sent nothing; None: it may be.
+        rest: why the subscription gets nothing more at all; None: it does.
+    """
+
+    told: Sequence[Told]
+    pause: timedelta | None = None
+    rest: str | None = None
+
+
+class Draft:
+    """What is to be written next, and the lanes that go on when it is."""
+
+    def __init__(self) -> None:
+        self.acked: list[str] = []
+        self.parked: dict[str, bytes] = {}
+        self.unparked: list[str] = []
+        self.letters: dict[str, bytes] = {}
+        self.reopen: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.acked or self.parked or self.unparked or self.reopen)
+
+    def settlement(self, place: str) -> Settlement:
+        """As the store takes it; every entry up to ``place`` is settled or parked with it."""
+        return Settlement(self.acked, self.parked, self.unparked, self.letters, place)

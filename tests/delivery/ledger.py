@@ -1,0 +1,84 @@
+"""The store of a pair as a model: what the real one holds, in plain values, and what goes wrong with it on request."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from poller.delivery.kept import place_of
+from poller.errors import GroupGone, StoreUnavailable
+from poller.store.deliveries import Entry, Settlement
+
+T = TypeVar("T")
+
+
+def at_once(work: Awaitable[T]) -> T:
+    """The result of what never really waits."""
+    running: Any = work.__await__()
+    try:
+        next(running)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("it waits")
+
+
+class Ledger:
+    """A stream, a group, and what is parked and given up."""
+
+    def __init__(self) -> None:
+        self.held = True
+        self.stream: dict[str, bytes] = {}
+        self.kept: dict[str, bytes] = {}
+        self.letters: dict[str, bytes] = {}
+        self.group: dict[str, None] | None = None
+        self.position = "0-0"
+        self.place = "0-0"
+        self.lose_reply = False
+
+    def add(self, event: bytes) -> str:
+        entry = f"{len(self.stream) + 1}-0"
+        self.stream[entry] = event
+        return entry
+
+    async def open(self, start: Literal["now", "earliest"]) -> None:  # noqa: ARG002 -- as the real one
+        if self.group is None:
+            self.group, self.position = {}, self.place
+
+    async def parked(self) -> dict[str, bytes]:
+        return dict(self.kept)
+
+    async def pending(self, after: str, *, most: int) -> list[Entry]:
+        if self.group is None:
+            raise GroupGone("gone")
+        found = sorted(self.group, key=place_of)
+        behind = place_of(after) if after != "0" else (0, 0)
+        return self._answer([one for one in found if place_of(one) > behind][:most])
+
+    async def read(self, *, most: int) -> list[Entry]:
+        if self.group is None:
+            raise GroupGone("gone")
+        found = [one for one in self.stream if place_of(one) > place_of(self.position)][:most]
+        self.group |= dict.fromkeys(found)
+        self.position = found[-1] if found else self.position
+        return self._answer(found)
+
+    async def fetch(self, entries: Sequence[str]) -> Mapping[str, bytes]:
+        return {one: self.stream[one] for one in entries if one in self.stream}
+
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:  # noqa: ARG002 -- as the real one
+        for one in settlement.acked:
+            (self.group or {}).pop(one, None)
+        self.kept |= settlement.parked
+        for one in settlement.unparked:
+            self.kept.pop(one, None)
+        self.letters |= settlement.letters
+        if settlement.place:
+            assert place_of(settlement.place) >= place_of(self.place), "the place never goes back"
+            self.place = settlement.place
+
+    def _answer(self, found: Sequence[str]) -> list[Entry]:
+        if self.lose_reply:
+            self.lose_reply = False
+            raise StoreUnavailable("the reply was lost")
+        return [(one, self.stream.get(one)) for one in found]
