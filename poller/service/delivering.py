@@ -2,41 +2,32 @@
 
 The registry says which subscriptions there are. Its version is looked at every second: whatever changes it, a command
 or another process, is carried out here within that time. A subscription that changes is stopped, in order, and begun
-again from what is written.
+again from what is written; the others go on meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
 import structlog
 
 from poller.config.settings import Settings
-from poller.config.subscribing import kept_subscription
-from poller.delivery.announcements import Announcement, Kind
-from poller.delivery.health import Health
-from poller.delivery.owning import own
-from poller.delivery.pair import Pair
-from poller.delivery.subscriber import Subscriber
-from poller.errors import ConfigurationError, StoreError
-from poller.service.announcing import announce
-from poller.service.handshaking import permitted
+from poller.errors import StoreError
+from poller.service.noting import RegistryNotes
 from poller.service.opening import OpenStore
-from poller.service.sending import Form, sink_of, subscription_of
+from poller.service.running import Running, Shared, wanted
 from poller.service.subscribing import filed
 from poller.stopping import ended, unless
 from poller.store.connection import blocking
-from poller.store.deliveries import DeliveryScripts, PairStore
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.deliveries import PairStore
+from poller.store.delivery_scripts import DeliveryScripts
+from poller.store.keys import FeedKeys, SubscriptionKeys
 from poller.store.lease import keep_renewed
-from poller.store.registrations import Paused, Subscriptions
+from poller.store.registrations import Subscriptions
 from poller.store.stream import arrivals
 from poller.store.subscriptions import Registry
 
@@ -44,53 +35,6 @@ _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
 _BLOCK: Final = timedelta(seconds=2)
 
 _log = structlog.get_logger("poller.delivery")
-
-
-class RegistryNotes:
-    """What outlives a process, written into the registry and announced.
-
-    See :class:`poller.delivery.subscriber.Notes`.
-    """
-
-    def __init__(self, registry: Registry, store: OpenStore, prefix: str) -> None:
-        """Take where to write."""
-        self._registry = registry
-        self._client = store.client
-        self._prefix = prefix
-
-    async def until(self, subscription: str, moment: datetime) -> None:
-        """The sink wants nothing before then."""
-        await self._registry.note_until(subscription, moment)
-
-    async def health(self, subscription: str, health: Health) -> None:
-        """How it is doing."""
-        await self._registry.note_health(subscription, msgspec.json.encode(health))
-
-    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
-        """It gets nothing more until somebody resumes it; announced."""
-        if await self._registry.pause(subscription, Paused(by, reason, at)) is None:
-            kind = Kind.SUBSCRIPTION_PAUSED if by == "sink" else Kind.SUBSCRIPTION_DISABLED
-            _log.error("subscription paused", subscription=subscription, by=by, reason=reason)
-            await self._announce(Announcement(kind, subscription, at, reason))
-
-    async def recovered(self, subscription: str, at: datetime) -> None:
-        """It took an event again; announced."""
-        _log.info("subscription recovered", subscription=subscription)
-        await self._announce(Announcement(Kind.SUBSCRIPTION_RECOVERED, subscription, at, "it took an event again"))
-
-    async def _announce(self, announcement: Announcement) -> None:
-        await announce(self._client, self._prefix, announcement)
-
-
-class _Running:
-    """A subscription that is being delivered."""
-
-    def __init__(self, made_of: object, stop: asyncio.Event, task: asyncio.Task[None]) -> None:
-        self.made_of = made_of
-        self.stop = stop
-        self.task = task
-        self.pairs: dict[str, Pair] = {}
-        self.stores: list[PairStore] = []
 
 
 class Deliverer:
@@ -114,16 +58,22 @@ class Deliverer:
             shebang: the first line of scripts.
             now: the wall clock, UTC.
         """
-        self._settings = settings
-        self._environ = environ
-        self._store = store
-        self._now = now
-        self._prefix = settings.redis.prefix
-        self._registry = Registry(store.client, SubscriptionKeys.of(self._prefix))
-        self._notes = RegistryNotes(self._registry, store, self._prefix)
-        self._scripts = DeliveryScripts(store.client, shebang=shebang)
-        self._streams = {FeedKeys.of(self._prefix, feed).events: feed for feed in settings.feed_ids}
-        self._running: dict[str, _Running] = {}
+        prefix = settings.redis.prefix
+        self._registry = Registry(store.client, SubscriptionKeys.of(prefix))
+        self._shared = Shared(
+            settings,
+            environ,
+            store,
+            DeliveryScripts(store.client, shebang=shebang),
+            self._registry,
+            RegistryNotes(self._registry, store, prefix),
+            now,
+        )
+        self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
+        self._running: dict[str, Running] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._version: int | None = None
+        self._failing: str | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until ``stop`` is set; what is in flight then may end.
@@ -131,34 +81,34 @@ class Deliverer:
         Raises:
             ConfigurationError: two subscriptions have one id.
         """
+        leases = keep_renewed(_Held(self._running), ttl=self._shared.settings.lease.ttl, sleep=asyncio.sleep)
         tasks = [
-            asyncio.create_task(self._renewed(), name="leases of deliveries"),
+            asyncio.create_task(leases, name="leases of deliveries"),
             asyncio.create_task(self._listen(), name="arrivals"),
         ]
         try:
             await self._synced(stop)
-            version: int | None = None
             while not stop.is_set():
-                try:
-                    if await self._registry.version() != version:
-                        kept = await self._registry.all()
-                        await self._carry_out(kept)
-                        version = kept.version
-                except StoreError as error:
-                    _log.warning("the subscriptions cannot be read", error=str(error))
+                for task in tasks:
+                    if task.done():  # which none should be before it is told to; what ended it is raised
+                        task.result()
+                await self._look()
                 await unless(stop, _LOOK_AGAIN)
         finally:
-            await self._stopped(list(self._running))
+            for name in list(self._running):
+                self._leave(name)
+            if self._leaving:
+                await asyncio.wait(self._leaving.values())
             await ended(*tasks)
 
     async def _synced(self, stop: asyncio.Event) -> None:
         """Tell the registry what the configuration says."""
-        file = filed(self._settings)
+        file = filed(self._shared.settings)
         while not stop.is_set():
             try:
-                synced = await self._registry.sync(file, self._now())
+                synced = await self._registry.sync(file, self._shared.now())
             except StoreError as error:
-                _log.warning("the subscriptions cannot be registered", error=str(error))
+                self._away(error)
                 await unless(stop, _LOOK_AGAIN)
                 continue
             for gone in synced.removed:
@@ -169,128 +119,75 @@ class Deliverer:
                 )
             return
 
-    async def _carry_out(self, kept: Subscriptions) -> None:
+    async def _look(self) -> None:
+        """Carry out what has changed in the registry."""
+        try:
+            if await self._registry.version() != self._version:
+                kept = await self._registry.all()
+                self._carry_out(kept)
+                self._version = kept.version
+            if self._running:
+                untils = await self._registry.untils()
+                for name, running in self._running.items():
+                    running.noted(untils.get(name))
+            self._failing = None
+        except StoreError as error:
+            self._away(error)
+
+    def _away(self, error: StoreError) -> None:
+        if str(error) != self._failing:
+            self._failing = str(error)
+            _log.warning("the subscriptions cannot be read", error=self._failing)
+
+    def _carry_out(self, kept: Subscriptions) -> None:
         """Stop what is not wanted any more or was changed, then begin what is not running."""
-        wanted = {
-            name: (bytes(registered.settings), kept.secrets.get(name, ()))
-            for name, registered in kept.registered.items()
-            if name not in kept.paused
-        }
-        await self._stopped([name for name, running in self._running.items() if wanted.get(name) != running.made_of])
-        for name, made_of in wanted.items():
-            if name in self._running:
-                continue
-            stop = asyncio.Event()
-            task = asyncio.create_task(self._deliver(name, made_of, kept, stop), name=f"subscription {name}")
-            self._running[name] = _Running(made_of, stop, task)
+        now_wanted = wanted(kept)
+        for name, running in list(self._running.items()):
+            if now_wanted.get(name) != running.made_of:
+                self._leave(name)
+        for name in now_wanted:
+            if name not in self._running:
+                self._running[name] = Running(name, kept, self._shared, after=self._leaving.get(name))
 
-    async def _stopped(self, names: Sequence[str]) -> None:
-        leaving = [self._running.pop(name) for name in names]
-        for running in leaving:
-            running.stop.set()
-            for pair in running.pairs.values():
-                pair.stop()
-        if leaving:
-            await asyncio.wait([running.task for running in leaving])
+    def _leave(self, name: str) -> None:
+        running, before = self._running.pop(name), self._leaving.get(name)
+        leaving = asyncio.create_task(_left(running, before), name=f"end of subscription {name}")
+        self._leaving[name] = leaving
+        leaving.add_done_callback(lambda _: self._left(name, leaving))
 
-    async def _deliver(
-        self, name: str, made_of: tuple[bytes, Sequence[str]], kept: Subscriptions, stop: asyncio.Event
-    ) -> None:
-        try:
-            settings = kept_subscription(made_of[0])
-            async with AsyncExitStack() as stack:
-                sink = await stack.enter_async_context(sink_of(settings, self._environ))
-                granted = None
-                if settings.handshake:
-                    granted = await permitted(
-                        settings,
-                        sink,
-                        self._registry,
-                        kept.handshakes.get(name),
-                        stop,
-                        public_url=self._settings.http.public_url,
-                    )
-                    if granted is None:
-                        return
-                subscriber = Subscriber(
-                    subscription_of(settings, granted),
-                    sink,
-                    Form(settings, made_of[1], granted),
-                    self._notes,
-                    health=_health(kept.health.get(name)),
-                    paused_until=kept.until.get(name),
-                    now=self._now,
-                    clock=asyncio.get_running_loop().time,
-                )
-                await self._own_all(name, settings.feeds or self._settings.feed_ids, subscriber, stop)
-        except (ConfigurationError, ValueError) as error:
-            _log.error("subscription cannot be delivered", subscription=name, error=str(error))
-            await stop.wait()
-
-    async def _own_all(self, name: str, feeds: Sequence[str], subscriber: Subscriber, stop: asyncio.Event) -> None:
-        running = self._running[name]
-        owning = []
-        for feed in feeds:
-            store = PairStore(
-                self._store.client,
-                self._scripts,
-                PairKeys.of(self._prefix, feed, name),
-                events=FeedKeys.of(self._prefix, feed).events,
-                subscription=name,
-                nonce=secrets.token_hex(16),
-                lease=self._settings.lease.ttl,
-            )
-            pair = Pair(
-                feed,
-                subscriber,
-                store,
-                now=self._now,
-                clock=asyncio.get_running_loop().time,
-                chance=random.random,
-            )
-            running.pairs[feed] = pair
-            running.stores.append(store)
-            owning.append(asyncio.create_task(own(pair, store, subscription=name, stop=stop), name=f"{name} {feed}"))
-        try:
-            await asyncio.gather(*owning)
-        finally:
-            await ended(*owning)
-
-    async def _renewed(self) -> None:
-        await keep_renewed(_Held(self._running), ttl=self._settings.lease.ttl, sleep=asyncio.sleep)
+    def _left(self, name: str, leaving: asyncio.Task[None]) -> None:
+        if self._leaving.get(name) is leaving:
+            del self._leaving[name]
 
     async def _listen(self) -> None:
         """Tell each pair when something new has come for it."""
         while True:
-            client = blocking(self._store.url, block=_BLOCK)
+            client = blocking(self._shared.store.url, block=_BLOCK)
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK):
                     for key in fresh:
                         for running in self._running.values():
-                            if pair := running.pairs.get(self._streams[key]):
-                                pair.news()
+                            running.news(self._streams[key])
             except StoreError as error:
-                _log.warning("the streams cannot be followed", error=str(error))
+                self._away(error)
                 await asyncio.sleep(_LOOK_AGAIN)
             finally:
                 with suppress(Exception):  # it is gone, whatever it says
                     await client.aclose()
 
 
+async def _left(running: Running, before: asyncio.Task[None] | None) -> None:
+    """When this has ended, the subscription is delivered by nobody here."""
+    if before is not None:
+        await asyncio.wait([before])
+    await running.stop()
+
+
 class _Held:
     """The leases of all pairs, as they are when they are looked at."""
 
-    def __init__(self, running: Mapping[str, _Running]) -> None:
+    def __init__(self, running: Mapping[str, Running]) -> None:
         self._running = running
 
     def __iter__(self) -> Iterator[PairStore]:
         return iter([store for running in self._running.values() for store in running.stores])
-
-
-def _health(kept: bytes | None) -> Health:
-    if kept is None:
-        return Health()
-    try:
-        return msgspec.json.decode(kept, type=Health)
-    except msgspec.MsgspecError:  # another version's
-        return Health()

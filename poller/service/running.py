@@ -1,0 +1,205 @@
+"""One subscription while it is delivered: its sink, its limits, and a pair for each of its feeds.
+
+The law: a subscription that is begun again begins when the one before it has ended, and with what that one has noted.
+A store that fails ends nothing for good; settings that cannot be used are told once and wait to be changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from poller.config.settings import Settings
+from poller.config.subscribing import kept_subscription
+from poller.config.subscriptions import SubscriptionSettings
+from poller.delivery.handshake import Granted
+from poller.delivery.health import Health
+from poller.delivery.owning import own
+from poller.delivery.pair import LAST_WAIT, Pair
+from poller.delivery.sink import Sink
+from poller.delivery.subscriber import Notes, Subscriber
+from poller.errors import ConfigurationError, StoreError
+from poller.service.handshaking import permitted
+from poller.service.opening import OpenStore
+from poller.service.sending import Form, sink_of, subscription_of
+from poller.stopping import ended, unless
+from poller.store.deliveries import PairStore
+from poller.store.delivery_scripts import DeliveryScripts
+from poller.store.keys import FeedKeys, PairKeys
+from poller.store.lease import RELEASE_SECONDS
+from poller.store.registrations import Subscriptions
+from poller.store.subscriptions import Registry
+
+END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
+"""Seconds that a subscription may take to end: the last requests, one write, and giving the leases back."""
+
+_AGAIN: Final = 1.0  # seconds before a store that failed is asked again
+
+_log = structlog.get_logger("poller.delivery")
+
+MadeOf = tuple[bytes, tuple[str, ...]]
+"""A subscription's settings in JSON and the signing secrets that no file holds."""
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What the subscriptions of a process have in common.
+
+    Attributes:
+        settings: the configuration.
+        environ: where credentials may be.
+        store: open and ready.
+        scripts: of its client.
+        registry: where the subscriptions are kept.
+        notes: what outlives this process.
+        now: the wall clock, UTC.
+    """
+
+    settings: Settings
+    environ: Mapping[str, str]
+    store: OpenStore
+    scripts: DeliveryScripts
+    registry: Registry
+    notes: Notes
+    now: Callable[[], datetime]
+
+
+def wanted(kept: Subscriptions) -> dict[str, MadeOf]:
+    """The subscriptions that are to be delivered: all that do not rest."""
+    return {
+        name: (bytes(registered.settings), tuple(kept.secrets.get(name, ())))
+        for name, registered in kept.registered.items()
+        if name not in kept.paused
+    }
+
+
+class Running:
+    """A subscription that is being delivered, from when this is made until :meth:`stop`."""
+
+    def __init__(
+        self, name: str, kept: Subscriptions, shared: Shared, *, after: asyncio.Task[None] | None = None
+    ) -> None:
+        """Begin.
+
+        Args:
+            name: its id.
+            kept: the registry, with this subscription in it.
+            shared: what it works with.
+            after: what has to end before.
+        """
+        self.made_of = wanted(kept)[name]
+        self.stores: list[PairStore] = []
+        self.paused_until = kept.until.get(name)
+        self._name = name
+        self._shared = shared
+        self._pairs: dict[str, Pair] = {}
+        self._subscriber: Subscriber | None = None
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self._run(kept, after), name=f"subscription {name}")
+
+    def news(self, feed: str) -> None:
+        """Something new has come in this feed's stream."""
+        if pair := self._pairs.get(feed):
+            pair.news()
+
+    def noted(self, until: datetime | None) -> None:
+        """The registry says that the sink wants nothing before then; whoever wrote it."""
+        if until is not None and until != self.paused_until and self._subscriber:
+            self._subscriber.paused_elsewhere(until)
+        self.paused_until = until
+
+    async def stop(self) -> None:
+        """End in order: nothing more is started, what is in flight may end, leases are given back."""
+        self._stop.set()
+        for pair in self._pairs.values():
+            pair.stop()
+        await asyncio.wait([self._task], timeout=END_WITHIN)
+        await ended(self._task)
+
+    async def _run(self, kept: Subscriptions, after: asyncio.Task[None] | None) -> None:
+        fresh: Subscriptions | None = kept
+        if after is not None:
+            await asyncio.wait([after])
+            fresh = None  # the one before may have noted something on its way out
+        while not self._stop.is_set():
+            try:
+                await self._deliver(fresh or await self._shared.registry.all())
+            except StoreError as error:
+                _log.warning("not delivering", subscription=self._name, error=str(error))
+                fresh = None
+                await unless(self._stop, _AGAIN)
+            except (ConfigurationError, ValueError) as error:
+                _log.error("subscription cannot be delivered", subscription=self._name, error=str(error))
+                await self._stop.wait()
+
+    async def _deliver(self, kept: Subscriptions) -> None:
+        settings = kept_subscription(self.made_of[0])
+        async with sink_of(settings, self._shared.environ) as sink:
+            granted = None
+            if settings.handshake:
+                granted = await self._permitted(settings, sink, kept.handshakes.get(self._name))
+                if granted is None:
+                    return
+            self._subscriber = Subscriber(
+                subscription_of(settings, granted),
+                sink,
+                Form(settings, self.made_of[1], granted),
+                self._shared.notes,
+                health=_health(kept.health.get(self._name)),
+                paused_until=kept.until.get(self._name),
+                now=self._shared.now,
+                clock=asyncio.get_running_loop().time,
+            )
+            await self._own_all(settings, self._subscriber)
+
+    async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
+        public_url = self._shared.settings.http.public_url
+        return await permitted(settings, sink, self._shared.registry, kept, self._stop, public_url=public_url)
+
+    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber) -> None:
+        owning = []
+        for feed in settings.feeds or self._shared.settings.feed_ids:
+            store = self._store_of(feed)
+            pair = Pair(
+                feed,
+                subscriber,
+                store,
+                now=self._shared.now,
+                clock=asyncio.get_running_loop().time,
+                chance=random.random,
+            )
+            self._pairs[feed] = pair
+            self.stores.append(store)
+            running = own(pair, store, subscription=self._name, stop=self._stop)
+            owning.append(asyncio.create_task(running, name=f"{self._name} {feed}"))
+        try:
+            await asyncio.gather(*owning)
+        finally:
+            await ended(*owning)
+
+    def _store_of(self, feed: str) -> PairStore:
+        shared, prefix = self._shared, self._shared.settings.redis.prefix
+        return PairStore(
+            shared.store.client,
+            shared.scripts,
+            PairKeys.of(prefix, feed, self._name),
+            events=FeedKeys.of(prefix, feed).events,
+            subscription=self._name,
+            nonce=secrets.token_hex(16),
+            lease=shared.settings.lease.ttl,
+        )
+
+
+def _health(kept: bytes | None) -> Health:
+    if kept is None:
+        return Health()
+    try:
+        return msgspec.json.decode(kept, type=Health)
+    except msgspec.MsgspecError:  # another version's
+        return Health()
