@@ -7,6 +7,7 @@ moment it is taken up again, from what is written. So does anything that was not
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -44,7 +45,14 @@ class Runs(Protocol):
         ...
 
 
-async def own(pair: Runs, store: Leased, *, subscription: str, stop: asyncio.Event) -> None:
+async def own(
+    pair: Runs,
+    store: Leased,
+    *,
+    subscription: str,
+    stop: asyncio.Event,
+    pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+) -> None:
     """Deliver whenever the lease can be had, until told to stop; then let it go.
 
     Args:
@@ -52,6 +60,7 @@ async def own(pair: Runs, store: Leased, *, subscription: str, stop: asyncio.Eve
         store: its lease.
         subscription: for the log.
         stop: ends it.
+        pause: waits for so many seconds, or for the stop.
     """
     log = _log.bind(feed=pair.feed, subscription=subscription)
     failing: str | None = None
@@ -75,6 +84,6 @@ async def own(pair: Runs, store: Leased, *, subscription: str, stop: asyncio.Eve
             except Exception:  # here a task ends: a fault of ours costs this pair a pause, and the others nothing
                 log.exception("not delivering")
                 wait = _AFTER_FAULT
-            await unless(stop, wait.total_seconds())
+            await pause(stop, wait.total_seconds())
     finally:
         await release_all([store])

@@ -164,6 +164,8 @@ class Pair:
         if most <= 0 or not self._intake.wanted:
             return
         entries = await self._intake.read(most)
+        if entries or self._intake.wanted:
+            self._changed.set()
         if not entries:
             return
         self._largest = max(1, *(len(event or b"") for _, event in entries))
@@ -172,7 +174,6 @@ class Pair:
             _log.warning(
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
             )
-        self._changed.set()
         reach("delivery.read")
 
     async def _read_again(self) -> None:

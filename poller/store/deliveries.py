@@ -18,7 +18,7 @@ A *replay* is a span of the stream to be delivered once more. Its place is writt
 only while it is the one that was asked for last.
 
 ``place`` goes along with each settlement. Should the group be gone (destroyed, or lost with a part of the store), it is
-made again there, and what comes again had not been settled.
+made again there: nothing is lost. Some of what comes again may be settled or parked; a process that has read it knows.
 
 A settlement whose reply is lost is sent again. The first one may still be on its way, and arrive after later ones; each
 has a serial number, and one that comes late writes nothing.
@@ -97,7 +97,7 @@ class PairStore:
             keys: of the pair.
             events: the key of the feed's stream.
             subscription: its id.
-            nonce: proves that the lease is this process'.
+            nonce: proves that the lease is ours; drawn for this value, for it numbers its settlements from 1.
             lease: how long it lives without being renewed.
             clock: seconds that only go forward, and while this process is stopped, too.
         """

@@ -41,7 +41,7 @@ class Ledger:
         self.stream[entry] = event
         return entry
 
-    async def open(self, start: Literal["now", "earliest"]) -> None:
+    async def open(self, start: Literal["now", "earliest"]) -> None:  # noqa: ARG002 -- as the real one
         if self.group is None:
             self.group, self.position = {}, self.place
 
@@ -66,7 +66,7 @@ class Ledger:
     async def fetch(self, entries: Sequence[str]) -> Mapping[str, bytes]:
         return {one: self.stream[one] for one in entries if one in self.stream}
 
-    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:  # noqa: ARG002 -- as the real one
         for one in settlement.acked:
             (self.group or {}).pop(one, None)
         self.kept |= settlement.parked

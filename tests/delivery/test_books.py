@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from poller.delivery.attempts import Patience
 from poller.delivery.books import GONE, Books
 from poller.delivery.intake import Intake
-from poller.delivery.kept import deliveries_of, letter_of, place_of
+from poller.delivery.kept import before, deliveries_of, letter_of, place_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.subscriber import Batching, Event, Subscription
@@ -57,9 +57,12 @@ class Dying(RuleBasedStateMachine):
         self.done: set[str] = set()  # settled at any time
         self.begin()
 
-    @initialize(most=st.integers(1, 4))
-    def batches(self, most: int) -> None:
+    @initialize(most=st.integers(1, 4), keys=st.lists(st.sampled_from("ab"), min_size=3, max_size=8))
+    def batches(self, most: int, keys: list[str]) -> None:
         self.batching = Batching(most)
+        for key in keys:
+            self.comes(key)
+        self.reads(5)
 
     def begin(self) -> None:
         self.books = Books(subscription())
@@ -68,7 +71,7 @@ class Dying(RuleBasedStateMachine):
         kept = deliveries_of(at_once(self.ledger.parked()))
         self.books.restore(kept, now=NOW + timedelta(seconds=self.clock), clock=self.clock)
 
-    @rule(key=st.sampled_from("abc"))
+    @rule(key=st.sampled_from("ab"))
     def comes(self, key: str) -> None:
         self.keys[self.ledger.add(spelled(partitionkey=key))] = key
         self.intake.news()
@@ -136,6 +139,14 @@ class Dying(RuleBasedStateMachine):
             self.arrived(unit)  # it may have
         self.begin()
 
+    @rule(outcome=OUTCOMES, number=st.integers(0, 9))
+    def goes_on(self, outcome: Outcome, number: int) -> None:
+        """What goes wrong most is in the middle of much that goes right."""
+        self.sends()
+        if self.in_flight:
+            self.ends(number, outcome)
+        self.sends()
+
     @rule()
     def loses_a_reply(self) -> None:
         self.ledger.lose_reply = True
@@ -182,7 +193,7 @@ class Dying(RuleBasedStateMachine):
 
 
 TestDying = Dying.TestCase
-TestDying.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestDying.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 
 
 def one_of(key: str, number: int) -> tuple[str, bytes]:
@@ -277,3 +288,14 @@ def test_a_sink_that_is_gone_uses_up_nothing() -> None:
     assert concluded.rest
     assert books.drafted() is None
     assert sent(books) == ["1-0"]
+
+
+def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
+    """Days of retries hold up neither the group nor its trimming."""
+    books = Books(subscription())
+    books.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
+    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = books.drafted()
+    assert draft
+    assert draft.acked == list(draft.parked) == ["1-0", "2-0"]
+    assert (books.lanes.fresh, books.place) == (1, before("3-0"))

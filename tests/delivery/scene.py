@@ -1,0 +1,144 @@
+"""A subscription with a sink of plain Python, for the laws of sending: what was posted, and what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from poller.delivery.attempts import Patience
+from poller.delivery.formats import RequestForm
+from poller.delivery.health import Health
+from poller.delivery.outcome import Outcome
+from poller.delivery.pair import Deliveries, Pair
+from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.errors import StoreUnavailable
+
+OK = Outcome(status=204)
+PATIENCE = 20.0
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def subscription(**changes: object) -> Subscription:
+    """Waits of milliseconds."""
+    wanted = Subscription(
+        "s", lambda _: True, Patience([timedelta(milliseconds=5)] * 3, 0.0), timedelta(days=5), start="earliest"
+    )
+    return msgspec.structs.replace(wanted, **changes)
+
+
+@dataclass
+class Posted:
+    """A sink. ``answer`` gives an outcome for a body, or a future that holds it up."""
+
+    answer: Callable[[bytes], Outcome | asyncio.Future[Outcome]] = lambda _: OK
+    bodies: list[bytes] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:  # noqa: ARG002 -- as the real one
+        self.bodies.append(body)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.changed.set()
+        try:
+            answer = self.answer(body)
+            return answer if isinstance(answer, Outcome) else await answer
+        finally:
+            self.in_flight -= 1
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait until this is true of what was posted."""
+        async with asyncio.timeout(PATIENCE):
+            while not true():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def ids(self) -> list[str]:
+        """Of all events that were posted, batched or not."""
+        bodies = [json.loads(body) for body in self.bodies]
+        return [one["id"] for body in bodies for one in (body if isinstance(body, list) else [body])]
+
+
+@dataclass
+class Noted:
+    """What was noted, in order; ``away`` lets the next ones fail."""
+
+    told: list[tuple[str, Any]] = field(default_factory=list)
+    away: int = 0
+
+    async def until(self, subscription: str, moment: datetime) -> None:  # noqa: ARG002 -- as the real one
+        self._note("until", moment)
+
+    async def health(self, subscription: str, health: Health) -> None:  # noqa: ARG002 -- as the real one
+        self._note("health", health)
+
+    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:  # noqa: ARG002 -- as the real one
+        self._note("rest", by)
+
+    async def recovered(self, subscription: str, at: datetime) -> None:  # noqa: ARG002 -- as the real one
+        self._note("recovered", None)
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.told]
+
+    def _note(self, name: str, value: object) -> None:
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("away")
+        self.told.append((name, value))
+
+
+class Formed:
+    """The requests, unsigned."""
+
+    def __init__(self, mode: Literal["structured", "batch"] = "structured") -> None:
+        self._form = RequestForm(mode, signer=None, user_agent="t")
+
+    def __call__(self, events: Sequence[Event], timestamp: int) -> Any:
+        return self._form.request(events, timestamp=timestamp)
+
+
+def subscriber(
+    posted: Posted,
+    noted: Noted | None = None,
+    *,
+    clock: Callable[[], float] | None = None,
+    paused_until: datetime | None = None,
+    wall: Callable[[], datetime] = now,
+    **changes: object,
+) -> Subscriber:
+    wanted = subscription(**changes)
+    return Subscriber(
+        wanted,
+        posted,
+        Formed("batch" if wanted.batching.max_events > 1 else "structured"),
+        noted or Noted(),
+        health=Health(),
+        paused_until=paused_until,
+        now=wall,
+        clock=clock or asyncio.get_running_loop().time,
+    )
+
+
+@asynccontextmanager
+async def delivering(store: Deliveries, to: Subscriber) -> AsyncIterator[tuple[Pair, asyncio.Task[None]]]:
+    """A pair that runs while the block does; stopped in order."""
+    pair = Pair("acme/a", to, store, now=now, clock=asyncio.get_running_loop().time, chance=random.Random(1).random)
+    task = asyncio.create_task(pair.run())
+    try:
+        yield pair, task
+    finally:
+        pair.stop()
+        await asyncio.wait([task])

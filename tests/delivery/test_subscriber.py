@@ -1,0 +1,163 @@
+"""Laws of :mod:`poller.delivery.subscriber`: a sink that wants to be left alone is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.subscriber import FIRST_BREATH, LONGEST_BREATH, MANY_FAILURES, Subscriber
+from poller.errors import CredentialUnusable, StoreUnavailable
+from tests.delivery.events import pair, spelled
+from tests.delivery.scene import OK, Noted, Posted, subscriber
+
+EVENT = pair(spelled())
+BROKEN = Outcome(status=500)
+
+
+@dataclass
+class Clock:
+    seconds: float = 1000.0
+    wall: datetime = datetime(2026, 3, 2, tzinfo=UTC)
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return self.wall
+
+    def passes(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.wall += timedelta(seconds=seconds)
+
+
+def made(clock: Clock, noted: Noted | None = None, posted: Posted | None = None, **changes: object) -> Subscriber:
+    return subscriber(posted or Posted(), noted, clock=clock, wall=clock.now, **changes)  # type: ignore[arg-type] # any
+
+
+def yes() -> bool:
+    return True
+
+
+def state(sink: Subscriber) -> set[str]:
+    """Asked anew each time."""
+    return {name for name in ("free", "breathing", "resting") if getattr(sink, name)}
+
+
+async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None:
+    """A shorter one later on, or another process', takes nothing from it; nor does the wall clock."""
+    clock = Clock()
+    sink = made(clock)
+    assert "free" in state(sink)
+    assert sink.pause(timedelta(seconds=60)) == clock.wall + timedelta(seconds=60)
+    sink.pause(timedelta(seconds=5))
+    sink.paused_elsewhere(clock.wall + timedelta(seconds=30))
+    clock.wall += timedelta(hours=1)
+    clock.passes(59.9)
+    assert "free" not in state(sink)
+    assert sink.next_moment == pytest.approx(1060)
+    clock.passes(0.2)
+    assert "free" in state(sink)
+    assert sink.next_moment is None
+
+
+async def test_a_pause_outlives_the_process() -> None:
+    """What was noted of it counts for the next one, and what another one has noted for us."""
+    clock = Clock()
+    sink = made(clock, paused_until=clock.wall + timedelta(seconds=10))
+    assert "free" not in state(sink)
+    clock.passes(10)
+    assert "free" in state(sink)
+    sink.paused_elsewhere(clock.wall + timedelta(seconds=3))
+    assert "free" not in state(sink)
+
+
+async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
+    """Nor without the lease, nor to a subscription that rests."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    assert await sink.send([EVENT], allowed=lambda: False) is None
+    sink.pause(timedelta(seconds=1))
+    assert await sink.send([EVENT], allowed=yes) is None
+    clock.passes(1)
+    assert await sink.send([EVENT], allowed=yes) == OK
+    await sink.rest("sink", "gone")
+    assert await sink.send([EVENT], allowed=yes) is None
+    assert "free" not in state(sink)
+    assert len(posted.bodies) == 1
+
+
+async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
+    """However many places are free; the breath doubles to its limit, and the first success ends it."""
+    clock = Clock()
+    sink = made(clock)
+    for _ in range(MANY_FAILURES - 1):
+        await sink.learn(BROKEN)
+    assert "breathing" not in state(sink)
+    await sink.learn(BROKEN)
+    assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
+    clock.passes(FIRST_BREATH)
+    assert "breathing" not in state(sink)
+    sink.begin()
+    assert "breathing" in state(sink)
+    for _ in range(30):
+        await sink.learn(BROKEN)
+    assert sink.next_moment == pytest.approx(clock.seconds + LONGEST_BREATH)
+    await sink.learn(OK)
+    assert "breathing" not in state(sink)
+    sink.begin()
+    assert "breathing" not in state(sink)
+
+
+async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
+    """A feed with a long backlog does not keep the others waiting."""
+    sink, first = made(Clock()), []
+    for name in "abc":
+        sink.listen(lambda name=name: first.append(name))  # type: ignore[misc] # mypy cannot infer it
+    for _ in range(3):
+        sink.begin()
+        sink.end()
+    assert {"".join(first[at : at + 3]) for at in (0, 3, 6)} == {"bca", "cab", "abc"}
+
+
+async def test_nothing_but_failures_is_told_once() -> None:
+    """Health is noted when it turns, not with each attempt; after so long the subscription rests."""
+    clock, noted = Clock(), Noted()
+    sink = made(clock, noted, disable_after=timedelta(seconds=10))
+    await sink.learn(BROKEN)
+    await sink.learn(BROKEN)
+    assert noted.names() == ["health"]
+    clock.passes(10)
+    await sink.learn(BROKEN)
+    await sink.learn(BROKEN)
+    assert noted.names() == ["health", "rest", "health"]
+    assert "resting" in state(sink)
+    await sink.learn(OK)  # it was on its way
+    assert noted.names()[3:] == ["recovered", "health"]
+
+
+async def test_what_could_not_be_noted_is_brought_up_again() -> None:
+    """A subscription that rests without anybody knowing would be silent for ever."""
+    clock, noted = Clock(), Noted(away=1)
+    sink = made(clock, noted, disable_after=timedelta(0))
+    with pytest.raises(StoreUnavailable):
+        await sink.learn(BROKEN)
+    assert "resting" not in state(sink)
+    await sink.learn(BROKEN)
+    assert "resting" in state(sink)
+    assert noted.names() == ["rest", "health"]
+
+
+async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event() -> None:
+    """It is tried again, like everything that may be better later."""
+
+    def form(*_: object) -> None:
+        raise CredentialUnusable("no such file")
+
+    sink = made(Clock())
+    sink._form = form  # type: ignore[assignment] # never returns
+    outcome = await sink.send([EVENT], allowed=yes)
+    assert outcome is not None
+    assert outcome.failure is Failure.CREDENTIAL

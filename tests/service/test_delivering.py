@@ -1,0 +1,287 @@
+"""Laws of :mod:`poller.service.delivering` and :mod:`poller.service.running`: what the registry says is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from redis import Redis as BlockingRedis
+from redis.asyncio import Redis
+
+from poller.config.load import load
+from poller.config.settings import Settings
+from poller.delivery.handshake import Granted, decoded, encoded
+from poller.service.delivering import Deliverer
+from poller.service.handshaking import origin
+from poller.service.opening import OpenStore
+from poller.store.connection import commands
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.registrations import Paused
+from poller.store.subscriptions import Registry
+from tests.delivery.events import spelled
+from tests.receiver import PATIENCE, Held, Receiver, Reply, receiving
+from tests.servers import running
+
+FEED = "acme/contractTypes"
+EVENTS = FeedKeys.of("poller", FEED).events
+_SOURCE = '[[sources]]\nname = "acme"\nbase_url = "https://api.example.org"\nauth = { none = true }\n'
+_FEED = '[[sources.feeds]]\nresource = "contractTypes"\n'
+SECRETS = ("whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_" + "C2FVsBQIhrscChlQIMV9+7h2cVpGYtTf")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class Scene:
+    """A store, a receiver, and deliverers that run until the end of the test."""
+
+    directory: Path
+    store: OpenStore
+    sink: Receiver
+    registry: Registry
+    stops: list[asyncio.Event] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def client(self) -> Redis:
+        return self.store.client
+
+    def settings(self, *ids: str, more: str = "") -> Settings:
+        tables = [
+            f'[[subscriptions]]\nid = "{one}"\nsink = "{self.sink.url}/{one}"\nallow_private = true\n'
+            f'start = "earliest"\n{more}\n'
+            for one in ids
+        ]
+        file = self.directory / "poller.toml"
+        file.write_text(_SOURCE + _FEED + "".join(tables), "utf-8")
+        return load(file, {})
+
+    def deliver(self, settings: Settings) -> None:
+        stop = asyncio.Event()
+        deliverer = Deliverer(settings, {}, self.store, shebang="#!lua\n", now=now)
+        self.stops.append(stop)
+        self.tasks.append(asyncio.create_task(deliverer.run(stop)))
+
+    async def stop(self) -> None:
+        for one in self.stops:
+            one.set()
+        await asyncio.gather(*self.tasks)
+
+    async def add(self, *ids: str) -> None:
+        for one in ids:
+            await self.client.xadd(EVENTS, {"data": spelled(id=one, partitionkey=one)})
+
+    def got(self, subscription: str) -> list[str]:
+        return [
+            request.header("webhook-id") or ""
+            for request in self.sink.requests
+            if (request.method, request.target) == ("POST", f"/{subscription}")
+        ]
+
+    async def arrives(self, subscription: str, *ids: str) -> None:
+        await self.sink.until(lambda: self.got(subscription) == list(ids), f"{ids}, not {self.got(subscription)}")
+
+    async def until(self, true: Callable[[], Awaitable[object]]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not await true():
+                pass
+
+    async def owner(self, subscription: str) -> bytes | None:
+        found: bytes | None = await self.client.get(PairKeys.of("poller", FEED, subscription).lease)  # type: ignore[assignment] # bytes, as the client is set up
+        return found
+
+    async def is_idle(self, subscription: str) -> None:
+        """Nobody delivers it."""
+        await self.is_begun_anew(subscription, None, idle=True)
+
+    async def is_begun_anew(self, subscription: str, before: bytes | None, *, idle: bool = False) -> None:
+        async def changed() -> bool:
+            owner = await self.owner(subscription)
+            return owner is None if idle else owner not in (None, before)
+
+        await self.until(changed)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running("valkey", tmp_path_factory.mktemp("v"), appendfsync="no") as one:
+        yield one.url
+
+
+@asynccontextmanager
+async def staged(url: str, directory: Path) -> AsyncIterator[Scene]:
+    with BlockingRedis.from_url(url) as client:
+        client.flushall()
+    client = commands(url)
+    async with receiving() as sink:
+        scene = Scene(directory, OpenStore(url, client), sink, Registry(client, SubscriptionKeys.of("poller")))
+        try:
+            yield scene
+        finally:
+            await scene.stop()
+            await client.aclose()
+
+
+@pytest.fixture
+async def scene(server: str, tmp_path: Path) -> AsyncIterator[Scene]:
+    async with staged(server, tmp_path) as one:
+        yield one
+
+
+async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
+    """Added, paused, resumed, changed, removed, while another subscription goes on and notices nothing of it."""
+    settings = scene.settings("file")
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("file", "e1")
+
+    table = msgspec.json.decode((await scene.registry.all()).registered["file"].settings)
+    added = table | {"id": "run", "sink": f"{scene.sink.url}/run"}
+    await scene.registry.add("run", msgspec.json.encode(added), (SECRETS[0],), now())
+    await scene.arrives("run", "e1")
+    assert scene.sink.requests[-1].header("webhook-signature")
+
+    await scene.registry.pause("run", Paused("operator", "rest", now()))
+    await scene.is_idle("run")
+    await scene.add("e2")
+    await scene.arrives("file", "e1", "e2")
+    assert scene.got("run") == ["e1"]
+    await scene.registry.resume("run")
+    await scene.arrives("run", "e1", "e2")
+
+    owner = await scene.owner("run")
+    await scene.registry.remove("run")
+    changed = added | {"sink": f"{scene.sink.url}/elsewhere"}
+    await scene.registry.add("run", msgspec.json.encode(changed), (), now())
+    await scene.is_begun_anew("run", owner)
+    await scene.add("e3")
+    await scene.arrives("elsewhere", "e3")
+    assert scene.got("run") == ["e1", "e2"]
+
+    await scene.registry.remove("run")
+    await scene.is_idle("run")
+    await scene.add("e4")
+    await scene.arrives("file", "e1", "e2", "e3", "e4")
+    assert scene.got("elsewhere") == ["e3"]
+
+
+async def test_a_subscription_that_left_the_file_waits(scene: Scene) -> None:
+    """It is paused with its events kept, and goes on when the file has it again."""
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    await scene.stop()
+    scene.deliver(scene.settings())
+    await scene.until(lambda: paused(scene.registry, "one"))
+    await scene.add("e2")
+    await scene.stop()
+    scene.deliver(scene.settings("one"))
+    await scene.arrives("one", "e1", "e2")
+
+
+async def paused(registry: Registry, name: str) -> bool:
+    return name in (await registry.all()).paused
+
+
+async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> None:
+    """Each event once; and a pause that one of them has learnt of holds for the other."""
+    settings = scene.settings("one")
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    scene.deliver(settings)
+    await scene.add("e2")
+    await scene.arrives("one", "e1", "e2")
+    scene.stops[0].set()
+    await scene.tasks[0]
+    await scene.add("e3")
+    await scene.arrives("one", "e1", "e2", "e3")
+    until = now() + timedelta(seconds=2.5)
+    await scene.registry.note_until("one", until)
+    looks = scene.client.info  # one more look at the registry than the note needs
+    before = (await looks("commandstats"))["cmdstat_hgetall"]["calls"]
+    await scene.until(lambda: since(scene.client, before + 2))
+    await scene.add("e4")
+    await scene.arrives("one", "e1", "e2", "e3", "e4")
+    assert now() >= until
+
+
+async def since(client: Redis, calls: int) -> bool:
+    return bool((await client.info("commandstats"))["cmdstat_hgetall"]["calls"] >= calls)
+
+
+async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
+    """Nothing is begun anew for it."""
+    file = scene.directory / "secret"
+    file.write_text(SECRETS[0], "utf-8")
+    file.chmod(0o600)
+    scene.deliver(scene.settings("one", more=f'secret_files = ["{file}"]'))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    fresh = scene.directory / "fresh"
+    fresh.write_text(SECRETS[1] + "\n", "utf-8")
+    fresh.chmod(0o600)
+    fresh.replace(file)
+    await scene.add("e2")
+    await scene.arrives("one", "e1", "e2")
+    one, two = (signed(request.header) for request in scene.sink.requests)
+    assert (one, two) == (0, 1)
+
+
+def signed(header: Callable[[str], str | None]) -> int:
+    """With which of the secrets; the bodies are known."""
+    from standardwebhooks import Webhook  # noqa: PLC0415 -- the oracle, slow to import
+
+    names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+    headers = {name: header(name) or "" for name in names}
+    body = spelled(id=headers["webhook-id"], partitionkey=headers["webhook-id"]).decode()
+    for number, secret in enumerate(SECRETS):
+        try:
+            Webhook(secret).verify(body, headers)
+        except Exception:  # noqa: BLE001, S112 -- its errors have no base of their own
+            continue
+        return number
+    return -1
+
+
+async def test_nothing_is_sent_before_it_was_granted(scene: Scene) -> None:
+    """A sink that does not grant gets no event; one that grants later, as by calling back, gets them then."""
+    scene.sink.answer = Reply(200)
+    scene.deliver(scene.settings("one", more="validate = true"))
+    await scene.add("e1")
+    await scene.until(lambda: scene.registry.handshake("one"))
+    assert scene.got("one") == []
+    await scene.registry.note_handshake("one", encoded(Granted(origin(None))))
+    await scene.arrives("one", "e1")
+    assert [request.method for request in scene.sink.requests] == ["OPTIONS", "POST"]
+
+
+async def test_a_sink_that_grants_at_once_gets_its_events(scene: Scene) -> None:
+    """With its origin named in each request, and the grant kept for the next process."""
+    scene.sink.answer = Reply(200, headers=(("WebHook-Allowed-Origin", "*"),))
+    scene.deliver(scene.settings("one", more="validate = true"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    assert scene.sink.requests[-1].header("WebHook-Request-Origin") == origin(None)
+    assert isinstance(decoded(await scene.registry.handshake("one") or b""), Granted)
+
+
+async def test_told_to_stop_it_leaves_in_time_though_a_sink_hangs(scene: Scene) -> None:
+    """What is in flight has a moment; then it is cut off, and the lease is free."""
+    hang = asyncio.Event()
+    scene.sink.answer = Held(hang, Reply())
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.sink.received(1)
+    async with asyncio.timeout(8):
+        await scene.stop()
+    await scene.is_idle("one")
+    hang.set()
