@@ -1,4 +1,4 @@
-"""What deliveries are measured on: a real server, events in one feed's stream, the real daemon and its subscriptions."""
+"""What deliveries are measured on: a real server, events in one feed's stream, the real daemon, its subscriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
-import psutil
+import psutil  # type: ignore[import-untyped]  # has no types of its own
 from redis.asyncio import Redis
 
 from tests.bench.receiver import Arrived, arrived, stamp
@@ -54,6 +54,15 @@ def event(number: int, *, at: float = 0.0, words: int = 12) -> bytes:
         f'"time":"2026-03-02T08:15:00.000Z","sequence":"{number:020}","partitionkey":"{key}",'
         f'"datacontenttype":"application/json","data":{{"record":"{"some eighteen char" * words}","at":{stamp(at)}}}}}'
     ).encode()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where it is measured: the store, a directory of our own, the receiver's URL."""
+
+    redis: Redis
+    store: str
+    root: Path
+    url: str
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -105,19 +114,21 @@ async def fill(redis: Redis, count: int, *, words: int = 12) -> None:
         await adding.execute()
 
 
-async def publish(redis: Redis, a_second: float, seconds: float) -> None:
-    """Add stamped events at an even pace."""
+async def publish(redis: Redis, a_second: float, seconds: float) -> int:
+    """Add stamped events at an even pace; how many."""
     begun = time.monotonic()
-    for number in range(int(a_second * seconds)):
+    count = int(a_second * seconds)
+    for number in range(count):
         wait = begun + number / a_second - time.monotonic()
         if wait > 0:
             await asyncio.sleep(wait)
         await redis.xadd(STREAM, {"data": event(number, at=time.monotonic())})
+    return count
 
 
 async def groups(redis: Redis, count: int) -> None:
     """Wait until so many subscriptions read the stream."""
-    while not await redis.exists(STREAM) or len(await redis.xinfo_groups(STREAM)) < count:
+    while not await redis.exists(STREAM) or len(await redis.xinfo_groups(STREAM)) < count:  # noqa: ASYNC110 -- of a server
         await asyncio.sleep(_LOOK)
 
 

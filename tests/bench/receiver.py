@@ -1,7 +1,7 @@
 """The cheapest sink there is, in a process of its own: it counts what arrives and notes when.
 
-``/N`` is answered 204 at once, ``/slow`` after :data:`SLOW`, ``/hang`` never. ``GET /`` tells what has come since it was
-last asked. An event that ends in its :func:`stamp` counts with the time since then, up to the moment of the answer.
+``/N`` is answered 204 at once, ``/slow`` after :data:`SLOW`, ``/hang`` never. ``GET /`` tells what has come since it
+was last asked. An event that ends in its :func:`stamp` counts with the time since then, up to the moment of the answer.
 """
 
 from __future__ import annotations
