@@ -196,7 +196,7 @@ class Books:
             if isinstance(step, PauseSubscription):  # it does not depend on the event
                 self.put_back(unit)
                 return Conclusion(told, rest=step.reason)
-            delivery = known.after(outcome, now)
+            delivery = known if outcome.success else known.after(outcome, now)  # nothing is kept of what was delivered
             if waits.get(waiting.key) is not None:
                 self._park(waiting, delivery)  # an event before it waits
                 continue

@@ -163,6 +163,8 @@ class Pair:
         most = self._room()
         if most <= 0 or not self._intake.wanted:
             return
+        if self._lanes.ready and most < self._window // 2:
+            return  # many at once cost little more than one
         entries = await self._intake.read(most)
         if not entries:
             return
