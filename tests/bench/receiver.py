@@ -100,6 +100,8 @@ class _Connection(asyncio.Protocol):
             self._take(body)
 
     def _take(self, body: bytes) -> None:
+        if self._transport.is_closing():
+            return
         self._transport.write(_ANSWER)
         now, known = time.monotonic(), self.known
         known.events += body.count(_EVENT)
