@@ -196,7 +196,7 @@ class Books:
             if isinstance(step, PauseSubscription):  # it does not depend on the event
                 self.put_back(unit)
                 return Conclusion(told, rest=step.reason)
-            delivery = known.after(outcome, now)
+            delivery = known if outcome.success else known.after(outcome, now)  # nothing is kept of what was delivered
             if waits.get(waiting.key) is not None:
                 self._park(waiting, delivery)  # an event before it waits
                 continue
@@ -206,6 +206,7 @@ class Books:
         for key, wait in waits.items():
             if wait is None:
                 self._draft.reopen.append(key)
+                self._draft.urgent = self._draft.urgent or self.lanes.last(key) is not None
             else:
                 self.lanes.wait(key, clock + wait.total_seconds())
         for waiting in unit:
@@ -233,6 +234,11 @@ class Books:
         """These were not sent; their lanes are open again then."""
         for key in dict.fromkeys(waiting.key for waiting in unit):
             self.lanes.wait(key, until)
+
+    @property
+    def patient(self) -> bool:
+        """Whether there is something to be written, and nothing waits for that."""
+        return self._draft.patient
 
     def drafted(self) -> Draft | None:
         """What is to be written now, if there is something; say when it is: :meth:`written`."""

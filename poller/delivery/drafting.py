@@ -55,9 +55,15 @@ class Draft:
         self.letters: dict[str, bytes] = {}
         self.reopen: list[str] = []
         self.replay: ReplayPlace | None = None
+        self.urgent = False  # something in those lanes waits for it
 
     def __bool__(self) -> bool:
         return bool(self.acked or self.parked or self.unparked or self.reopen or self.replay)
+
+    @property
+    def patient(self) -> bool:
+        """Whether nothing but the crash of this process makes it matter when it is written."""
+        return bool(self.acked) and not (self.parked or self.unparked or self.letters or self.urgent)
 
     def settlement(self, place: str) -> Settlement:
         """As the store takes it; every entry up to ``place`` is settled or parked with it."""

@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 One loop, and a task for each request in flight. The loop wakes the lanes that are due, starts what may be sent, reads
 more when there is room, and writes down what has been settled; then it waits until something of that has changed. All
-that was settled meanwhile is written at once: so the faster attempts end, the more of them one write carries. What that
-means for each entry, :mod:`poller.delivery.books` says.
+that was settled meanwhile is written at once, and what nothing waits for is gathered for :data:`GATHER` while requests
+are in flight: so the faster attempts end, the more of them one write carries. What that means for each entry,
+:mod:`poller.delivery.books` says.
 
 A store that is away for a moment ends nothing: what is in flight may end, and is written when the store is back. That
 goes on for as long as the lease lasts.
@@ -38,6 +39,7 @@ WINDOW: Final = 64
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 MOST_PARKED: Final = 1000
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take when told to stop
+GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what is delivered in them
 
 _log = structlog.get_logger("poller.delivery")
 
@@ -111,6 +113,7 @@ class Pair:
             clock=self._clock,
         )
         self._largest = MAX_EVENT_BYTES
+        self._settle_by: float | None = None
 
     def news(self) -> None:
         """There is something in the stream that was not there before."""
@@ -151,7 +154,8 @@ class Pair:
                 self._requests.start()
                 await self._read()
                 await self._read_again()
-                await self._settle()
+                if not self._gathers():
+                    await self._settle()
                 await self._wait()
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
@@ -163,6 +167,8 @@ class Pair:
         most = self._room()
         if most <= 0 or not self._intake.wanted:
             return
+        if self._lanes.ready and most < self._window // 2:
+            return  # many at once cost little more than one
         entries = await self._intake.read(most)
         if entries or self._intake.wanted:
             self._changed.set()
@@ -192,10 +198,19 @@ class Pair:
             return 0
         return min(self._window - lanes.fresh, 1 + (self._window_bytes - lanes.fresh_bytes) // self._largest)
 
+    def _gathers(self) -> bool:
+        """Whether to write later, and more at once."""
+        if not (self._requests.in_flight and self._books.patient) or self._requests.failed:
+            self._settle_by = None
+            return False
+        if self._settle_by is None:
+            self._settle_by = self._clock() + GATHER
+        return self._clock() < self._settle_by
+
     async def _settle(self) -> None:
         """Write what is drafted; then let the lanes go on."""
         await self._requests.note_pause()  # first: who takes over must not ask a sink that wants to be left alone
-        draft = self._books.drafted()
+        draft, self._settle_by = self._books.drafted(), None
         if draft:
             reach("delivery.settling")
             now_ms = int(self._now().timestamp() * 1000)
@@ -209,10 +224,10 @@ class Pair:
     async def _wait(self) -> None:
         lanes, now = self._lanes, self._clock()
         others = (self._subscriber, self._intake, self._requests, self._once_more)
-        moments = (lanes.next_due, *(one.next_moment for one in others))
+        moments = (lanes.next_due, self._settle_by, *(one.next_moment for one in others))
         # What has passed waits for something else: a free place, or the end of a pause.
         later = min((moment for moment in moments if moment is not None and moment > now), default=None)
-        if lanes.next_due is not None and lanes.next_due <= now:
+        if any(moment is not None and moment <= now for moment in (lanes.next_due, self._settle_by)):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout_at(later):

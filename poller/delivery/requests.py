@@ -92,6 +92,11 @@ class Requests:
         """When what gathers now is sent."""
         return self._linger_until
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether any have not ended."""
+        return bool(self._in_flight)
+
     def start(self) -> None:
         """Start all that may be sent now."""
         subscriber = self._subscriber

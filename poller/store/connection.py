@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import ClassVar, Final, Literal
 
-from redis.asyncio import Connection, ConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -32,6 +32,8 @@ Protocol = Literal[2, 3]
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 REPLY_TIMEOUT: Final = timedelta(seconds=5)
+CONNECTIONS: Final = 64
+"""Of one client at most. A command beyond them waits for its turn, as long as it may wait for its reply."""
 
 
 def commands(url: str, *, protocol: Protocol = 2) -> Redis:
@@ -65,7 +67,8 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol = 2) -> Re
     taken = arguments(url) | settings
     base = taken.get("connection_class", Connection)
     ours = type(f"Our{base.__name__}", (_OurConnection, base), {})
-    return Redis.from_pool(ConnectionPool(**taken | {"connection_class": ours}))
+    pool = {"connection_class": ours, "max_connections": CONNECTIONS, "timeout": reply_timeout.total_seconds()}
+    return Redis.from_pool(BlockingConnectionPool(**taken | pool))
 
 
 class _OurConnection(AbstractConnection):

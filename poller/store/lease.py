@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from poller.errors import StoreError, StoreUnavailable
 
 RELEASE_SECONDS: Final = 1.5
+_SIDE_BY_SIDE: Final = 100
 
 
 class Lease(Protocol):
@@ -38,18 +39,27 @@ class Lease(Protocol):
 async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, sleep: Callable[[float], Awaitable[None]]) -> None:
     """Renew those that are held, every third of their lifetime, until cancelled.
 
+    Many are renewed side by side: a busy event loop makes each answer wait, and in a row the last would come too late.
     A store that is away is no reason to stop: the leases run out there by themselves, and the rounds say what is wrong.
     """
     while True:
         await sleep(ttl.total_seconds() / 3)
-        for lease in leases:
-            if lease.held:
-                try:
-                    await lease.renew()
-                except StoreUnavailable:
-                    break  # the others would wait for the same store
-                except StoreError:
-                    continue  # this one's next round says what is wrong
+        held = [lease for lease in leases if lease.held]
+        for first in range(0, len(held), _SIDE_BY_SIDE):
+            renewing = (_renewed(lease) for lease in held[first : first + _SIDE_BY_SIDE])
+            if not all(await asyncio.gather(*renewing)):
+                break  # the others would wait for the same store
+
+
+async def _renewed(lease: Lease) -> bool:
+    """Whether the store answered."""
+    try:
+        await lease.renew()
+    except StoreUnavailable:
+        return False
+    except StoreError:
+        pass  # this one's next round says what is wrong
+    return True
 
 
 async def release_all(leases: Iterable[Lease], *, within: float = RELEASE_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""Run measures and print them: ``python -m tests.bench [readings|rotation] [--records N]``."""
+"""Run measures and print them: ``python -m tests.bench [readings|rotation|deliveries] [--records N]``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import argparse
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
 from poller.cli.loop import run
+from tests.bench.deliveries import deliveries
 from tests.bench.figures import Figure, peak_rss, reading
+from tests.bench.receiver import receiver
 from tests.bench.rotation import rotating
 from tests.bench.scene import sandbox, short_directory
 from tests.servers import Server, running
@@ -24,14 +27,13 @@ def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     arguments.add_argument("--records", type=int, default=200_000, help="records in the sandbox (default: 200000)")
-    arguments.add_argument("what", nargs="?", choices=("readings", "rotation"), default="readings")
+    arguments.add_argument("what", nargs="?", choices=tuple(_MEASURES), default="readings")
     asked = arguments.parse_args()
-    measure = rotations if asked.what == "rotation" else measured
     console = Console(width=None if os.isatty(1) else 170, highlight=False)
     table = Table("what", "measured", "raw limit in the same run", "ratio", "wanted", box=None, pad_edge=False)
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        for figure in measure(asked.records, root):
+        for figure in _MEASURES[asked.what](asked.records, root):
             ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
             table.add_row(figure.name, figure.value, figure.limit, ratio, figure.wanted)
     console.print(table)
@@ -72,6 +74,18 @@ def rotations(records: int, root: Path) -> list[Figure]:
     with server as started, sandbox(min(records, 40_000), *many) as api_url:
         return run(all_of(api_url, started))
 
+
+def delivered(_records: int, root: Path) -> list[Figure]:
+    """The figures of deliveries, with the real daemon."""
+
+    async def all_of(server: Server, url: str) -> list[Figure]:
+        return [figure async for figure in deliveries(server, url, root)]
+
+    with running("valkey", short_directory(root, "a"), appendfsync="everysec") as server, receiver() as url:
+        return run(all_of(server, url))
+
+
+_MEASURES: Final = {"readings": measured, "rotation": rotations, "deliveries": delivered}
 
 if __name__ == "__main__":
     main()

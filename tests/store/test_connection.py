@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from poller.errors import ConfigurationError, StoreUnavailable
-from poller.store.connection import Protocol, blocking, commands, connect, translated
+from poller.store.connection import CONNECTIONS, Protocol, blocking, commands, connect, translated
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
@@ -147,3 +147,12 @@ async def test_a_cancellation_is_never_swallowed(server: str) -> None:
             swallowed += asked == [True] and not task.cancelled()
     await client.aclose()
     assert swallowed == 0
+
+
+async def test_more_commands_than_connections(server: str) -> None:
+    """However many ask at once, each is answered, and the server sees a bounded number of connections."""
+    async with commands(server) as client:
+        answers = await asyncio.gather(*(client.incr("n") for _ in range(3 * CONNECTIONS)))
+        assert sorted(answers) == list(range(1, 3 * CONNECTIONS + 1))
+        ours = [one for one in await client.client_list() if one["name"] == "poller"]
+        assert len(ours) <= CONNECTIONS

@@ -1,0 +1,144 @@
+"""Deliveries by the real daemon, signed, to a receiver that costs next to nothing: how many, how soon, how dear."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from redis.asyncio import Redis
+
+from tests.bench.delivering import Place, Ran, Wanted, collected, delivering, drained, fill, groups, peak_rss, publish
+from tests.bench.figures import Figure
+from tests.bench.posting import posting
+from tests.bench.receiver import Arrived, arrived
+from tests.servers import Server
+
+_MIB = 1024 * 1024
+_REPEATS = 3
+_EVENTS = {1: 6_000, 32: 15_000}
+_SINKS = 100
+_LATENCY_SECONDS = 8.0
+_BACKLOG = 1_000_000
+_SLOW_ONES = 400  # events that the slow sink has taken when memory is looked at
+
+
+async def deliveries(server: Server, receiver_url: str, root: Path) -> AsyncIterator[Figure]:
+    """To one sink, to a hundred, beside one that hangs, in batches, and with a long backlog."""
+    async with Redis.from_url(server.url) as redis:
+        at, url = Place(redis, server.url, root, receiver_url), receiver_url
+        usual = 0.0
+        for concurrency, events in _EVENTS.items():
+            ran = await _repeated(at, Wanted([f"{url}/0"], concurrency), events)
+            usual = median(one.a_second for one in ran)
+            for figure in _beside(url, ran, f"one sink, concurrency {concurrency}", concurrency):
+                yield figure
+        yield await _soon(at, usual / 2)
+        many = Wanted([f"{url}/{number}" for number in range(_SINKS)])
+        ran = await _repeated(at, many, 150)
+        for figure in _beside(url, ran, f"{_SINKS} sinks, concurrency 8 each", 32):
+            yield figure
+        yield await _hanging(at, median(one.a_second for one in ran) / _SINKS / 2)
+        ran = await _repeated(at, Wanted([f"{url}/0"], mode="batch"), 100_000)
+        yield Figure("batches of 100 to one sink", _speed(ran, " events/s"), wanted="20 000 events/s")
+        yield await _backlog(at)
+
+
+async def _repeated(at: Place, wanted: Wanted, events: int) -> Sequence[Ran]:
+    ran: list[Ran] = []
+    for _ in range(_REPEATS):
+        await fill(at.redis, events)
+        arrived(at.url)
+        async with delivering(at.store, at.root, wanted) as daemon:
+            ran.append(await drained(daemon, at.url, events * len(wanted.sinks)))
+    return ran
+
+
+def _beside(url: str, ran: Sequence[Ran], where: str, concurrency: int) -> list[Figure]:
+    best = _best(ran)
+    httpx, aiohttp = (
+        max(
+            (posting(client, f"{url}/0", concurrency=concurrency, count=8_000) for _ in range(_REPEATS)),
+            key=lambda posted: posted.a_second,
+        )
+        for client in ("httpx", "aiohttp")
+    )
+    arrived(url)
+    limit = f"bare httpx {httpx.a_second:,.0f}/s, {httpx.cpu:.0f} µs CPU each"
+    raw = f"bare aiohttp {aiohttp.a_second:,.0f}/s, {aiohttp.cpu:.0f} µs CPU each"
+    return [
+        Figure(f"deliveries, {where}", _speed(ran, "/s"), limit, best / httpx.a_second, "1 200/s"),
+        Figure("", "", raw, best / aiohttp.a_second),
+    ]
+
+
+def _speed(ran: Sequence[Ran], unit: str) -> str:
+    speeds, cpu = [one.a_second for one in ran], min(one.cpu for one in ran)
+    return f"{max(speeds):,.0f}{unit} (median {median(speeds):,.0f}), {cpu:.0f} µs CPU each"
+
+
+def _best(ran: Sequence[Ran]) -> float:
+    return max(one.a_second for one in ran)
+
+
+async def _soon(at: Place, a_second: float) -> Figure:
+    took = [await _paced(at, Wanted([f"{at.url}/0"], 32), a_second) for _ in range(_REPEATS)]
+    return Figure(f"XADD to 2xx, one sink, {a_second:,.0f} events/s", _percentiles(took), wanted="p99 < 50 ms")
+
+
+async def _hanging(at: Place, a_second: float) -> Figure:
+    """The same load on the healthy sinks, with a hundredth that answers and with one that does not."""
+    sinks = [f"{at.url}/{number}" for number in range(_SINKS - 1)]
+    well, beside = [], []
+    for _ in range(_REPEATS):
+        well.append(await _paced(at, Wanted([*sinks, f"{at.url}/99"]), a_second))
+        beside.append(await _paced(at, Wanted([*sinks, f"{at.url}/hang"]), a_second))
+    return Figure(
+        f"XADD to 2xx, {_SINKS} sinks of which one hangs, {a_second:,.0f} events/s to each",
+        _percentiles(beside),
+        f"none hangs: {_percentiles(well)}",
+        median(p99 for p99, _ in beside) / median(p99 for p99, _ in well),
+        "< 1.2",
+    )
+
+
+async def _paced(at: Place, wanted: Wanted, a_second: float) -> tuple[float, float]:
+    """Seconds within which 99 % and half of the events were answered, those of the first second left out."""
+    await at.redis.flushall()
+    arrived(at.url)
+    wanted = msgspec.structs.replace(wanted, start="now")
+    answering = sum(not sink.endswith("hang") for sink in wanted.sinks)
+    async with delivering(at.store, at.root, wanted) as daemon:
+        await groups(at.redis, len(wanted.sinks))
+        await publish(at.redis, a_second, 1.0)
+        warm = await collected(at.url, int(a_second) * answering)
+        published = await publish(at.redis, a_second, _LATENCY_SECONDS)
+        came: Arrived = await collected(at.url, published * answering)
+        if warm.events + came.events < (int(a_second) + published) * answering:
+            raise RuntimeError(f"{came.events} of {published * answering} events arrived: {daemon}")
+    return came.took_at_most(0.99), came.took_at_most(0.5)
+
+
+def _percentiles(took: Sequence[tuple[float, float]]) -> str:
+    (p99, p50), usual = min(took), median(p99 for p99, _ in took)
+    return f"p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms (median p99 {usual * 1000:.1f} ms)"
+
+
+async def _backlog(at: Place) -> Figure:
+    small, large = [await _peak(at, count) for count in (_BACKLOG // 10, _BACKLOG)]
+    return Figure(
+        f"peak RSS with {_BACKLOG} events waiting for a slow sink",
+        f"{large / _MIB:.0f} MiB",
+        f"with {_BACKLOG // 10} events {small / _MIB:.0f} MiB",
+        large / small,
+        "1.0",
+    )
+
+
+async def _peak(at: Place, count: int) -> int:
+    await fill(at.redis, count, words=1)
+    arrived(at.url)
+    async with delivering(at.store, at.root, Wanted([f"{at.url}/slow"])) as daemon:
+        await collected(at.url, _SLOW_ONES)
+        return peak_rss(daemon)

@@ -1,0 +1,161 @@
+"""When a pair reads and writes: often enough that nothing waits for it, and no more often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from poller.delivery.attempts import Patience
+from poller.delivery.formats import Request
+from poller.delivery.health import Health
+from poller.delivery.outcome import Outcome
+from poller.delivery.pair import GATHER, WINDOW, Pair
+from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.stopping import ended
+from poller.store.deliveries import Entry, Settlement
+from poller.store.replays import ReplaySpan
+from tests.delivery.events import spelled
+from tests.delivery.ledger import Ledger
+from tests.harness.waiting import patience
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+HELD = "held back"
+
+
+class Counting(Ledger):
+    """A store that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.settlements: list[Settlement] = []
+
+    async def read(self, *, most: int) -> list[Entry]:
+        self.reads += 1
+        return await super().read(most=most)
+
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
+        self.settlements.append(settlement)
+        await super().settle(settlement, now_ms=now_ms)
+
+    async def parked_besides(self, known: Container[str]) -> Mapping[str, bytes]:
+        return {entry: value for entry, value in self.kept.items() if entry not in known}
+
+    async def replay(self) -> ReplaySpan | None:
+        return None
+
+    async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:
+        raise AssertionError(span, most)
+
+
+class Sink:
+    """Answers at once, but for events of the record :data:`HELD`, which are never answered."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._changed = asyncio.Condition()
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
+        assert not headers
+        if HELD.encode() in body:
+            await asyncio.Event().wait()
+        async with self._changed:
+            self.taken += 1
+            self._changed.notify_all()
+        return Outcome(status=204)
+
+    async def has(self, count: int) -> None:
+        async with patience(f"{count} events"), self._changed:
+            await self._changed.wait_for(lambda: self.taken >= count)
+
+
+class Notes:
+    """Nothing is to be noted."""
+
+    async def until(self, subscription: str, moment: datetime) -> None:
+        raise AssertionError(subscription, moment)
+
+    async def health(self, subscription: str, health: Health) -> None:
+        raise AssertionError(subscription, health)
+
+    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
+        raise AssertionError(subscription, by, reason, at)
+
+    async def recovered(self, subscription: str, at: datetime) -> None:
+        raise AssertionError(subscription, at)
+
+
+def request(events: Sequence[Event], timestamp: int) -> Request:
+    return Request({}, events[0][1])
+
+
+@asynccontextmanager
+async def delivering(
+    store: Counting, sink: Sink, *, clock: Callable[[], float], concurrency: int
+) -> AsyncIterator[Pair]:
+    """A pair that runs while the block does."""
+    wanted = Subscription(
+        "s", lambda _: True, Patience([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
+    )
+    notes = Notes()
+    subscriber = Subscriber(
+        wanted, sink, request, notes, health=Health(), paused_until=None, now=lambda: NOW, clock=clock
+    )
+    pair = Pair("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
+    running = asyncio.create_task(pair.run())
+    try:
+        yield pair
+    finally:
+        await ended(running)
+
+
+async def written(store: Counting) -> None:
+    """Wait until the group holds nothing; the store tells nobody."""
+    async with patience("the end of it"):
+        while store.group is None or store.group:  # noqa: ASYNC110 -- see above
+            await asyncio.sleep(0)
+
+
+async def test_many_are_read_and_written_at_once() -> None:
+    """Law: what goes well is written with what ends near it, read in halves of a window; in the end it is written."""
+    store, sink = Counting(), Sink()
+    count = 10 * WINDOW
+    for number in range(count):
+        store.add(spelled(partitionkey=str(number)))
+    async with delivering(store, sink, clock=asyncio.get_running_loop().time, concurrency=1):
+        await sink.has(count)
+        await written(store)
+    assert store.reads <= 2 * count / WINDOW + 2
+    assert len(store.settlements) <= count / 4
+
+
+async def test_a_record_does_not_wait_for_others() -> None:
+    """Law: where a further event of a record waits, the one before it is written at once, whatever else goes on."""
+    store, sink = Counting(), Sink()
+    store.add(spelled(partitionkey=HELD))
+    for _ in range(20):
+        store.add(spelled(partitionkey="b"))
+    async with delivering(store, sink, clock=lambda: 0.0, concurrency=2):  # no time passes
+        await sink.has(20)
+    assert len(store.settlements) >= 19
+
+
+async def test_what_is_gathered_is_written_in_time() -> None:
+    """Law: while a request is in flight, what was delivered is written GATHER later and not before."""
+    store, sink, now = Counting(), Sink(), [0.0]
+    store.add(spelled(partitionkey=HELD))
+    store.add(spelled(partitionkey="b"))
+    async with delivering(store, sink, clock=lambda: now[0], concurrency=2) as pair:
+        await sink.has(1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not store.settlements
+        now[0] += GATHER
+        pair.look()
+        async with patience("it to be written"):
+            while not store.settlements:  # noqa: ASYNC110 -- the store tells nobody
+                await asyncio.sleep(0)
+    assert [list(one.acked) for one in store.settlements] == [["2-0"]]
