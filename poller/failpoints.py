@@ -12,8 +12,8 @@ from typing import Final
 
 from poller.errors import ConfigurationError
 
-# In the order in which a round reaches them. A name stands at one place in the code.
-POINTS: Final = (
+# Each in the order in which it is reached. A name stands at one place in the code.
+OF_ROUNDS: Final = (
     "lease.taken",  # lease and state are in hand, nothing was asked of the API
     "page.fetched",  # a page is here, nothing of it is committed
     "known.read",  # its snapshots are read
@@ -24,6 +24,13 @@ POINTS: Final = (
     "round.done",  # the delta token is committed
     "lease.released",  # on the way out
 )
+OF_DELIVERIES: Final = (
+    "delivery.read",  # entries are read from the stream, nothing of them is sent
+    "delivery.answered",  # a sink has answered, what follows is not even drafted
+    "delivery.settling",  # what became of deliveries is drafted, not sent to the store
+    "delivery.settled",  # it is written
+)
+POINTS: Final = OF_ROUNDS + OF_DELIVERIES
 
 _armed: dict[str, int] = {}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from poller.failpoints import POINTS
+from poller.failpoints import OF_ROUNDS
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, Scene, scene
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _BEFORE_ANY_COMMIT = ("lease.taken", "page.fetched", "known.read", "commit.planned")
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", OF_ROUNDS)
 async def test_dying_there_loses_nothing(point: str, tmp_path: Path, store: str) -> None:
     """Killed at the first time, then at the third, then left alone: all is published, once and rightly."""
-    async with scene(tmp_path, store=store, seed=POINTS.index(point)) as played:
+    async with scene(tmp_path, store=store, seed=OF_ROUNDS.index(point)) as played:
         await _die_at(played, f"{point}:1")
         assert await _committed(played) == (point not in _BEFORE_ANY_COMMIT)
         await _die_at(played, f"{point}:3")
