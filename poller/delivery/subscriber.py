@@ -32,7 +32,7 @@ from poller.delivery.filters import Predicate
 from poller.delivery.formats import Request
 from poller.delivery.health import Health, Turn, after_failure, after_success
 from poller.delivery.outcome import Failure, Outcome
-from poller.errors import ConfigurationError, CredentialUnusable, StoreError
+from poller.errors import ConfigurationError, CredentialUnusable
 from poller.hiding import one_line
 
 MANY_FAILURES: Final = 20
@@ -247,7 +247,7 @@ class Subscriber:
         self.resting = True
         try:
             await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._now())
-        except StoreError:
+        except BaseException:  # cancelled, too: a pair that loses its lease ends its attempts wherever they are
             self.resting = False
             raise
 
