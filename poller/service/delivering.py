@@ -149,7 +149,8 @@ class Deliverer:
         """Stop what is not wanted any more or was changed, then begin what is not running."""
         now_wanted = wanted(kept)
         for name, running in list(self._running.items()):
-            if now_wanted.get(name) != running.made_of:
+            # One that rests here and not in the registry was resumed before anybody looked.
+            if now_wanted.get(name) != running.made_of or running.resting:
                 self._leave(name)
         for name in now_wanted:
             if name not in self._running:

@@ -119,6 +119,19 @@ class Running:
             self._subscriber.paused_elsewhere(until)
         self.paused_until = until
 
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is sent any more until it is begun again: its sink or its failures have ended it."""
+        return self._subscriber is not None and self._subscriber.resting
+
+    async def recall(self) -> None:
+        """Hear what the registry says of pauses now.
+
+        Raises:
+            StoreError: see :meth:`poller.store.subscriptions.Registry.untils`.
+        """
+        self.noted((await self._shared.registry.untils()).get(self._name))
+
     async def stop(self) -> None:
         """End in order: nothing more is started, what is in flight may end, leases are given back."""
         self._stop.set()
@@ -134,7 +147,11 @@ class Running:
             fresh = None  # the one before may have noted something on its way out
         while not self._stop.is_set():
             try:
-                await self._deliver(fresh or await self._shared.registry.all())
+                fresh = fresh or await self._shared.registry.all()
+                if self._name in wanted(fresh):
+                    await self._deliver(fresh)
+                else:  # paused or removed on the way; whoever looks at the registry ends this
+                    await self._stop.wait()
             except StoreError as error:
                 _log.warning("not delivering", subscription=self._name, error=str(error))
                 fresh = None
@@ -181,7 +198,7 @@ class Running:
             )
             self._pairs[feed] = pair
             self.stores.append(store)
-            running = own(pair, store, subscription=self._name, stop=self._stop)
+            running = own(_Informed(pair, self), store, subscription=self._name, stop=self._stop)
             owning.append(asyncio.create_task(running, name=f"{self._name} {feed}"))
         try:
             await asyncio.gather(*owning)
@@ -199,6 +216,19 @@ class Running:
             nonce=secrets.token_hex(16),
             lease=shared.settings.lease.ttl,
         )
+
+
+class _Informed:
+    """A pair that begins with what its sink has asked for, be it of the process that had the lease a moment ago."""
+
+    def __init__(self, pair: Pair, running: Running) -> None:
+        self.feed = pair.feed
+        self._pair = pair
+        self._running = running
+
+    async def run(self) -> None:
+        await self._running.recall()
+        await self._pair.run()
 
 
 def _health(kept: bytes | None) -> Health:
