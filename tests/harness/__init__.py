@@ -2,4 +2,5 @@
 
 ``json_values``, ``history`` and ``checker`` are pure and import nothing of the program: they compare what the source
 says it did with what the streams say happened.
+``requests``, ``delivered`` and ``deliveries`` are so, too: they compare what the streams say with what sinks were sent.
 """

@@ -1,0 +1,48 @@
+"""These scenes can fail: a naive dispatcher is caught in them, by the same sinks, the same kills and the same judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.harness.processes import daemon
+from tests.harness.subscribed import Wish, subscribed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_POLL = ("poller", "run", "--only", "poll")
+_NAIVE = ("tests.harness.naive_dispatcher",)
+_WISH = Wish("one", signed=False)
+
+
+async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
+    """Killed between its acknowledgement and its request it loses; side by side it sends out of order, and too soon."""
+    async with subscribed(tmp_path, [_WISH], store=store) as scene, daemon(scene.config(), command=_POLL):
+        scene.sinks.mood("one", "ok=4 slow=4 500=3 429/1=0.1")
+        for _ in range(2):
+            async with daemon(scene.config(), command=_NAIVE) as killed:
+                await killed.started()
+                await scene.more("one", 80)
+                scene.sinks.mood("one", "500")
+                await scene.more_requests("one", 20)
+                await killed.kill()
+                await scene.killed()
+                scene.sinks.mood("one", "ok=4 slow=4 500=3 429/1=0.1")
+        found = await scene.verdict(_WISH)
+    assert found.lost, found
+    assert found.out_of_order, found
+    assert found.crowded, found
+    assert found.early, found
+    assert not found.altered, found
+
+
+async def test_at_a_sink_without_faults_even_the_naive_one_loses_nothing(tmp_path: Path, store: str) -> None:
+    """What the judge finds there is the faults' doing: left alone, with one event a record, all is well."""
+    async with (
+        subscribed(tmp_path, [_WISH], store=store, changes_per_second=0) as scene,
+        daemon(scene.config(), command=_POLL),
+        daemon(scene.config(), command=_NAIVE),
+    ):
+        found = (await scene.caught_up())["one"]
+    assert found.clean, found
+    assert found.events >= 10

@@ -1,0 +1,102 @@
+"""Subscriptions that rest: for whom, who is told of it, and what is there when they go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from poller.delivery.health import Health, resumed
+from poller.store.keys import SubscriptionKeys
+from poller.store.subscriptions import Registry
+from tests.harness.processes import daemon
+from tests.harness.subscribed import Wish, subscribed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.subscribed import Subscribed
+
+_ONE, _TWO, _THREE = Wish("one"), Wish("two"), Wish("three")
+_ALONE = Wish("one", lines="concurrency = 1")  # else a 410 that was on its way pauses it once more
+_FAILING = Wish("one", lines='disable_after = "1s"')
+
+
+async def test_the_last_word_of_a_sink_is_heeded(tmp_path: Path, store: str) -> None:
+    """410 and 415: announced, nothing is sent any more, by the next process neither; resumed, it gets the rest."""
+    last_words = {"one": 410, "two": 415}
+    async with subscribed(tmp_path, [_ONE, _TWO, _THREE], store=store) as scene:
+        config = scene.config()
+        async with daemon(config) as first:
+            for name, status in last_words.items():
+                await scene.more(name, 20)
+                scene.sinks.mood(name, str(status))
+                told = await scene.announced("poller.subscription.paused.v1", name)
+                assert str(status) in told["data"]["reason"]
+                scene.sinks.mood(name, "ok")
+            await scene.more("three", 20)
+            await first.kill()
+        async with daemon(config):
+            await scene.more("three", 40)
+            for name in last_words:
+                await _resume(scene, name)
+            for name in last_words:
+                await scene.more(name, 20)
+            verdicts = await scene.caught_up()
+    assert all(found.clean for found in verdicts.values()), verdicts
+
+
+async def test_resumed_at_once_it_goes_on(tmp_path: Path, store: str) -> None:
+    """Paused by its sink and resumed before anybody looks: the process that was told 410 delivers again."""
+    async with subscribed(tmp_path, [_ALONE], store=store) as scene, daemon(scene.config()):
+        await scene.more("one", 20)
+        for _ in range(3):
+            scene.sinks.mood("one", "410")
+            await scene.paused("one")
+            scene.sinks.mood("one", "ok")
+            await _resume(scene)
+            await scene.more("one", 10)
+        found = (await scene.caught_up())["one"]
+    assert found.clean, found
+
+
+async def test_nothing_but_failures_disables_and_keeps_the_events(tmp_path: Path, store: str) -> None:
+    """Disabled after a second of failures, announced; resumed, all is delivered and the recovery is announced."""
+    async with subscribed(tmp_path, [_FAILING], store=store) as scene, daemon(scene.config()):
+        await scene.more("one", 20)
+        scene.sinks.mood("one", "503=5 reset hang")
+        told = await scene.announced("poller.subscription.disabled.v1", "one")
+        assert "nothing but failures" in told["data"]["reason"]
+        scene.sinks.mood("one", "ok")
+        await scene.played.change(50)
+        assert not await scene.announcements("poller.subscription.recovered.v1")
+        await _resume(scene)
+        await scene.announced("poller.subscription.recovered.v1", "one")
+        found = (await scene.caught_up())["one"]
+    assert found.clean, found
+
+
+async def test_a_subscription_that_returns_to_the_file_gets_what_it_missed(tmp_path: Path, store: str) -> None:
+    """Left out of the configuration it is paused, which is said, and gets nothing; back in it, it goes on there."""
+    async with subscribed(tmp_path, [_ONE, _TWO], store=store) as scene:
+        async with daemon(scene.config()):
+            await scene.more("one", 20)
+        async with daemon(scene.config("without", without=["one"])) as without:
+            line = await without.until(lambda line: line.get("subscription") == "one", "a word on the missing one")
+            assert line["level"] == "warning"
+            before = len(scene.sinks.of("one"))
+            await scene.more("two", 60)
+            assert len(scene.sinks.of("one")) == before
+        async with daemon(scene.config()):
+            verdicts = await scene.caught_up()
+    assert all(found.clean for found in verdicts.values()), verdicts
+
+
+async def _resume(scene: Subscribed, name: str = "one") -> None:
+    """As an operator does."""
+    await Registry(scene.played.client, SubscriptionKeys.of("poller")).resume(name, _again)
+    scene.note_resumed(name)
+
+
+def _again(health: bytes) -> bytes:
+    return msgspec.json.encode(resumed(msgspec.json.decode(health, type=Health)))

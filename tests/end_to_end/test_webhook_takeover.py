@@ -1,0 +1,79 @@
+"""Two processes that deliver: one has the leases, the other waits; who comes back too late delivers nothing more."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.harness.processes import daemon
+from tests.harness.subscribed import Wish, subscribed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_POLL = ("poller", "run", "--only", "poll")
+_DELIVER = ("poller", "run", "--only", "deliver")
+_CONCURRENCY = 8
+_WISH = Wish("one")
+
+
+async def test_who_was_stopped_in_the_middle_of_sending_is_replaced(tmp_path: Path, store: str) -> None:
+    """Stopped past its leases, replaced, woken: all arrives, in order but for what it was sending when it was stopped.
+
+    It may go on with the requests that it had begun, for nobody can call them back: their events may come once more,
+    beside the other process' or after them. Nothing else is allowed, and no event comes for the first time that way.
+    """
+    async with subscribed(tmp_path, [_WISH], store=store) as scene:
+        config = scene.config()
+        scene.sinks.mood("one", "ok=1 slow=3")
+        async with daemon(config, command=_POLL), daemon(config, command=_DELIVER) as sleeper:
+            await scene.more("one", 100)
+            sleeper.send(signal.SIGSTOP)
+            async with daemon(config, command=_DELIVER) as other:
+                await other.started()
+                await scene.more("one", 100)
+                sleeper.send(signal.SIGCONT)
+                await scene.more("one", 200)
+                found = (await scene.caught_up())["one"]
+    assert found.kept_in_takeover(_CONCURRENCY), found
+
+
+async def test_who_was_stopped_at_rest_takes_nothing_from_the_other(tmp_path: Path, store: str) -> None:
+    """Stopped with nothing to do, replaced, woken: what comes from then on is delivered by the other one, all of it."""
+    async with subscribed(tmp_path, [_WISH], store=store, changes_per_second=0) as scene:
+        config = scene.config()
+        async with daemon(config, command=_POLL), daemon(config, command=_DELIVER) as sleeper:
+            await scene.caught_up()
+            await scene.settled("one")
+            sleeper.send(signal.SIGSTOP)
+            async with daemon(config, command=_DELIVER) as other:
+                await other.started()
+                await scene.played.change(30)
+                await scene.caught_up()
+                sleeper.send(signal.SIGCONT)
+                for _ in range(5):
+                    await scene.played.change(30)
+                    await scene.caught_up()
+                found = await scene.verdict(_WISH)
+    assert found.clean, found
+    assert not found.repeats, found
+
+
+async def test_a_pause_outlives_the_process_that_was_asked_for_it(tmp_path: Path, store: str) -> None:
+    """A sink asks for three seconds, the process that heard it is killed: the one that waited keeps silent as long."""
+    async with subscribed(tmp_path, [_WISH], store=store, changes_per_second=20) as scene:
+        config = scene.config()
+        async with (
+            daemon(config, command=_POLL),
+            daemon(config, command=_DELIVER) as first,
+        ):
+            await scene.more("one", 20)
+            async with daemon(config, command=_DELIVER) as second:
+                await second.started()
+                scene.sinks.mood("one", "429/3")
+                await first.until(lambda line: line.get("status") == 429, "the sink to ask for silence")
+                scene.sinks.mood("one", "ok")
+                await scene.noted_until("one")
+                await first.kill()
+                found = (await scene.caught_up())["one"]
+    assert found.clean, found

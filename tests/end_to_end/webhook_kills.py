@@ -1,0 +1,147 @@
+"""Killed between reading and sending, between 2xx and settling: many times, with a table of what came of it.
+
+    python -m tests.end_to_end.webhook_kills --kills 500 --seed 1
+
+One process polls, two deliver: one of them holds the leases and dies at a fail point, the other one waits and takes
+over. Two sinks answer 500 or nothing now and then. ``repeats`` are events that a sink was sent again in the time from
+such a kill to the next one, most of them because it had answered 500; ``settled`` those of them that were on record as
+settled at the kill, which there may be none of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import signal
+import sys
+import tempfile
+import time
+from bisect import bisect
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from poller.failpoints import OF_DELIVERIES
+from tests.harness.processes import daemon
+from tests.harness.subscribed import Wish, subscribed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tests.harness.delivered import Deliveries, Fault
+    from tests.harness.subscribed import Subscribed
+
+MOODS = "ok=30 slow=15 500=2 reset=0.5 429/1=0.02"
+_POLL = ("poller", "run", "--only", "poll")
+_DELIVER = ("poller", "run", "--only", "deliver")
+_CHANGES = 12.0  # a second; more would pile up, for most processes die after a few requests
+_WISHES = (Wish("one"), Wish("two"))
+_COLUMNS = ("kills", "2xx", "lost", "repeats", "after 2xx", "settled", "disorder")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What came of some kills: for each its point and moment, and the verdict on each sink."""
+
+    points: Sequence[str]
+    moments: Sequence[float]
+    verdicts: Sequence[Deliveries]
+    taken: Sequence[float]
+
+    def __str__(self) -> str:
+        lines = [f"{'point':<20}" + "".join(f"{name:>11}" for name in _COLUMNS)]
+        rows = {point: self._row(point) for point in OF_DELIVERIES}
+        rows["in all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
+        lines += [f"{name:<20}" + "".join(f"{figure:>11}" for figure in row) for name, row in rows.items()]
+        return "\n".join((*lines, *map(str, self.verdicts)))
+
+    def _row(self, point: str) -> list[int]:
+        found = self.verdicts
+        disorder = [fault for one in found for fault in (*one.out_of_order, *one.late, *one.crowded)]
+        columns = (
+            self.taken,
+            [fault.at for one in found for fault in one.lost],
+            _moments(fault for one in found for fault in one.repeats),
+            _moments(fault for one in found for fault in one.after_success),
+            _moments(fault for one in found for fault in one.needless),
+            _moments(disorder),
+        )
+        return [self.points.count(point), *(self._after(moments)[point] for moments in columns)]
+
+    def _after(self, moments: Iterable[float]) -> Counter[str]:
+        """How many of the moments came after a kill at which point; those before any count for the first."""
+        return Counter(self.points[max(bisect(self.moments, at) - 1, 0)] for at in moments)
+
+
+def plan(kills: int, seed: int) -> Iterator[str]:
+    """Fail points, one after the other, each at its first, second, third … time in an order that the seed gives."""
+    rng = Random(seed)
+    for number, point in zip(range(kills), itertools.cycle(OF_DELIVERIES), strict=False):
+        turn = number // len(OF_DELIVERIES)
+        most = 12 if point == "delivery.answered" else 6
+        yield f"{point}:{turn + 1 if turn < 3 else rng.randint(1, most)}"
+
+
+async def kill(
+    directory: Path,
+    kills: int,
+    seed: int,
+    *,
+    store: str | None = None,
+    changes_per_second: float = _CHANGES,
+    told: bool = False,
+) -> Tally:
+    """Kill so often, then let all be delivered, and judge."""
+    specs = list(plan(kills, seed))
+    async with (
+        subscribed(directory, _WISHES, store=store, seed=seed, changes_per_second=changes_per_second) as scene,
+        daemon(scene.config(), command=_POLL),
+    ):
+        for wish in _WISHES:
+            scene.sinks.mood(wish.sink, MOODS)
+        async with AsyncExitStack() as last:
+            await _killed_in_turn(scene, specs, last, told=told)
+            for wish in _WISHES:
+                scene.sinks.mood(wish.sink, "ok")
+            verdicts = list((await scene.caught_up(seconds=120)).values())
+        taken = [line.at for line in scene.sinks.lines() if getattr(line, "status", None) == 204]
+        return Tally([spec.partition(":")[0] for spec in specs], scene.kills, verdicts, taken)
+
+
+async def _killed_in_turn(scene: Subscribed, specs: Sequence[str], last: AsyncExitStack, *, told: bool) -> None:
+    """Each dies where it is to; the next one waits already. The last one, entered into ``last``, stays."""
+    config, began = scene.config("deliverer"), time.monotonic()
+    async with AsyncExitStack() as stack:
+        dying = await stack.enter_async_context(daemon(config, command=_DELIVER, failpoint=specs[0]))
+        for number, spec in enumerate([*specs[1:], ""], start=1):
+            following = daemon(config, command=_DELIVER, failpoint=spec)
+            follower = await (stack if spec else last).enter_async_context(following)
+            assert await dying.left() == -signal.SIGKILL, dying
+            await scene.killed()
+            dying = follower
+            if told and number % 25 == 0:
+                sys.stderr.write(f"{number} kills, {time.monotonic() - began:.0f} s\n")
+
+
+def _moments(faults: Iterable[Fault]) -> list[float]:
+    return [fault.at for fault in faults]
+
+
+def main() -> None:
+    """Read the command line, kill, print the table; exit code 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        tally = asyncio.run(kill(Path(directory), asked.kills, asked.seed, told=True))
+    sys.stdout.write(f"{tally}\n")
+    sys.exit(not all(verdict.clean for verdict in tally.verdicts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What is asked about the deliveries to one sink, and what is found: the values around the judge of deliveries.
+
+Pure, and imports nothing of the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+GRACE = 0.3
+"""Seconds between an answer and the moment in which a busy machine's process has read it."""
+
+_SHOWN = 4
+
+Entry = tuple[str, bytes]
+"""An entry's id and its event."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnRecord:
+    """What was settled at a moment: of each feed all entries up to ``last`` that are not ``open``."""
+
+    at: float
+    last: Mapping[str, str]
+    open: Mapping[str, frozenset[str]]
+
+    def holds(self, feed: str, entry: str) -> bool:
+        return order(entry) <= order(self.last.get(feed, "0-0")) and entry not in self.open.get(feed, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong; ``at`` is CLOCK_MONOTONIC, of an event that is lost the moment at which it was published."""
+
+    at: float
+    text: str
+
+
+@dataclass(slots=True, repr=False)
+class Deliveries:
+    """What was found at one sink."""
+
+    requests: int = 0
+    events: int = 0
+    repeats: list[Fault] = field(default_factory=list)
+    after_success: list[Fault] = field(default_factory=list)
+    underway: list[float] = field(default_factory=list)
+    unheard: list[float] = field(default_factory=list)
+    lost: list[Fault] = field(default_factory=list)
+    out_of_order: list[Fault] = field(default_factory=list)
+    late: list[Fault] = field(default_factory=list)
+    crowded: list[Fault] = field(default_factory=list)
+    renamed: list[Fault] = field(default_factory=list)
+    altered: list[Fault] = field(default_factory=list)
+    forged: list[Fault] = field(default_factory=list)
+    unwanted: list[Fault] = field(default_factory=list)
+    early: list[Fault] = field(default_factory=list)
+    uncalled: list[Fault] = field(default_factory=list)
+    needless: list[Fault] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not any(self.faults().values())
+
+    def kept_in_takeover(self, concurrency: int) -> bool:
+        """Whether nothing is wrong but what a process may do that wakes in the middle of sending.
+
+        It may send what it had begun: so many requests at most, each with an event that the other process has sent
+        too, side by side with it or after it, whether that is on record or not.
+        """
+        allowed = ("late", "crowded", "needless")
+        others = [found for name, found in self.faults().items() if name not in allowed]
+        return not any(others) and all(len(getattr(self, name)) <= concurrency for name in allowed)
+
+    def faults(self) -> dict[str, list[Fault]]:
+        names = [one.name for one in fields(self)]
+        return {name: getattr(self, name) for name in names[names.index("lost") :]}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name} {len(found)}" for name, found in self.faults().items())
+        told = f"{self.requests} requests, {self.events} events taken, {len(self.repeats)} repeats, "
+        told += (
+            f"{len(self.after_success)} of them after a 2xx, {len(self.underway)} underway, {len(self.unheard)} unheard"
+        )
+        lines = [f"  {name}: {fault.text}" for name, found in self.faults().items() for fault in found[:_SHOWN]]
+        return "\n".join((f"{told}; {counts}", *lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a subscription and of what was done to it.
+
+    Attributes:
+        wants: whether an event is for this sink.
+        secret: signs its requests.
+        due: how many entries of each feed have to be taken by now; all, where a feed is not named.
+        kills: when processes were killed.
+        resumed: when it was resumed.
+        on_record: what was settled, at moments in their order.
+    """
+
+    wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    secret: str | None = None
+    due: Mapping[str, int] = field(default_factory=dict)
+    kills: Sequence[float] = ()
+    resumed: Sequence[float] = ()
+    on_record: Sequence[OnRecord] = ()
+
+
+def order(entry: str) -> tuple[int, int]:
+    """An entry's id as what it is compared by."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number)

@@ -1,0 +1,191 @@
+"""The judge of deliveries: what a sink was sent, against the stream that it was to get.
+
+Law: it believes the sink's own log and the stream, and no state of the program. What it looks for at one sink:
+
+* *lost*: an event that is due and was never answered with 2xx.
+* *out of order*: an event sent before those of its record that come before it were taken.
+* *late*: an event sent again after a later one of its record had been sent.
+* *crowded*: a request with an event of a record while another one with that record has not ended.
+* *renamed*, *altered*, *forged*, *unwanted*: another ``webhook-id`` for the same events, content that is not the
+  stream's, a wrong signature, an event that was not asked for.
+* *early*: a request inside the time that a ``Retry-After`` asked for.
+* *uncalled*: a request after a 410 or 415, before the subscription was resumed.
+* *needless*: an event sent again although it was on record as settled when the last process was killed.
+
+What is allowed, for nobody could do better: a request that arrives within ``GRACE`` of the answer that asks for silence
+was on its way (``underway``); and an answer is not known to a process that is killed within ``GRACE`` of it
+(``unheard``). Both are counted. A process that was stopped and is replaced may wake in the middle of a request:
+:meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows what can come of that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.harness.delivered import GRACE, Asked, Deliveries, Fault, order
+from tests.harness.json_values import read
+from tests.harness.requests import Arrived, forged, ids_of, told_wrongly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tests.harness.delivered import Entry
+    from tests.harness.requests import Ended, Line
+
+_ROUNDING = 0.005
+_GONE = (410, 415)
+
+
+def judge_deliveries(
+    log: Iterable[Line], streams: Mapping[str, Sequence[Entry]], asked: Asked | None = None
+) -> Deliveries:
+    """Compare.
+
+    Args:
+        log: of one sink, in its order.
+        streams: each feed's entries, read after the log.
+        asked: see there.
+    """
+    judge = _Judge(streams, asked or Asked())
+    for line in log:
+        if isinstance(line, Arrived):
+            judge.arrived(line)
+        else:
+            judge.ended(line)
+    return judge.verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an event stands: its entry, and the how manieth it is of its record's."""
+
+    feed: str
+    entry: str
+    key: tuple[str, str]
+    nth: int
+
+
+class _Judge:
+    """One sink while its log is replayed."""
+
+    def __init__(self, streams: Mapping[str, Sequence[Entry]], asked: Asked) -> None:
+        self._asked = asked
+        self._found = Deliveries()
+        self._entries = {read(event)["id"]: event for entries in streams.values() for _, event in entries}
+        self._places: dict[str, _Place] = {}
+        self._due: list[str] = []
+        lengths: Counter[tuple[str, str]] = Counter()
+        for feed, entries in streams.items():
+            for number, (entry, text) in enumerate(entries):
+                event = read(text)
+                if asked.wants(event):
+                    key = (feed, event["partitionkey"])
+                    self._places[event["id"]] = _Place(feed, entry, key, lengths[key])
+                    lengths[key] += 1
+                    if number < asked.due.get(feed, len(entries)):
+                        self._due.append(event["id"])
+        self._taken: set[str] = set()
+        self._frontier: Counter[tuple[str, str]] = Counter()  # of each record, how many from the first on are taken
+        self._newest: dict[tuple[str, str], int] = {}
+        self._sent: set[str] = set()
+        self._open: dict[int, Arrived] = {}
+        self._busy: Counter[tuple[str, str]] = Counter()
+        self._names: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+        self._named: dict[tuple[str, ...], str] = {}
+        self._silences: list[tuple[float, float]] = []
+        self._gone: float | None = None
+
+    def arrived(self, request: Arrived) -> None:
+        found, at, ids = self._found, request.at, ids_of(request)
+        found.requests += 1
+        where = f"request {request.number} at {at:.3f}"
+        self._in_silence(request.at, where)
+        if told := told_wrongly(request, self._entries):
+            found.altered.append(Fault(at, f"{where}: {told}"))
+        if forged(request, self._asked.secret):
+            found.forged.append(Fault(at, where))
+        if self._named.setdefault(tuple(ids), request.headers["webhook-id"]) != request.headers["webhook-id"]:
+            found.renamed.append(Fault(at, where))
+        if unwanted := [id_ for id_ in ids if id_ in self._entries and id_ not in self._places]:
+            found.unwanted.append(Fault(at, f"{where}: {unwanted}"))
+        places = [self._places[id_] for id_ in ids if id_ in self._places]
+        if any(self._busy[key] for key in {place.key for place in places}):
+            found.crowded.append(Fault(at, f"{where}: {ids}"))
+        for id_ in ids:
+            if id_ in self._places:
+                self._sent_again(id_, at, where)
+        self._in_order(places, at, where)
+        self._open[request.number] = request
+        self._busy.update({place.key for place in places})
+
+    def _sent_again(self, id_: str, at: float, where: str) -> None:
+        place, records = self._places[id_], self._asked.on_record
+        if id_ in self._sent:
+            self._found.repeats.append(Fault(at, where))
+        if id_ in self._taken:
+            self._found.after_success.append(Fault(at, where))
+        self._sent.add(id_)
+        latest = bisect(records, at, key=lambda record: record.at) - 1
+        if latest >= 0 and records[latest].holds(place.feed, place.entry):
+            self._found.needless.append(Fault(at, f"{where}: {place.entry} of {place.feed} was settled before"))
+
+    def _in_order(self, places: Sequence[_Place], at: float, where: str) -> None:
+        """An event goes when all before it are taken, or go in the same request before it."""
+        along: Counter[tuple[str, str]] = Counter()
+        for place in places:
+            reached = max(self._frontier[place.key], along[place.key])
+            if place.nth > reached:
+                self._found.out_of_order.append(
+                    Fault(at, f"{where}: event {place.nth} of {place.key[1]}, taken so far {reached}")
+                )
+            if place.nth < max(self._newest.get(place.key, 0), along[place.key] - 1):
+                self._found.late.append(Fault(at, f"{where}: event {place.nth} of {place.key[1]} after a later one"))
+            along[place.key] = place.nth + 1
+        for place in places:
+            self._newest[place.key] = max(self._newest.get(place.key, 0), place.nth)
+
+    def _in_silence(self, at: float, where: str) -> None:
+        """A pause that was asked for covers the moments up to its end, whoever knows of it."""
+        for since, until in self._silences:
+            if at < until - _ROUNDING:
+                self._too_soon(since, at, self._found.early, f"{where}: {at - since:.3f} s into {until - since:.1f} s")
+        self._silences = [(since, until) for since, until in self._silences if at < until]
+        if self._gone is not None and not any(self._gone < moment < at for moment in self._asked.resumed):
+            self._too_soon(
+                self._gone, at, self._found.uncalled, f"{where}: {at - self._gone:.3f} s after the last word"
+            )
+
+    def _too_soon(self, since: float, at: float, faults: list[Fault], text: str) -> None:
+        killed = next((kill for kill in self._asked.kills if since <= kill <= min(at, since + GRACE)), None)
+        if killed is not None:
+            self._found.unheard.append(killed - since)
+        elif at - since <= GRACE:
+            self._found.underway.append(at - since)
+        else:
+            faults.append(Fault(at, text))
+
+    def ended(self, end: Ended) -> None:
+        request = self._open.pop(end.number)
+        ids = [id_ for id_ in ids_of(request) if id_ in self._places]
+        self._busy.subtract({self._places[id_].key for id_ in ids})
+        if end.status is None:
+            return
+        if end.pause:
+            self._silences.append((end.at, end.at + end.pause))
+        if end.status in _GONE:
+            self._gone = end.at
+        if 200 <= end.status < 300:
+            for place in (self._places[id_] for id_ in ids):
+                self._frontier[place.key] = max(self._frontier[place.key], place.nth + 1)
+            self._taken.update(ids)
+
+    def verdict(self) -> Deliveries:
+        self._found.events = len(self._taken)
+        for id_ in self._due:
+            if id_ not in self._taken:
+                place = self._places[id_]
+                self._found.lost.append(Fault(order(place.entry)[0] / 1000, f"{place.entry} of {place.feed}"))
+        return self._found

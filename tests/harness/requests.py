@@ -1,0 +1,98 @@
+"""What a request at a sink says, read by the specifications alone: CloudEvents over HTTP and Standard Webhooks.
+
+Pure, and imports nothing of the program: whatever it would encode wrongly must not be decoded wrongly to match.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+
+from tests.harness.json_values import equal, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
+    """A whole request is here; ``at`` is CLOCK_MONOTONIC in seconds, headers are by name in lower case."""
+
+    number: int
+    sink: str
+    at: float
+    headers: dict[str, str]
+    body: bytes
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """A request is answered from this moment on, or has ended without an answer: then ``status`` is None.
+
+    ``pause`` is what ``Retry-After`` asks for, in seconds.
+    """
+
+    number: int
+    sink: str
+    at: float
+    status: int | None
+    pause: float | None = None
+
+
+Line = Arrived | Ended
+
+
+def ids_of(request: Arrived) -> list[str]:
+    """The ids of the events that a request carries, in their order."""
+    return [str(event["id"]) for event in _events(request)]
+
+
+def told_wrongly(request: Arrived, entries: Mapping[str, bytes]) -> str | None:
+    """How the request differs from what stands in the stream; None where it does not.
+
+    Args:
+        request: any.
+        entries: the events in the stream, by id.
+    """
+    events = _events(request)
+    known = [read(entries[event["id"]]) for event in events if event["id"] in entries]
+    if len(known) < len(events):
+        return "an event that is not in the stream"
+    if len(events) == 1 and not _batched(request) and request.headers.get("webhook-id") != events[0]["id"]:
+        return "webhook-id is not the event's id"
+    if _binary(request):
+        return None if all(_same_attributes(*pair) for pair in zip(events, known, strict=True)) else "other attributes"
+    return None if equal(events, known) else "another content"
+
+
+def forged(request: Arrived, secret: str | None) -> bool:
+    """Whether the signature is wrong; without a secret there must be none."""
+    signature = request.headers.get("webhook-signature")
+    if secret is None or signature is None:
+        return secret is not signature
+    signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
+    digest = hmac.digest(base64.b64decode(secret.removeprefix("whsec_")), signed, hashlib.sha256)
+    return f"v1,{base64.b64encode(digest).decode()}" not in signature.split(" ")
+
+
+def _events(request: Arrived) -> list[dict[str, Any]]:
+    if _binary(request):
+        attributes = {name[3:]: unquote(text) for name, text in request.headers.items() if name.startswith("ce-")}
+        return [attributes | {"data": read(request.body)}]
+    found: Any = read(request.body)
+    return found if _batched(request) else [found]
+
+
+def _binary(request: Arrived) -> bool:
+    return not request.headers["content-type"].startswith("application/cloudevents")
+
+
+def _batched(request: Arrived) -> bool:
+    return request.headers["content-type"].startswith("application/cloudevents-batch")
+
+
+def _same_attributes(told: dict[str, Any], known: dict[str, Any]) -> bool:
+    return equal(told | {"datacontenttype": "application/json"}, known)

@@ -1,0 +1,167 @@
+"""Sinks with moods, in a process of their own: as unreliable as told, and each request with its end in a log.
+
+Each path is a sink, with moods of its own: ``POST /_moods/NAME`` with what it does from then on, as words ``MOOD`` or
+``MOOD=WEIGHT``, drawn at random for each request from the seed.
+
+==========  ============================================================================
+mood        what the sink does
+==========  ============================================================================
+``ok``      204
+``slow``    204 after up to 30 ms
+``503``     this status, at once; 302 points to another path
+``429/2``   this status and ``Retry-After: 2``
+``429@2``   likewise as a date, two seconds after the answer's own ``Date``
+``hang``    nothing, until the other side gives up
+``reset``   RST
+==========  ============================================================================
+
+An arrival is in the log before anything is done about it, an end before the answer is written; so what a sink has
+acknowledged can be read there, whatever is killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
+from random import Random
+from typing import IO, TYPE_CHECKING
+from urllib.request import Request as Order
+from urllib.request import urlopen
+
+import msgspec
+
+from tests.harness.requests import Arrived, Ended, Line
+from tests.receiver import HANG, RESET, Reply, receiving
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+
+    from tests.receiver import Answer, Received
+
+_WITH_PAUSE = re.compile(r"(\d{3})([/@])(\d+)")
+_SLOW = 0.03
+_MOODS = "/_moods/"
+
+
+class Sinks:
+    """All sinks of one process."""
+
+    def __init__(self, log: IO[bytes], seed: int) -> None:
+        self._log = log
+        self._rng = Random(seed)
+        self._number = 0
+        self._moods: dict[str, tuple[list[str], list[float]]] = {}
+
+    def __call__(self, request: Received) -> Answer | Awaitable[Answer]:
+        if request.target.startswith(_MOODS):
+            words = [word.partition("=") for word in request.body.decode().split()]
+            moods = [mood for mood, _, _ in words], [float(weight or 1) for _, _, weight in words]
+            self._moods[request.target.removeprefix(_MOODS)] = moods
+            return Reply()
+        self._number += 1
+        sink = request.target.strip("/")
+        headers = {name.lower(): value for name, value in request.headers}
+        self._write(Arrived(self._number, sink, request.at, headers, request.body))
+        return self._answered(self._number, sink)
+
+    async def _answered(self, number: int, sink: str) -> Answer:
+        moods, weights = self._moods.get(sink, (["ok"], [1.0]))
+        mood = self._rng.choices(moods, weights)[0]
+        status, pause, answer = _meant(mood)
+        try:
+            if mood == "slow":
+                await asyncio.sleep(self._rng.random() * _SLOW)
+            if answer is HANG:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            status, pause = None, None  # the other side has given up
+            raise
+        finally:
+            self._write(Ended(number, sink, time.monotonic(), status, pause))
+        return answer
+
+    def _write(self, line: Line) -> None:
+        self._log.write(msgspec.json.encode(line) + b"\n")
+        self._log.flush()
+
+
+def _meant(mood: str) -> tuple[int | None, float | None, Answer]:
+    """The status, the pause and the answer of a mood."""
+    if mood in ("ok", "slow"):
+        return 204, None, Reply()
+    if mood in ("hang", "reset"):
+        return None, None, HANG if mood == "hang" else RESET
+    if found := _WITH_PAUSE.fullmatch(mood):
+        status, seconds, now = int(found[1]), int(found[3]), int(time.time())
+        dated = [("Date", formatdate(now, usegmt=True)), ("Retry-After", formatdate(now + seconds, usegmt=True))]
+        return status, seconds, Reply(status, dated if found[2] == "@" else [("Retry-After", found[3])])
+    return int(mood), None, Reply(int(mood), [("Location", "/elsewhere")])
+
+
+class SinkProcess:
+    """A running process of sinks; ``url`` is where, ``log`` what has happened there."""
+
+    def __init__(self, url: str, log: Path) -> None:
+        self.url = url
+        self._path = log
+        self._lines: list[Line] = []
+        self._read = 0
+
+    def mood(self, sink: str, moods: str) -> None:
+        """What a sink does from now on."""
+        with urlopen(Order(f"{self.url}{_MOODS}{sink}", data=moods.encode())):  # noqa: S310 -- loopback
+            pass
+
+    def lines(self) -> list[Line]:
+        """What has happened so far; a line that is being written is not there yet."""
+        with self._path.open("rb") as log:
+            log.seek(self._read)
+            fresh = log.read()
+        fresh = fresh[: fresh.rfind(b"\n") + 1]
+        self._read += len(fresh)
+        self._lines += [msgspec.json.decode(line, type=Line) for line in fresh.splitlines()]
+        return self._lines
+
+    def of(self, sink: str) -> list[Line]:
+        """The same of one sink."""
+        return [line for line in self.lines() if line.sink == sink]
+
+
+@contextmanager
+def sink_process(log: Path, seed: int) -> Iterator[SinkProcess]:
+    """Sinks for the time of the block."""
+    log.touch()
+    command = [sys.executable, "-m", "tests.harness.sinks", f"--log={log}", f"--seed={seed}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    try:
+        assert process.stdout is not None
+        with process.stdout as told:
+            yield SinkProcess(told.readline().strip(), log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def serve(log: Path, seed: int) -> None:
+    """Receive until the process is ended."""
+    with log.open("ab") as file:
+        async with receiving(recording=False) as receiver:
+            receiver.answer = Sinks(file, seed)
+            sys.stdout.write(receiver.url + "\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    asyncio.run(serve(given.log, given.seed))

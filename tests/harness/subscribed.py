@@ -1,0 +1,256 @@
+"""A scene with sinks: what subscriptions there are, what they are to get, and whether each has got it.
+
+As everywhere in these scenes it is asked from outside: streams, groups and the sinks' own logs. Only what waits for its
+next attempt has no outside name; it is read where it lies.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from tests.harness.checker import Verdict, judge
+from tests.harness.delivered import Asked, OnRecord
+from tests.harness.deliveries import judge_deliveries
+from tests.harness.json_values import read
+from tests.harness.requests import Arrived, ids_of
+from tests.harness.scene import Scene, scene, stream
+from tests.harness.sinks import SinkProcess, sink_process
+from tests.harness.waiting import PATIENCE, patience
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.harness.delivered import Deliveries, Entry
+
+FEEDS = ("contractTypes", "employmentUnavailabilities")
+SECRET = "whsec_Y2hhb3MgaXMgYSBsYWRkZXIsIG5vdCBhIHBpdA=="  # noqa: S105 -- of no use anywhere
+OPERATIONS = "poller:{operations}:events"
+PATIENT = '["50ms", "100ms", ' + '"150ms", ' * 30 + '"2h"]'
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A subscription.
+
+    Attributes:
+        sink: its id, and the path of its sink.
+        wants: whether it is to get an event.
+        lines: further lines of its table.
+        signed: whether it has a secret.
+    """
+
+    sink: str
+    wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    lines: str = ""
+    signed: bool = True
+
+
+@dataclass(slots=True)
+class Subscribed:
+    """A scene and its sinks."""
+
+    played: Scene
+    sinks: SinkProcess
+    wishes: Sequence[Wish]
+    feeds: Sequence[str] = FEEDS
+    kills: list[float] = field(default_factory=list)
+    resumed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    on_record: dict[str, list[OnRecord]] = field(default_factory=lambda: defaultdict(list))
+    _looked: int = 0
+    _arrived: dict[int, Arrived] = field(default_factory=dict)
+    _taken: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def config(self, name: str = "poller", *, without: Sequence[str] = (), **differing: str) -> Path:
+        """A configuration file with all subscriptions but some."""
+        path = self.played.config(name, resources=self.feeds, **{"ttl": "1s"} | differing)
+        secret = self.played.directory / "secret"
+        secret.write_text(SECRET)
+        secret.chmod(0o600)
+        tables = [self._table(wish, secret) for wish in self.wishes if wish.sink not in without]
+        path.write_text(path.read_text() + "".join(tables))
+        return path
+
+    def _table(self, wish: Wish, secret: Path) -> str:
+        lines = [
+            "[[subscriptions]]",
+            f'id = "{wish.sink}"',
+            f'sink = "{self.sinks.url}/{wish.sink}"',
+            'allow_private = true\nstart = "earliest"\ntimeout = "400ms"',
+            *([f'secret_files = ["{secret}"]'] if wish.signed else []),
+            *([] if "retry" in wish.lines else [f"retry = {{ schedule = {PATIENT} }}"]),
+            wish.lines,
+        ]
+        return "\n".join(lines) + "\n"
+
+    async def killed(self) -> None:
+        """Note that a process was killed just now, and what is on record."""
+        self.kills.append(time.monotonic())
+        for wish in self.wishes:
+            last, waiting = {}, {}
+            for feed in self.feeds:
+                last[feed], waiting[feed] = await self._open(feed, wish.sink)
+            self.on_record[wish.sink].append(OnRecord(time.monotonic(), last, waiting))
+
+    async def _open(self, feed: str, subscription: str) -> tuple[str, frozenset[str]]:
+        """Up to where a group has read, and which entries until there are not settled."""
+        client, group = self.played.client, f"sub:{subscription}"
+        groups: Any = await client.xinfo_groups(stream(feed)) if await client.exists(stream(feed)) else []
+        last = next((one["last-delivered-id"].decode() for one in groups if one["name"] == group.encode()), "")
+        if not last:
+            return "0-0", frozenset()
+        held: Any = await client.xpending_range(stream(feed), group, min="-", max="+", count=100_000)
+        parked = cast("list[bytes]", await client.hkeys(f"poller:{{acme/{feed}}}:{group}:parked"))
+        return last, frozenset(entry.decode() for entry in (*(one["message_id"] for one in held), *parked))
+
+    async def entries(self, feed: str) -> list[Entry]:
+        """A feed's stream from its start."""
+        found: Any = await self.played.client.xrange(stream(feed))
+        return [(entry.decode(), fields[b"data"]) for entry, fields in found]
+
+    async def source_verdict(self, upto: int) -> Verdict:
+        """Judge the streams by the source's history."""
+        streams = {feed: [event for _, event in await self.entries(feed)] for feed in self.feeds}
+        return judge(await self._log(), streams, upto=upto)
+
+    async def caught_up(self, *, seconds: float = PATIENCE) -> dict[str, Deliveries]:
+        """Wait until each sink has what the source has at this moment, or in vain; the verdict on each."""
+        upto, deadline = await self.played.version(), time.monotonic() + seconds
+        while (found := await self.source_verdict(upto)).lost and time.monotonic() < deadline:
+            await self._soon(within=0.25)  # a verdict costs more than a look
+        assert found.clean, str(found)
+        due = {feed: len(await self.entries(feed)) for feed in self.feeds}
+        owed = {wish.sink: {read(event)["id"] for event in await self._owed(wish)} for wish in self.wishes}
+        while time.monotonic() < deadline and any(owed[name] - self.taken(name) for name in owed):
+            await self._soon()
+        verdicts = {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
+        for wish in self.wishes:
+            if verdicts[wish.sink].clean:
+                await self._follows_source(wish, upto)
+        return verdicts
+
+    async def verdict(self, wish: Wish, due: Mapping[str, int] | None = None) -> Deliveries:
+        """Judge one sink."""
+        log = list(self.sinks.of(wish.sink))
+        streams = {feed: await self.entries(feed) for feed in self.feeds}
+        asked = Asked(
+            wish.wants,
+            SECRET if wish.signed else None,
+            {} if due is None else due,
+            self.kills,
+            self.resumed[wish.sink],
+            self.on_record[wish.sink],
+        )
+        return judge_deliveries(log, streams, asked)
+
+    def taken(self, sink: str) -> set[str]:
+        """The ids of the events that a sink has answered with 2xx."""
+        lines = self.sinks.lines()
+        for line in lines[self._looked :]:
+            if isinstance(line, Arrived):
+                self._arrived[line.number] = line
+            elif line.status is not None and 200 <= line.status < 300:
+                self._taken[line.sink].update(ids_of(self._arrived[line.number]))
+        self._looked = len(lines)
+        return self._taken[sink]
+
+    async def _soon(self, *, within: float = 0.05) -> None:
+        """Return when something is announced, or soon: the sinks' log does not call."""
+        await self.played.client.xread({OPERATIONS: "$"}, count=1, block=int(within * 1000))
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Return once this is true, looked at again and again."""
+        while not true():
+            await self._soon()
+
+    async def more(self, sink: str, count: int) -> None:
+        """Wait until a sink has taken so many more events."""
+        target = len(self.taken(sink)) + count
+        async with patience(f"{count} more events at {sink}"):
+            await self.until(lambda: len(self.taken(sink)) >= target)
+
+    async def more_requests(self, sink: str, count: int) -> None:
+        """Wait until so many more requests have reached a sink, whatever it answers."""
+        target = self._requests(sink) + count
+        async with patience(f"{count} more requests at {sink}"):
+            await self.until(lambda: self._requests(sink) >= target)
+
+    def _requests(self, sink: str) -> int:
+        return sum(isinstance(line, Arrived) for line in self.sinks.of(sink))
+
+    async def noted_until(self, sink: str) -> None:
+        """Wait until it is written down that a sink wants to be left alone."""
+        async with patience(f"the pause of {sink} to be noted"):
+            while not await self.played.client.hexists("poller:{subscriptions}:until", sink):
+                await self._soon()
+
+    async def settled(self, sink: str) -> None:
+        """Wait until nothing is left of what was read for a sink: it is at rest."""
+        async with patience(f"all of {sink} to be settled"):
+            while any([(await self._open(feed, sink))[1] for feed in self.feeds]):
+                await self._soon()
+
+    async def paused(self, sink: str) -> None:
+        """Wait until it is written down that a subscription rests."""
+        async with patience(f"{sink} to be paused"):
+            while not await self.played.client.hexists("poller:{subscriptions}:paused", sink):
+                await self._soon()
+
+    def note_resumed(self, sink: str) -> None:
+        """Requests are in order again from now on."""
+        self.resumed[sink].append(time.monotonic())
+
+    async def announcements(self, kind: str) -> list[dict[str, Any]]:
+        """What was announced, of one type."""
+        found: Any = await self.played.client.xrange(OPERATIONS)
+        events = [json.loads(fields[b"data"]) for _, fields in found]
+        return [event for event in events if event["type"] == kind]
+
+    async def announced(self, kind: str, subject: str) -> dict[str, Any]:
+        """Wait for an announcement; what it says."""
+        async with patience(f"{kind} of {subject}"):
+            while True:
+                for event in await self.announcements(kind):
+                    if event["subject"] == subject:
+                        return event
+                await self._soon()
+
+    async def _owed(self, wish: Wish) -> list[bytes]:
+        return [event for feed in self.feeds for _, event in await self.entries(feed) if wish.wants(read(event))]
+
+    async def _log(self) -> list[dict[str, Any]]:
+        return [line for line in await self.played.log() if line["resource"] in self.feeds]
+
+    async def _follows_source(self, wish: Wish, upto: int) -> None:
+        """A sink that gets all of a feed has been told, by its own log, all that the source did there."""
+        entries = {feed: await self.entries(feed) for feed in self.feeds}
+        if not all(wish.wants(read(event)) for found in entries.values() for _, event in found):
+            return
+        taken = self.taken(wish.sink)
+        told = {feed: [event for _, event in found if read(event)["id"] in taken] for feed, found in entries.items()}
+        verdict = judge(await self._log(), told, upto=upto)
+        assert not verdict.lost, f"{wish.sink}: {verdict}"
+
+
+@asynccontextmanager
+async def subscribed(
+    directory: Path,
+    wishes: Sequence[Wish],
+    *,
+    store: str | None = None,
+    seed: int = 1,
+    records: int = 40,
+    changes_per_second: float = 60,
+    feeds: Sequence[str] = FEEDS,
+) -> AsyncIterator[Subscribed]:
+    """A scene with sinks for the time of the block."""
+    with sink_process(directory / "sinks", seed) as sinks:
+        async with scene(
+            directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed
+        ) as played:
+            yield Subscribed(played, sinks, wishes, feeds)

@@ -1,0 +1,199 @@
+"""The judge of deliveries sees each kind of fault, and nothing where there is none."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.delivered import Asked, OnRecord
+from tests.harness.deliveries import judge_deliveries
+from tests.harness.requests import Arrived, Ended
+
+if TYPE_CHECKING:
+    from tests.harness.delivered import Deliveries, Entry
+    from tests.harness.requests import Line
+
+_SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
+
+
+def _event(number: int, key: str) -> bytes:
+    return json.dumps({"id": f"e{number}", "type": "t", "partitionkey": key, "data": {"n": number}}).encode()
+
+
+_ENTRIES: list[Entry] = [
+    ("1-0", _event(1, "A")),
+    ("2-0", _event(2, "B")),
+    ("3-0", _event(3, "A")),
+    ("4-0", _event(4, "A")),
+]
+_EVENTS = {entry[0]: body for entry, (_, body) in zip("1234", _ENTRIES, strict=True)}
+
+
+class _Log:
+    """A sink's log in the making; each request takes 10 ms, from so many seconds on."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+
+    def request(
+        self,
+        *numbers: int,
+        at: float,
+        status: int | None = 204,
+        pause: float | None = None,
+        webhook_id: str = "",
+        body: bytes = b"",
+        takes: float = 0.01,
+    ) -> _Log:
+        number = len(self.lines) + 1
+        events = [_EVENTS[str(one)] for one in numbers]
+        batch = len(events) > 1
+        content = body or (b"[" + b",".join(events) + b"]" if batch else events[0])
+        headers = {
+            "content-type": "application/cloudevents-batch+json" if batch else "application/cloudevents+json",
+            "webhook-id": webhook_id or ("batch" if batch else f"e{numbers[0]}"),
+        }
+        self.lines.append(Arrived(number, "a", at, headers, content))
+        self.lines.append(Ended(number, "a", at + takes, status, pause))
+        self.lines.sort(key=lambda line: line.at)
+        return self
+
+    def judged(self, asked: Asked | None = None) -> Deliveries:
+        return judge_deliveries(self.lines, {"f": _ENTRIES}, asked)
+
+
+def _good() -> _Log:
+    return _Log().request(1, at=1).request(2, at=1.001).request(3, at=2).request(4, at=3)
+
+
+def _kinds(found: Deliveries) -> set[str]:
+    return {name for name, faults in found.faults().items() if faults}
+
+
+def test_each_once_and_in_order_is_clean() -> None:
+    """Records side by side, the events of one after one another."""
+    found = _good().judged()
+    assert found.clean, found
+    assert (found.requests, found.events, found.repeats) == (4, 4, [])
+
+
+def test_what_failed_may_be_sent_again() -> None:
+    """A refusal, silence, or a 2xx that nobody heard: the same event again, before the next of its record."""
+    log = _Log().request(1, at=1, status=500).request(1, at=2, status=None).request(1, at=3).request(1, at=4)
+    found = log.request(2, at=4).request(3, at=5).request(4, at=6).judged()
+    assert found.clean, found
+    assert len(found.repeats) == 3
+    assert len(found.after_success) == 1
+
+
+def test_what_was_never_taken_is_lost() -> None:
+    """A refusal is no delivery; what is not due yet is not lost."""
+    log = _Log().request(1, at=1).request(2, at=1).request(3, at=2, status=500)
+    assert _kinds(log.judged()) == {"lost"}
+    assert len(log.judged().lost) == 2
+    assert log.judged(Asked(due={"f": 2})).clean
+
+
+def test_before_its_predecessor_is_out_of_order() -> None:
+    """The third before the first was taken, whether that was refused or not yet sent; then the first is late."""
+    log = _Log().request(1, at=1, status=500).request(3, at=2).request(1, at=3).request(2, at=3).request(4, at=4)
+    assert _kinds(log.judged()) == {"out_of_order", "late"}
+
+
+def test_an_old_one_again_is_late() -> None:
+    """An event again after a later one of its record."""
+    assert _kinds(_good().request(1, at=9).judged()) == {"late"}
+    assert _good().request(2, at=9).judged().clean
+
+
+def test_two_at_once_of_a_record_are_crowded() -> None:
+    """The same event, or the next one, while a request with the record has not ended."""
+    found = _Log().request(1, at=1, takes=1).request(1, at=1.5).request(2, at=1).request(3, at=3).request(4, at=4)
+    assert _kinds(found.judged()) == {"crowded"}
+
+
+def test_a_batch_keeps_the_order_within() -> None:
+    """Several of one record in one request, the foremost first."""
+    assert _Log().request(1, 3, 2, at=1).request(4, at=2).judged().clean
+    assert _kinds(_Log().request(3, 1, 2, at=1).request(4, at=2).judged()) == {"out_of_order", "late"}
+
+
+def test_another_name_and_other_content_are_seen() -> None:
+    """A webhook-id that is not the event's; the same batch under two names; content that the stream does not have."""
+    assert _kinds(_good().request(4, at=9, webhook_id="x").judged()) == {"altered", "renamed"}
+    twice = _Log().request(1, 2, at=1, status=500).request(1, 2, at=2, webhook_id="x").request(3, at=3).request(4, at=4)
+    assert _kinds(twice.judged()) == {"renamed"}
+    other = _EVENTS["4"].replace(b'"n": 4', b'"n": 5')
+    assert _kinds(_good().request(4, at=9, body=other).judged()) == {"altered"}
+
+
+def test_what_nobody_wants_is_unwanted() -> None:
+    """An event that the subscription leaves out."""
+    assert _kinds(_good().judged(Asked(wants=lambda event: event["partitionkey"] == "A"))) == {"unwanted"}
+
+
+def test_inside_a_pause_is_early() -> None:
+    """Unless the answer had hardly been written, or who got it was killed at once; both are counted."""
+    log = _Log().request(1, at=1, status=429, pause=2.0).request(2, at=1.1).request(2, at=2.0).request(1, at=3.02)
+    found = log.request(3, at=4).request(4, at=5).judged()
+    assert _kinds(found) == {"early"}
+    assert len(found.early) == len(found.underway) == 1
+    found = log.judged(Asked(kills=[1.2]))
+    assert found.clean, found
+    assert len(found.unheard) == 1
+    assert _kinds(log.judged(Asked(kills=[1.9]))) == {"early"}
+
+
+@pytest.mark.parametrize("status", [410, 415])
+def test_after_the_last_word_is_uncalled(status: int) -> None:
+    """Until it is resumed."""
+    log = _Log().request(1, at=1, status=status).request(1, at=3).request(2, at=4).request(3, at=5).request(4, at=6)
+    assert len(log.judged().uncalled) == 4
+    assert log.judged(Asked(resumed=[2])).clean
+
+
+def test_what_was_on_record_needs_no_repeat() -> None:
+    """An event that was settled when its process was killed; one that was read and not settled may come again."""
+    log = _good().request(4, at=9)
+    assert _kinds(log.judged(Asked(on_record=[OnRecord(8, {"f": "4-0"}, {})]))) == {"needless"}
+    assert log.judged(Asked(on_record=[OnRecord(8, {"f": "4-0"}, {"f": frozenset({"4-0"})})])).clean
+    assert log.judged(Asked(on_record=[OnRecord(8, {"f": "3-0"}, {})])).clean
+
+
+def test_a_signature_is_of_what_was_sent() -> None:
+    """Right, wrong, missing, or there without a secret."""
+    sent = {"content-type": "application/cloudevents+json", "webhook-id": "e1", "webhook-timestamp": "1"}
+    digest = hmac.digest(b"k" * 32, b"e1.1." + _EVENTS["1"], hashlib.sha256)
+    for signature, secret, right in (
+        ("v1,x v1," + base64.b64encode(digest).decode(), _SECRET, True),
+        ("v1,x", _SECRET, False),
+        (None, _SECRET, False),
+        ("v1,x", None, False),
+        (None, None, True),
+    ):
+        headers = sent | ({"webhook-signature": signature} if signature else {})
+        log: list[Line] = [Arrived(1, "a", 1, headers, _EVENTS["1"]), Ended(1, "a", 1, 204)]
+        found = judge_deliveries(log, {"f": _ENTRIES[:1]}, Asked(secret=secret))
+        assert found.clean is right
+
+
+def test_binary_requests_are_read_from_their_headers() -> None:
+    """Attributes percent-decoded, the body as data."""
+    event = {"id": "e1", "type": "t ä", "partitionkey": "A", "datacontenttype": "application/json", "data": {"n": 1}}
+    headers = {"content-type": "application/json", "webhook-id": "e1", "ce-id": "e1", "ce-partitionkey": "A"}
+    for spelled, right in (("t%20%C3%A4", True), ("t%20a", False)):
+        log: list[Line] = [Arrived(1, "a", 1, headers | {"ce-type": spelled}, b'{"n": 1.0}'), Ended(1, "a", 1, 204)]
+        found = judge_deliveries(log, {"f": [("1-0", json.dumps(event).encode())]})
+        assert found.clean is right
+
+
+def test_who_wakes_while_sending_may_finish_and_no_more() -> None:
+    """As many late ones as there were requests in flight; nothing for the first time, nothing lost."""
+    assert _good().request(1, at=9).judged().kept_in_takeover(1)
+    assert not _good().request(1, at=9).request(1, at=10).judged().kept_in_takeover(1)
+    assert not _Log().request(1, at=1, status=500).request(3, at=2).judged().kept_in_takeover(8)
