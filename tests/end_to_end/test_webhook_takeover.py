@@ -44,6 +44,7 @@ async def test_who_was_stopped_at_rest_takes_nothing_from_the_other(tmp_path: Pa
         config = scene.config()
         async with daemon(config, command=_POLL), daemon(config, command=_DELIVER) as sleeper:
             await scene.caught_up()
+            await scene.settled("one")
             sleeper.send(signal.SIGSTOP)
             async with daemon(config, command=_DELIVER) as other:
                 await other.started()

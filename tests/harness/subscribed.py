@@ -189,6 +189,12 @@ class Subscribed:
             while not await self.played.client.hexists("poller:{subscriptions}:until", sink):
                 await self._soon()
 
+    async def settled(self, sink: str) -> None:
+        """Wait until nothing is left of what was read for a sink: it is at rest."""
+        async with patience(f"all of {sink} to be settled"):
+            while any([(await self._open(feed, sink))[1] for feed in self.feeds]):
+                await self._soon()
+
     async def paused(self, sink: str) -> None:
         """Wait until it is written down that a subscription rests."""
         async with patience(f"{sink} to be paused"):
