@@ -67,7 +67,7 @@ class Deliverer:
             store,
             DeliveryScripts(store.client, shebang=shebang),
             self._registry,
-            RegistryNotes(self._registry, store, prefix),
+            RegistryNotes(self._registry, store, prefix, beside=self._beside),
             now,
         )
         self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
@@ -75,6 +75,18 @@ class Deliverer:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._seen: Marks | None = None
         self._failing: str | None = None
+
+    def _beside(self, name: str, until: datetime) -> list[str]:
+        """The other subscriptions of the sink that this one delivers to; they are told that it wants nothing yet."""
+        asking = self._running.get(name)
+        others = [
+            one
+            for one, running in self._running.items()
+            if asking and running is not asking and running.sink == asking.sink
+        ]
+        for one in others:
+            self._running[one].noted(until)
+        return others
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until ``stop`` is set; what is in flight then may end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Literal
 
@@ -24,15 +25,32 @@ class RegistryNotes:
     See :class:`poller.delivery.subscriber.Notes`.
     """
 
-    def __init__(self, registry: Registry, store: OpenStore, prefix: str) -> None:
-        """Take where to write."""
+    def __init__(
+        self,
+        registry: Registry,
+        store: OpenStore,
+        prefix: str,
+        *,
+        beside: Callable[[str, datetime], Iterable[str]] = lambda _, __: (),
+    ) -> None:
+        """Take where to write.
+
+        Args:
+            registry: of the subscriptions.
+            store: where announcements go.
+            prefix: of the store's keys.
+            beside: told of a subscription whose sink wants nothing before a moment, tells the others of that sink and
+                names them.
+        """
         self._registry = registry
+        self._beside = beside
         self._client = store.client
         self._prefix = prefix
 
     async def until(self, subscription: str, moment: datetime) -> None:
-        """The sink wants nothing before then."""
-        await self._registry.note_until(subscription, moment)
+        """The sink wants nothing before then, whichever subscription it is for."""
+        for name in (*self._beside(subscription, moment), subscription):
+            await self._registry.note_until(name, moment)
 
     async def health(self, subscription: str, health: Health) -> None:
         """How it is doing."""

@@ -94,6 +94,7 @@ class Running:
             after: what has to end before.
         """
         self.made_of = wanted(kept)[name]
+        self.sink = str(msgspec.json.decode(self.made_of[0]).get("sink"))
         self.stores: list[PairStore] = []
         self.paused_until = kept.until.get(name)
         self._name = name

@@ -218,6 +218,35 @@ async def since(client: Redis, calls: int) -> bool:
     return bool((await client.info("commandstats"))["cmdstat_hgetall"]["calls"] >= calls)
 
 
+async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) -> None:
+    """Two subscriptions of one URL: a Retry-After to one holds for both, and for none of another URL."""
+    scene.sink.answer = lambda request: (
+        Reply(429, headers=(("Retry-After", "60"),)) if request.target == "/a" else Reply()
+    )
+    settings = scene.settings("a", "b", "c")
+    file = scene.directory / "poller.toml"
+    file.write_text(file.read_text("utf-8").replace(f"{scene.sink.url}/b", f"{scene.sink.url}/a"), "utf-8")
+    settings = load(file, {})
+    scene.deliver(settings)
+    await scene.add("1")
+    await scene.arrives("c", "1")
+
+    async def noted() -> bool:
+        return set(await scene.registry.untils()) == {"a", "b"}
+
+    await eventually(noted)
+    before = len(scene.got("a"))
+    await scene.add("2")
+    await scene.arrives("c", "1", "2")
+    assert len(scene.got("a")) == before <= 2
+
+
+async def eventually(what: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await what():  # noqa: ASYNC110 -- one turn of the loop
+            await asyncio.sleep(0)
+
+
 async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
     """Nothing is begun anew for it."""
     file = scene.directory / "secret"
