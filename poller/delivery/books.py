@@ -67,6 +67,7 @@ class Books:
         self._subscription = subscription
         self._deliveries: dict[str, Delivery] = {}
         self._due: dict[str, float] = {}  # when those that are parked may be tried again, by our clock
+        self._restored: set[str] = set()  # read by a predecessor, if not by us; settled since or not
         self._draft = Draft()
 
     def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
@@ -83,6 +84,7 @@ class Books:
             lanes.setdefault(one.key, []).append(waiting)
         for key, lane in lanes.items():
             self.lanes.restore(key, lane, self._due.get(lane[0].id, clock))
+        self._restored = set(deliveries)
 
     def _note_due(self, entry: str, one: Delivery, now: datetime, clock: float) -> None:
         patience = self._subscription.patience
@@ -140,7 +142,7 @@ class Books:
         known = place_of(known_to) if known_to else (-1, -1)
         for entry, event in entries:
             if not self.lanes.holds(entry):
-                if entry in self._deliveries or place_of(entry) <= known:
+                if entry in self._deliveries or entry in self._restored or place_of(entry) <= known:
                     self._draft.acked.append(entry)
                 elif reason := self._take_one(entry, event, now):
                     refused.append((entry, reason))
