@@ -296,3 +296,21 @@ def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
     assert draft
     assert draft.acked == list(draft.parked) == ["1-0", "2-0"]
     assert (books.lanes.fresh, books.place) == (1, before("3-0"))
+
+
+def test_what_a_predecessor_had_parked_is_never_new() -> None:
+    """Though it was delivered since, and comes again because the group was lost and made again."""
+    books = Books(subscription())
+    books.take_in([one_of("a", 1)], now=NOW)
+    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = books.drafted()
+    assert draft
+    heir = Books(subscription())
+    heir.restore(deliveries_of(draft.parked), now=NOW, clock=0)
+    heir.lanes.wake(9)
+    heir.conclude(heir.lanes.take(), OK, now=NOW, clock=9, chance=lambda: 0)
+    last = heir.drafted()
+    assert last
+    heir.written(last)
+    heir.take_in([one_of("a", 1), one_of("a", 2)], now=NOW)
+    assert sent(heir) == ["2-0"]
