@@ -118,7 +118,7 @@ class Reading:
 
     async def rounds(self) -> list[RoundResult]:
         """One round of each feed, one after the other."""
-        results = [await polled.round() for polled in self.feeds]
+        results = [await polled.round(whole=True) for polled in self.feeds]
         self.results += results
         return results
 
