@@ -39,12 +39,10 @@ from poller.source.draining import Draining
 from poller.source.each import Each, Named
 from poller.source.feed import Feed, Mode, due
 from poller.source.learning import learnt_of
-from poller.source.paging import Params
 from poller.source.reading import Get
 from poller.source.removing import settle_absent
 from poller.source.result import RoundResult
-from poller.source.unchanged import Answer, Ask, Standing, Unchanged
-from poller.source.validators import Validators
+from poller.source.unchanged import Standing, Unchanged, unconditional
 from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
 from poller.store.state import (
@@ -152,7 +150,7 @@ class _Reading:
         self._delta_token: str | None = None
         self._each: Each | None = None
         self._unchanged = None if feed.resource.per_qualification else unchanged
-        self._ask = unchanged.ask if unchanged else _unconditional(get)
+        self._ask = unchanged.ask if unchanged else unconditional(get)
         if self._unchanged is not None:
             self._unchanged.begin(self._standing(state.read_at) if self._on_condition else None)
 
@@ -296,13 +294,6 @@ class _Reading:
                 mark=self._writer.mark_missing,
             )
         self._concluded = self._complete
-
-
-def _unconditional(get: Get) -> Ask:
-    async def ask(path: str, params: Params, *, unless: Validators) -> Answer:  # noqa: ARG001 -- there is no condition
-        return Answer(await get(path, params))
-
-    return ask
 
 
 def _shown(milliseconds: int | None) -> str | None:

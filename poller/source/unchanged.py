@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 
 from poller.source.paging import Params
+from poller.source.reading import Get
 from poller.source.validators import Validators
 
 
@@ -83,3 +84,12 @@ class Unchanged:
         self._left = standing
         single = ((path, *asked) for path, asked in self._asked.items() if asked)
         self._kept = {(path, params): validators for path, params, validators in single if validators.headers}
+
+
+def unconditional(get: Get) -> Ask:
+    """A way to ask that knows no conditions."""
+
+    async def ask(path: str, params: Params, *, unless: Validators) -> Answer:  # noqa: ARG001 -- there is no condition
+        return Answer(await get(path, params))
+
+    return ask
