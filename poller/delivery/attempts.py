@@ -10,6 +10,7 @@ outcome                                     step                                
 415                                         the same: the sink does not take the format
 429 or 503 with ``Retry-After``             pause the sink for so long                   see below
 429 without                                 pause the sink, for the schedule's wait      dead letter
+what signs or proves it cannot be had       again, after a little: it was not sent       the same
 any other status, no answer                 again, after the schedule's wait             dead letter
 ==========================================  ===========================================  =============================
 
@@ -37,14 +38,19 @@ from typing import Final
 
 import msgspec
 
-from poller.delivery.outcome import Outcome
+from poller.delivery.outcome import Failure, Outcome
 from poller.retry_after import pause_requested
 
 PAUSE_FLOOR: Final = timedelta(seconds=1)
 PAUSE_CAP: Final = timedelta(hours=24)
 UNASKED_CAP: Final = timedelta(minutes=10)
+CREDENTIAL_WAIT: Final = timedelta(seconds=5)
 
 _NO_PAUSE: Final = timedelta(0)
+_LAST_WORDS: Final[dict[int | None, str]] = {
+    HTTPStatus.GONE: "the sink answered 410: it is gone for good",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
+}
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
@@ -145,10 +151,10 @@ def step_after(outcome: Outcome, *, tries: Tries, patience: Patience, chance: fl
     """
     if outcome.success:
         return Delivered()
-    if outcome.status == HTTPStatus.GONE:
-        return PauseSubscription("the sink answered 410: it is gone for good")
-    if outcome.status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
-        return PauseSubscription("the sink answered 415: it does not take requests of this mode")
+    if outcome.status in _LAST_WORDS:
+        return PauseSubscription(_LAST_WORDS[outcome.status])
+    if outcome.failure is Failure.CREDENTIAL:
+        return PauseSink(_NO_PAUSE, CREDENTIAL_WAIT, counted=False)
     asked = _pause_asked(outcome, now)
     if asked is not None:
         return _asked(asked, outcome, tries, patience, chance)

@@ -104,8 +104,9 @@ class Requests:
         while self._lanes.ready and subscriber.free and self._gathered():
             if subscriber.breathing and not self._lanes.due:
                 return
+            fresh = not self._lanes.due
             unit = self._lanes.take(most=self._batching.max_events, most_bytes=self._most_bytes)
-            subscriber.begin()
+            subscriber.begin(fresh=fresh)
             task = asyncio.create_task(self._attempt(unit))
             self._in_flight.add(task)
             task.add_done_callback(self._ended)

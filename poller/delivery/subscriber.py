@@ -174,10 +174,11 @@ class Subscriber:
         later = [moment for moment in (self._paused_until, self._breath_until) if moment > self._clock()]
         return min(later, default=None)
 
-    def begin(self) -> None:
-        """Take a place among the requests in flight; look at :attr:`free` before."""
+    def begin(self, *, fresh: bool) -> None:
+        """Take a place among the requests in flight; look at :attr:`free` before. ``fresh``: for a new event."""
         self._free -= 1
-        self._breathe()  # one new event finds out whether an ailing sink is alive, not as many as there are places
+        if fresh:  # one new event finds out whether an ailing sink is alive, not as many as there are places
+            self._breathe()
 
     def end(self) -> None:
         """Give the place back."""
@@ -217,6 +218,8 @@ class Subscriber:
         Raises:
             StoreError: it could not be noted; the next attempt's end brings it up again.
         """
+        if outcome.failure is Failure.CREDENTIAL:
+            return  # ours, and nothing was sent: it says nothing of the sink
         limit = self.subscription.disable_after
         turn = None
         if outcome.success:
@@ -252,6 +255,9 @@ class Subscriber:
             raise
 
     def _breathe(self) -> None:
+        """Leave an ailing sink alone by new events for a while; what is retried meanwhile makes that no longer."""
+        if self.breathing:
+            return
         beyond = self._health.failed_in_a_row - MANY_FAILURES
         if beyond >= 0:
             breath = min(FIRST_BREATH * 2 ** min(beyond, _DOUBLINGS), LONGEST_BREATH)

@@ -96,7 +96,8 @@ async def _later(state: State | None, registry: Registry, subscription: str, sto
 
 def origin(public_url: str | None) -> str:
     """The DNS name that the daemon sends as: that of its public URL, or of this machine."""
-    for name in (urlsplit(public_url or "").hostname or "", socket.getfqdn()):
+    machine = (name for name in (socket.getfqdn(), socket.gethostname()) if name != "localhost")
+    for name in (urlsplit(public_url or "").hostname or "", *machine):
         with suppress(ValueError):
             return Asked(name).origin
     return _NAMELESS

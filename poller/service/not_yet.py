@@ -27,7 +27,7 @@ class NotYet(msgspec.Struct, frozen=True):
 def not_yet(settings: Settings) -> tuple[NotYet, ...]:
     """The tables that were set, in the file or by the environment, and do nothing."""
     found = []
-    if settings.http.model_fields_set - {"public_url"} and settings.http.bind is not None:
+    if settings.http.model_fields_set and settings.http.bind is not None and not settings.http.public_url:
         found.append(NotYet("http", UNSERVED))
     if settings.retention.model_fields_set:
         found.append(NotYet("retention", UNTRIMMED))

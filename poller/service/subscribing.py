@@ -17,7 +17,9 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.config.subscribing import written
 from poller.config.subscriptions import SubscriptionSettings
+from poller.credentials.secret_file import SecretFile
 from poller.delivery.health import Health, resumed
+from poller.delivery.signing import Signer
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.service.assembly import keys_of
 from poller.store.connection import translated
@@ -58,9 +60,13 @@ async def add(
 
     Raises:
         SubscriptionTaken: there is one of this id, in the file or not.
+        SecretUnusable: a secret file holds none.
+        CredentialUnusable: it cannot be read.
     """
     if _in_file(settings, wanted.id):
         raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
+    if wanted.secret_files:
+        Signer(SecretFile(path, "signing secret").text() for path in wanted.secret_files)
     await registry.add(wanted.id, written(wanted), secrets, now)
 
 

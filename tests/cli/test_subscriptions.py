@@ -110,9 +110,13 @@ async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -
 
 
 async def test_removed_only_when_somebody_is_sure(poller: Poller, configured: dict[str, str], tmp_path: Path) -> None:
-    """From JSON with files for secrets nothing is made; where nobody can be asked, nothing is removed."""
-    file = tmp_path / "one.json"
-    file.write_text('{"id": "a", "sink": "https://sink.example.org", "secret_files": ["/run/a"]}', "utf-8")
+    """From JSON with files for secrets nothing is made, and they are looked at; where nobody can be asked, nothing is removed."""
+    file, secret = tmp_path / "one.json", tmp_path / "secret"
+    file.write_text(f'{{"id": "a", "sink": "https://sink.example.org", "secret_files": ["{secret}"]}}', "utf-8")
+    refused = await poller("subscriptions", "add", "--from-json", str(file), **configured)
+    assert (refused.code, "signing secret cannot be read" in refused.err) == (1, True)
+    secret.write_text("whsec_" + "A" * 32, "utf-8")
+    secret.chmod(0o600)
     told = await poller("subscriptions", "add", "--from-json", str(file), **configured)
     assert (told.code, "whsec_" in told.out) == (0, False)
     ended = await poller("subscriptions", "remove", "a", **configured)

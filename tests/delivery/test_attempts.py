@@ -35,7 +35,8 @@ WAITS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=365))
 PATIENCES = st.builds(Patience, st.lists(WAITS, min_size=1, max_size=9).map(tuple), st.floats(0, 1))
 CHANCES = st.floats(0, 1, exclude_max=True)
 OUTCOMES = st.builds(Outcome, status=st.integers(-5, 1200), retry_after=st.none() | st.text() | st.integers().map(str))
-FAILED = st.builds(lambda failure: Outcome(failure=failure), st.sampled_from(Failure)) | OUTCOMES.filter(
+SINKS = [failure for failure in Failure if failure is not Failure.CREDENTIAL]  # the others are no fault of the sink
+FAILED = st.builds(lambda failure: Outcome(failure=failure), st.sampled_from(SINKS)) | OUTCOMES.filter(
     lambda outcome: not outcome.success
 )
 
@@ -63,7 +64,8 @@ def asked(seconds: float) -> PauseSink:
         *[(Outcome(status=status), Retry(5 * SECOND)) for status in (100, 101, 199, 301, 302, 307, 308, 399)],
         *[(Outcome(status=status), Retry(5 * SECOND)) for status in (400, 401, 403, 404, 408, 409, 411, 413, 416, 499)],
         *[(Outcome(status=status), Retry(5 * SECOND)) for status in (500, 502, 503, 504, 599, 600, 999, 0, -1)],
-        *[(Outcome(failure=failure), Retry(5 * SECOND)) for failure in Failure],
+        *[(Outcome(failure=failure), Retry(5 * SECOND)) for failure in SINKS],
+        (Outcome(failure=Failure.CREDENTIAL), PauseSink(0 * SECOND, 5 * SECOND, counted=False)),
         *[(asks(status, "60"), Retry(5 * SECOND)) for status in (301, 400, 413, 425, 500, 502)],
         (Outcome(status=429), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
         (asks(429, "soon"), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
@@ -136,6 +138,16 @@ def test_every_event_comes_to_an_end(outcome: Outcome, patience: Patience, chanc
             tries = Tries(tries.attempts, tries.counted, tries.paused + patience.whole)
             waited += patience.whole
     pytest.fail("it went on for ever")
+
+
+def test_what_is_our_own_fault_gives_up_no_event() -> None:
+    """A secret that cannot be read is mended at some time; until then nothing was sent, and nothing is counted."""
+    tries = Tries()
+    for _ in range(1000):
+        ended = step(Outcome(failure=Failure.CREDENTIAL), tries)
+        assert isinstance(ended, PauseSink)
+        tries = next_tries(tries, ended)
+    assert (tries.attempts, tries.counted, tries.paused) == (1001, 1, timedelta(0))
 
 
 def test_the_schedule_is_used_up_wait_by_wait() -> None:

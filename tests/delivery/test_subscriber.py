@@ -90,7 +90,7 @@ async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
 
 
 async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
-    """However many places are free; the breath doubles to its limit, and the first success ends it."""
+    """However many places are free; breaths grow to their limit, retries make none longer, and a success ends it."""
     clock = Clock()
     sink = made(clock)
     for _ in range(MANY_FAILURES - 1):
@@ -100,14 +100,20 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
     clock.passes(FIRST_BREATH)
     assert "breathing" not in state(sink)
-    sink.begin()
-    assert "breathing" in state(sink)
+    sink.begin(fresh=False)
+    assert "breathing" not in state(sink)
+    sink.begin(fresh=True)
+    ends = sink.next_moment
+    assert ends == pytest.approx(clock.seconds + FIRST_BREATH)
     for _ in range(30):
         await sink.learn(BROKEN)
+    assert sink.next_moment == ends
+    clock.passes(FIRST_BREATH)
+    await sink.learn(BROKEN)
     assert sink.next_moment == pytest.approx(clock.seconds + LONGEST_BREATH)
     await sink.learn(OK)
     assert "breathing" not in state(sink)
-    sink.begin()
+    sink.begin(fresh=True)
     assert "breathing" not in state(sink)
 
 
@@ -117,7 +123,7 @@ async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
     for name in "abc":
         sink.listen(lambda name=name: first.append(name))  # type: ignore[misc] # mypy cannot infer it
     for _ in range(3):
-        sink.begin()
+        sink.begin(fresh=True)
         sink.end()
     assert {"".join(first[at : at + 3]) for at in (0, 3, 6)} == {"bca", "cab", "abc"}
 
