@@ -110,7 +110,7 @@ async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -
 
 
 async def test_removed_only_when_somebody_is_sure(poller: Poller, configured: dict[str, str], tmp_path: Path) -> None:
-    """From JSON with files for secrets nothing is made, and they are looked at; where nobody can be asked, nothing is removed."""
+    """From JSON with files for secrets, which are looked at, nothing is made; unasked, nothing is removed."""
     file, secret = tmp_path / "one.json", tmp_path / "secret"
     file.write_text(f'{{"id": "a", "sink": "https://sink.example.org", "secret_files": ["{secret}"]}}', "utf-8")
     refused = await poller("subscriptions", "add", "--from-json", str(file), **configured)

@@ -11,7 +11,6 @@ from poller.store.deliveries import PairStore, Settlement
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.replays import ReplayPlace, ReplaySpan, begin, cancel, ended, first, last, last_read, replay_of
-from poller.store.retention import facts_of
 from poller.store.subscriptions import Marks, Registry
 
 FEED = "acme/contractTypes"
@@ -82,23 +81,3 @@ async def test_what_was_parked_by_others(store_client: Redis) -> None:
     await store_client.hset(KEYS.parked, mapping={"1-0": "d", "2-0": "e"})
     assert await pair(store_client).parked_besides({"1-0"}) == {"2-0": b"e"}
     assert await pair(store_client).parked_besides({"1-0", "2-0"}) == {}
-
-
-async def test_what_it_still_needs_is_not_trimmed(server: str) -> None:
-    """Law: of the entries that a replay has not done with none is trimmed for its age."""
-    async with commands(server) as client:
-        store = pair(client)
-        assert await store.take() is None
-        for number in range(1, 10):
-            await client.xadd(EVENTS, {"data": "e"}, id=f"{number}-0")
-        await store.open("earliest")
-        await store.read(most=20)
-        await store.settle(Settlement(acked=[f"{number}-0" for number in range(1, 10)]), now_ms=1)
-        await begin(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
-        found = await facts_of(client, EVENTS, {"sub:a": KEYS})
-        assert found is not None
-        assert found.needed == {"sub:a": (4, 1)}
-        await cancel(client, KEYS)
-        found = await facts_of(client, EVENTS, {"sub:a": KEYS})
-        assert found is not None
-        assert found.needed == {"sub:a": (9, 1)}
