@@ -79,6 +79,7 @@ class Requests:
         self._now = now
         self._clock = clock
         self._chance = chance
+        self._feed = feed
         self._where = {"feed": feed, "subscription": subscriber.subscription.id}
         self._batching = subscriber.subscription.batching
         # The brackets around a batch and its commas, one less than it has events.
@@ -180,7 +181,7 @@ class Requests:
         try:
             if concluded.rest:
                 await self._subscriber.rest("sink", concluded.rest)
-            await self._subscriber.learn(outcome)
+            await self._subscriber.learn(self._feed, outcome)
         except StoreUnavailable as error:  # the next attempt brings it up again
             _log.warning("not noted", **self._where, error=str(error))
 

@@ -1,4 +1,4 @@
-"""The daemon: every feed polled at its times, every subscription delivered, until told to stop.
+"""The daemon: its share of the feeds polled, its share of the subscriptions delivered, until told to stop.
 
 It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
 makes rounds fail and nothing else. Told to stop, it starts no more rounds, lets each running commit finish, gives its
@@ -8,26 +8,27 @@ leases back so that another process can go on at once, and returns.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import datetime
 from typing import Final, TypeVar
 
 import structlog
+from redis.asyncio import Redis
 
 from poller import __version__
 from poller.config.settings import Settings
 from poller.http.listening import listening
 from poller.service.delivering import Deliverer
+from poller.service.feed_rounds import poll_until
+from poller.service.membership import Membership
 from poller.service.opening import examined, opened_store, until_ready
-from poller.service.polling import Polled, polled_feeds
-from poller.service.schedule import Schedule
+from poller.service.polling import polled_feeds
 from poller.service.web import application
 from poller.stopping import ended
-from poller.store.keys import SubscriptionKeys
-from poller.store.lease import keep_renewed, release_all
+from poller.store.keys import MemberKeys, SubscriptionKeys
+from poller.store.members import Members
+from poller.store.owners import member_name
 from poller.store.subscriptions import Registry
 
 _log = structlog.get_logger("poller.daemon")
@@ -63,16 +64,19 @@ async def run(
         if store is None or shebang is None:
             return
         await examined(settings, store)
+        membership = _membership(settings, store.client, shebang)
         only = None if "poll" in roles else frozenset[str]()
         feeds = await stack.enter_async_context(
-            polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only)
+            polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only, member=membership.name)
         )
-        _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
+        ids = [polled.feed.id for polled in feeds]
+        _log.info("started", version=__version__, store=store.shown, feeds=ids, member=membership.name)
+        await stack.enter_async_context(membership.running())
         working: list[Coroutine[None, None, None]] = []
         if "poll" in roles:
-            working.append(_poll_until(stop, feeds, ttl=settings.lease.ttl, now=now))
+            working.append(poll_until(stop, feeds, membership, store.client, ttl=settings.lease.ttl, now=now))
         if "deliver" in roles:
-            working.append(Deliverer(settings, environ, store, shebang=shebang, now=now).run(stop))
+            working.append(Deliverer(settings, environ, store, membership, shebang=shebang, now=now).run(stop))
         if "serve" in roles and settings.http.public_url and settings.http.bind:
             registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
             url = await stack.enter_async_context(listening(application(registry), *settings.http.bind))
@@ -80,6 +84,12 @@ async def run(
             working.append(_waited(stop))
         await _all_of(working)
     _log.info("stopped")
+
+
+def _membership(settings: Settings, client: Redis, shebang: str) -> Membership:
+    ttl = settings.lease.ttl
+    members = Members(client, MemberKeys.of(settings.redis.prefix), name=member_name(), ttl=ttl, shebang=shebang)
+    return Membership(members, ttl=ttl, clock=asyncio.get_running_loop().time)
 
 
 async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
@@ -93,61 +103,6 @@ async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
 
 async def _waited(stop: asyncio.Event) -> None:
     await stop.wait()
-
-
-async def _poll_until(
-    stop: asyncio.Event, feeds: tuple[Polled, ...], *, ttl: timedelta, now: Callable[[], datetime]
-) -> None:
-    stores = [polled.store for polled in feeds]
-    schedule = _scheduled(feeds, now)
-    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
-    schedule.start()
-    try:
-        await _first_of(stop, renewing)
-    finally:
-        _log.info("stopping")
-        await schedule.drain()
-        await ended(renewing)
-        await release_all(stores)
-
-
-def _scheduled(feeds: tuple[Polled, ...], now: Callable[[], datetime]) -> Schedule:
-    """All rounds; those that list by qualification begin when the source's others have had their first."""
-    schedule = Schedule(now=now)
-    waiting: dict[str, set[str]] = defaultdict(set)
-    followers: dict[str, list[str]] = defaultdict(list)
-
-    async def round_(polled: Polled) -> timedelta | None:
-        result = await polled.round()
-        source = polled.feed.id.partition("/")[0]
-        if polled.feed.id in waiting[source]:
-            waiting[source].discard(polled.feed.id)
-            if not waiting[source]:
-                for follower in followers[source]:
-                    schedule.hasten(follower, now())
-        return result.wait
-
-    for polled in feeds:
-        source = polled.feed.id.partition("/")[0]
-        if polled.feed.discover:
-            followers[source].append(polled.feed.id)
-        else:
-            waiting[source].add(polled.feed.id)
-    for polled in feeds:
-        at_once = not (polled.feed.discover and waiting[polled.feed.id.partition("/")[0]])
-        schedule.add(polled.feed.id, partial(round_, polled), polled.timing, at_once=at_once)
-    return schedule
-
-
-async def _first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
-    """Wait for ``stop``. The task should never end before it; if it does, what ended it is raised."""
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({stopping, task}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-    finally:
-        await ended(stopping)
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:

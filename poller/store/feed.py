@@ -25,6 +25,7 @@ from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
+from poller.store.owners import in_whose_hands
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, state_of
@@ -74,16 +75,16 @@ class FeedStore:
 
         Args:
             client: without retries of its own.
-            nonce: proves that the lease is this process'.
+            nonce: proves that the lease is this process', see :func:`poller.store.owners.nonce_of`.
             lease: how long it lives without being renewed.
             draw: a fresh random generation, used where the feed has no state yet.
             now_ms: the wall clock in milliseconds, for the qualifications' order only.
         """
         self.keys = keys
+        self.nonce = nonce
         self.held = False
         self._client = client
         self._scripts = scripts
-        self._nonce = nonce
         self._lease = lease
         self._draw = draw
         self._now_ms = now_ms
@@ -91,6 +92,21 @@ class FeedStore:
         self._generation = ""
         self._term = 0
         self._codec: SnapshotCodec | None = None
+
+    async def take(self) -> HeldElsewhere | None:
+        """Renew or take the lease, and nothing else; None: it is ours.
+
+        Raises:
+            StoreError: see :func:`~poller.store.connection.translated`.
+        """
+        if not self.held:
+            self._codec = None  # while the lease was not ours, another may have added a dictionary
+        self.held = True  # as in begin
+        self._term += 1
+        with answered(self._client):
+            left = await self._scripts.take([self.keys.lease], [self.nonce, self._milliseconds()])
+        self.held = left is None
+        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
 
     async def begin(self) -> FeedState | HeldElsewhere:
         """Renew or take the lease, and read the feed's state; create it where there is none.
@@ -104,7 +120,7 @@ class FeedStore:
         self._term += 1
         with answered(self._client):
             answer = await self._scripts.begin(
-                [self.keys.lease, self.keys.state], [self._nonce, self._milliseconds(), self._draw()]
+                [self.keys.lease, self.keys.state], [self.nonce, self._milliseconds(), self._draw()]
             )
         if isinstance(answer, int):
             self.held = False
@@ -125,7 +141,7 @@ class FeedStore:
         """Keep the lease for another term. False: it is lost."""
         term = self._term
         with answered(self._client):
-            kept = bool(await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()]))
+            kept = bool(await self._scripts.renew([self.keys.lease], [self.nonce, self._milliseconds()]))
         if not kept and term == self._term:  # a round that began meanwhile knows better
             self.held = False
         return kept
@@ -134,7 +150,7 @@ class FeedStore:
         """Let the lease go, if it is ours."""
         self.held = False
         with answered(self._client):
-            await self._scripts.renew([self.keys.lease], [self._nonce, 0])
+            await self._scripts.renew([self.keys.lease], [self.nonce, 0])
         reach("lease.released")
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
@@ -201,7 +217,7 @@ class FeedStore:
     async def _write(self, commit: Commit) -> None:
         codec = await self._loaded()
         dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
-        arguments = commit_arguments(commit, codec, dictionary, nonce=self._nonce, now_ms=self._now_ms())
+        arguments = commit_arguments(commit, codec, dictionary, nonce=self.nonce, now_ms=self._now_ms())
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
         names += [keys.qualifications, keys.dictionaries, keys.listings]
@@ -211,7 +227,8 @@ class FeedStore:
         reach("commit.sent")
         if outcome == b"FENCED":
             self.held = False
-            raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written")
+            whose = await in_whose_hands(self._client, keys.lease)
+            raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written{whose}")
         if outcome == b"STALE":
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
         self._codec = codec

@@ -75,6 +75,9 @@ class _Unnoted:
 
     until = health = rest = recovered = _note
 
+    async def healths(self, _: str) -> dict[str, Health]:
+        return {}
+
 
 def _form(events: list[Event], _: int) -> Request:
     return Request({}, events[0][1])
@@ -97,7 +100,6 @@ async def delivering(
         sink,
         cast("Any", _form),
         _Unnoted(),
-        health=Health(),
         paused_until=None,
         now=lambda: datetime.now(UTC),
         clock=clock,

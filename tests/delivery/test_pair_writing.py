@@ -78,8 +78,11 @@ class Notes:
     async def until(self, subscription: str, moment: datetime) -> None:
         raise AssertionError(subscription, moment)
 
-    async def health(self, subscription: str, health: Health) -> None:
-        raise AssertionError(subscription, health)
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        assert health.delivered == 1, (subscription, feed, health)
+
+    async def healths(self, subscription: str) -> dict[str, Health]:
+        raise AssertionError(subscription)
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
         raise AssertionError(subscription, by, reason, at)
@@ -101,9 +104,7 @@ async def delivering(
         "s", lambda _: True, Patience([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
     notes = Notes()
-    subscriber = Subscriber(
-        wanted, sink, request, notes, health=Health(), paused_until=None, now=lambda: NOW, clock=clock
-    )
+    subscriber = Subscriber(wanted, sink, request, notes, paused_until=None, now=lambda: NOW, clock=clock)
     pair = Pair("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
     running = asyncio.create_task(pair.run())
     try:

@@ -19,9 +19,12 @@ from poller.config.settings import Settings
 from poller.delivery.handshake import Granted, decoded, encoded
 from poller.service.delivering import Deliverer
 from poller.service.handshaking import origin
+from poller.service.membership import Membership
 from poller.service.opening import OpenStore
 from poller.store.connection import commands
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys
+from poller.store.members import Members
+from poller.store.owners import member_name
 from poller.store.registrations import Paused
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
@@ -66,9 +69,15 @@ class Scene:
 
     def deliver(self, settings: Settings) -> None:
         stop = asyncio.Event()
-        deliverer = Deliverer(settings, {}, self.store, shebang="#!lua\n", now=now)
         self.stops.append(stop)
-        self.tasks.append(asyncio.create_task(deliverer.run(stop)))
+        self.tasks.append(asyncio.create_task(self._deliver(settings, stop)))
+
+    async def _deliver(self, settings: Settings, stop: asyncio.Event) -> None:
+        ttl = settings.lease.ttl
+        members = Members(self.client, MemberKeys.of("poller"), name=member_name(), ttl=ttl)
+        membership = Membership(members, ttl=ttl, clock=asyncio.get_running_loop().time)
+        async with membership.running():
+            await Deliverer(settings, {}, self.store, membership, shebang="#!lua\n", now=now).run(stop)
 
     async def stop(self) -> None:
         for one in self.stops:
