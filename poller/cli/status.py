@@ -1,4 +1,4 @@
-"""``poller status``: every feed and every subscription, and how it does."""
+"""``poller status``: every feed and every subscription, how it does, and which processes share the work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from poller.cli.subscription_lines import say_subscriptions
 from poller.config.settings import Settings
 from poller.service.assembly import keys_of
 from poller.service.feed_status import FeedStatus, feed_status
+from poller.service.members_status import MemberStatus, member_statuses
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
@@ -33,22 +34,25 @@ def status(asked: Asked, *, json: bool) -> None:
     """Show the status of every feed and of every subscription.
 
     JSON: one object a line, first the feeds with the keys of :class:`~poller.service.feed_status.FeedStatus`, then the
-    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`.
+    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`, in the end, while
+    daemons run, ``{"members": […]}`` with those of :class:`~poller.service.members_status.MemberStatus`.
 
     Raises:
         ConfigurationError: something is set up wrongly.
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
-    found, subscribed = run(_read(asked.settings()))
+    found, subscribed, members = run(_read(asked.settings()))
     if json:
-        for line in (*found, *subscribed):
+        for line in (*found, *subscribed, *([{"members": members}] if members else ())):
             say_json(line)
         return
     _say_feeds(found)
     if subscribed:
         say("")
         say_subscriptions(subscribed, utc_now())
+    say("")
+    _say_members(members)
 
 
 def _say_feeds(found: Sequence[FeedStatus]) -> None:
@@ -64,14 +68,25 @@ def _say_feeds(found: Sequence[FeedStatus]) -> None:
         say(f"quarantined records: poller dead-letters list{which}")
 
 
-async def _read(settings: Settings) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus]]:
+def _say_members(members: Sequence[MemberStatus]) -> None:
+    if not members:
+        say("no daemon is running")
+        return
+    rows = [(one.member, ", ".join(one.roles) or "leaving", str(one.feeds), str(one.deliveries)) for one in members]
+    say_table(("process", "does", "feeds", "deliveries"), rows, numbers=("feeds", "deliveries"))
+
+
+async def _read(
+    settings: Settings,
+) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus], Sequence[MemberStatus]]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         feeds = [
             await feed_status(store.client, feed_id, keys_of(settings, feed_id), now=utc_now())
             for feed_id in settings.feed_ids
         ]
-        return feeds, await subscription_statuses(store.client, settings, now=utc_now())
+        subscribed = await subscription_statuses(store.client, settings, now=utc_now())
+        return feeds, subscribed, await member_statuses(store.client, settings.redis.prefix, feeds, subscribed)
 
 
 def _row(one: FeedStatus) -> tuple[str, ...]:
@@ -86,7 +101,7 @@ def _row(one: FeedStatus) -> tuple[str, ...]:
         str(one.stream_length),
         str(one.quarantined),
         "yes" if one.delta_token else "no",
-        one.lease if one.lease_seconds is None else f"held ({one.lease_seconds:.0f} s)",
+        one.lease if one.lease_seconds is None else one.owner or "held",
     )
 
 

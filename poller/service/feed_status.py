@@ -13,6 +13,7 @@ from poller.source.feed import REFUSALS
 from poller.source.learning import learnt_of
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
+from poller.store.owners import owner_of
 from poller.store.state import FeedState, state_of
 
 State = Literal["never read", "reading", "ok", "failing", "held"]
@@ -55,6 +56,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
         oldest_seconds: how long ago the listing was read that was not read for the longest time; None before all were.
         lease: whether some process polls the feed now.
         lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
+        owner: the process that has the lease; None where there is none, or its name cannot be told.
     """
 
     feed: str
@@ -76,6 +78,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     oldest_seconds: float | None
     lease: Literal["held", "free"]
     lease_seconds: float | None
+    owner: str | None
 
 
 class _LastRound(Counts, frozen=True):
@@ -104,11 +107,14 @@ async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datet
         asking.xlen(keys.quarantine)
         asking.hlen(keys.listings)
         asking.pttl(keys.lease)
-        fields, *sizes, lease_ms = await asking.execute()
-    return _status(feed_id, state_of(fields), sizes, lease_ms, now)
+        asking.get(keys.lease)
+        fields, *sizes, lease_ms, holder = await asking.execute()
+    return _status(feed_id, state_of(fields), sizes, lease_ms, owner_of(holder), now)
 
 
-def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, now: datetime) -> FeedStatus:
+def _status(
+    feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, owner: str | None, now: datetime
+) -> FeedStatus:
     last = _last_round(state.round)
     held = lease_ms > 0
     records, length, quarantined, listings = sizes
@@ -133,6 +139,7 @@ def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int,
         oldest_seconds=_age(state.oldest, now),
         lease="held" if held else "free",
         lease_seconds=lease_ms / 1000 if held else None,
+        owner=owner,
     )
 
 

@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.owners import owner_of
 from poller.store.registrations import milliseconds_of
 
 Pair = tuple[str, str]
@@ -35,6 +36,7 @@ class Backlog(msgspec.Struct, frozen=True):
             there is none; None where there is no group.
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
+        owner: the process that delivers; None where none does, or its name cannot be told.
     """
 
     feed: str
@@ -42,6 +44,7 @@ class Backlog(msgspec.Struct, frozen=True):
     seconds: float | None
     parked: int
     dead_letters: int
+    owner: str | None = None
 
 
 class _Numbered(msgspec.Struct, frozen=True):
@@ -89,12 +92,13 @@ async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None,
         asking.hkeys(own.parked)
         asking.hlen(own.letters)
         asking.hget(keys.state, "sequence")
+        asking.get(own.lease)
         if group is not None:
             asking.xpending(keys.events, group_of(name))
             asking.xrange(keys.events, min=f"({group.last.decode()}", count=1)
-        parked, letters, sequence, *answers = await asking.execute()
+        parked, letters, sequence, lease, *answers = await asking.execute()
     if group is None:
-        return Backlog(feed, None, None if not parked else _age(parked, now), len(parked), letters)
+        return Backlog(feed, None, None if not parked else _age(parked, now), len(parked), letters, owner_of(lease))
     pending, following = cast("tuple[dict[str, Any], _Entries]", answers)
     unread = group.lag if group.lag is not None else _unread(following, int(sequence or 0))
     oldest = [*parked, *filter(None, [pending["min"]]), *(entry for entry, _ in following)]
@@ -104,6 +108,7 @@ async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None,
         seconds=_age(oldest, now),
         parked=len(parked),
         dead_letters=letters,
+        owner=owner_of(lease),
     )
 
 
