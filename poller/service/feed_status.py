@@ -109,11 +109,11 @@ async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datet
         asking.pttl(keys.lease)
         asking.get(keys.lease)
         fields, *sizes, lease_ms, holder = await asking.execute()
-    return _status(feed_id, state_of(fields), sizes, lease_ms, owner_of(holder), now)
+    return _status(feed_id, state_of(fields), sizes, lease_ms, now, owner=owner_of(holder))
 
 
 def _status(
-    feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, owner: str | None, now: datetime
+    feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, now: datetime, *, owner: str | None
 ) -> FeedStatus:
     last = _last_round(state.round)
     held = lease_ms > 0
