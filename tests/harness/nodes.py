@@ -110,7 +110,7 @@ class Node:
             retry = Retry(NoBackoff(), 1, supported_errors=(Unreachable, Unanswered))
             self._client = Redis(host=HOST, port=self.port, protocol=2, socket_timeout=2, retry=retry)
             self._client.response_callbacks.clear()
-        return self._client.execute_command(*command)
+        return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
     @property
     def role(self) -> str:
@@ -124,11 +124,20 @@ class Node:
 
 
 def server_node(kind: Kind, directory: Path, *options: str) -> Node:
-    """A data server on a free port, not started, in a directory that is made for it. Nothing is kept on disk."""
+    """A data server on a free port, not started, in a directory that is made for it."""
     directory.mkdir(parents=True)
     port = free_port()
-    settings = ["--port", str(port), "--bind", HOST, "--dir", str(directory), "--save", "", "--appendonly", "no"]
-    settings += ["--maxmemory-policy", "noeviction", "--repl-diskless-sync-delay", "0", "--enable-debug-command", "yes"]
+    settings = ["--port", str(port), "--bind", HOST, "--dir", str(directory), "--save", ""]
+    settings += [
+        "--appendonly",
+        "yes",
+        "--maxmemory-policy",
+        "noeviction",
+        "--repl-diskless-sync-delay",
+        "0",
+        "--enable-debug-command",
+        "yes",
+    ]
     return Node((str(binary(kind)), *settings, *options), directory, port)
 
 
