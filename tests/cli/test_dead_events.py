@@ -6,8 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -22,7 +20,7 @@ from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.subscriptions import Registry
 from tests.cli.conftest import Called
 from tests.delivery.events import entry
-from tests.servers import running
+from tests.stores import looking
 
 FEED: Final = "default/contractTypes"
 KEYS: Final = PairKeys.of("poller", FEED, "a")
@@ -32,17 +30,15 @@ TRIED: Final = (
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with TemporaryDirectory(prefix="pe-") as short, running("valkey", Path(short), appendfsync="no") as started:
-        yield started.url
+@pytest.fixture
+def server(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture
 def store(server: str) -> Iterator[Redis]:
     """An empty store with the subscriptions a and b."""
-    with Redis.from_url(server) as client:
-        client.flushall()
+    with looking(server) as client:
         asyncio.run(_registered(server))
         yield client
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, cast
 
 import pytest
@@ -20,7 +18,7 @@ from poller.store.registrations import Paused
 from poller.store.subscriptions import Registry
 from tests.cli.conftest import Called
 from tests.delivery.events import entry
-from tests.servers import running
+from tests.stores import looking
 
 FEED: Final = "default/contractTypes"
 EVENTS: Final = FeedKeys.of("poller", FEED).events
@@ -28,17 +26,15 @@ KEYS: Final = PairKeys.of("poller", FEED, "a")
 NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with TemporaryDirectory(prefix="py-") as short, running("valkey", Path(short), appendfsync="no") as started:
-        yield started.url
+@pytest.fixture
+def server(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture
 def store(server: str) -> Iterator[Redis]:
     """Ten events, one a second from the first on; the subscription a has read nine of them."""
-    with Redis.from_url(server) as client:
-        client.flushall()
+    with looking(server) as client:
         for number in range(1, 11):
             client.xadd(EVENTS, {"data": entry(number=number)}, id=f"{number * 1000}-0")
         client.xgroup_create(EVENTS, "sub:a", id="9000-0")
