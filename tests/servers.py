@@ -105,7 +105,7 @@ def running(
 def _started(program: Path, directory: Path, settings: Mapping[str, str | tuple[str, ...]], *, tcp: bool) -> Server:
     """A ready server. A loopback port may be taken between finding and using it: then another one is tried."""
     while True:
-        port = _free_port() if tcp else 0
+        port = free_port() if tcp else 0
         place = {"port": str(port), "bind": "127.0.0.1"} if tcp else {"port": "0", "unixsocket": str(directory / "s")}
         command = [str(program), *_options({**place, **settings})]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -145,7 +145,7 @@ def _drain(log: IO[str]) -> None:
             pass
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
