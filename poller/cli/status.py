@@ -15,6 +15,7 @@ from poller.service.assembly import keys_of
 from poller.service.feed_status import FeedStatus, feed_status
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
+from poller.service.store_status import StoreStatus, store_status
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 
 _NUMBERS: Final = ("records", "events", "in stream", "quarantined")
@@ -33,22 +34,25 @@ def status(asked: Asked, *, json: bool) -> None:
     """Show the status of every feed and of every subscription.
 
     JSON: one object a line, first the feeds with the keys of :class:`~poller.service.feed_status.FeedStatus`, then the
-    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`.
+    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`; last the store, as
+    ``{"store": …}`` with those of :class:`~poller.service.store_status.StoreStatus`.
 
     Raises:
         ConfigurationError: something is set up wrongly.
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
-    found, subscribed = run(_read(asked.settings()))
+    found, subscribed, store = run(_read(asked.settings()))
     if json:
         for line in (*found, *subscribed):
             say_json(line)
+        say_json({"store": store})
         return
     _say_feeds(found)
     if subscribed:
         say("")
         say_subscriptions(subscribed, utc_now())
+    _say_store(store)
 
 
 def _say_feeds(found: Sequence[FeedStatus]) -> None:
@@ -64,14 +68,22 @@ def _say_feeds(found: Sequence[FeedStatus]) -> None:
         say(f"quarantined records: poller dead-letters list{which}")
 
 
-async def _read(settings: Settings) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus]]:
+def _say_store(store: StoreStatus) -> None:
+    amiss = [one for one in store.checks if one.severity != "ok"]
+    say(f"store {store.url}: {store.version or 'version unknown'}{'' if amiss else ', all is well'}")
+    for one in amiss:
+        say(f"store {one.severity}: {one.text}")
+
+
+async def _read(settings: Settings) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus], StoreStatus]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         feeds = [
             await feed_status(store.client, feed_id, keys_of(settings, feed_id), now=utc_now())
             for feed_id in settings.feed_ids
         ]
-        return feeds, await subscription_statuses(store.client, settings, now=utc_now())
+        subscribed = await subscription_statuses(store.client, settings, now=utc_now())
+        return feeds, subscribed, await store_status(store, settings.redis.durability, now=utc_now)
 
 
 def _row(one: FeedStatus) -> tuple[str, ...]:

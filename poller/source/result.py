@@ -11,7 +11,7 @@ from poller.changes.commit import Tally
 from poller.source.feed import Mode
 from poller.source.learning import Learnt
 
-_OURS: Final = frozenset({"held", "learnt", "wait"})
+_OURS: Final = frozenset({"away", "held", "learnt", "wait"})
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +28,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         error: one line where it failed, else None.
         held: why removals wait for an operator, where this round is the first to hold them.
         learnt: what is known of the API, where this round has learnt something new.
+        away: whether it failed because the store was away or did not take what was to be written.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
 
@@ -45,6 +46,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     held: str | None = None
     learnt: Learnt | None = None
+    away: bool = False
     wait: timedelta | None = None
 
     @classmethod
