@@ -23,6 +23,7 @@ from poller.http.listening import listening
 from poller.service.delivering import Deliverer
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
+from poller.service.retaining import Retaining
 from poller.service.schedule import Schedule
 from poller.service.web import application
 from poller.stopping import ended
@@ -71,6 +72,9 @@ async def run(
         working: list[Coroutine[None, None, None]] = []
         if "poll" in roles:
             working.append(_poll_until(stop, feeds, ttl=settings.lease.ttl, now=now))
+            stores = {polled.feed.id: polled.store for polled in feeds}
+            clock = asyncio.get_running_loop().time
+            working.append(Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock).run(stop))
         if "deliver" in roles:
             working.append(Deliverer(settings, environ, store, shebang=shebang, now=now).run(stop))
         if "serve" in roles and settings.http.public_url and settings.http.bind:

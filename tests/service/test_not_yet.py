@@ -29,8 +29,8 @@ def tables(directory: Path, text: str, environ: Mapping[str, str] | None = None)
         ("[http]\n[retention]\n", []),
         (HTTP, ["http"]),
         ('[http]\nadmin_token_file = "/t"\n', ["http"]),
-        (RETENTION, ["retention"]),
-        (RETENTION + HTTP + SUBSCRIPTION, ["http", "retention"]),
+        (RETENTION, []),
+        (RETENTION + HTTP + SUBSCRIPTION, ["http"]),
     ],
 )
 def test_what_is_set_and_not_done(text: str, said: list[str], tmp_path: Path) -> None:
@@ -53,5 +53,4 @@ async def test_check_says_it(tmp_path: Path) -> None:
     assert found[1:] == [
         ("error", "source acme"),
         ("warning", "http"),
-        ("warning", "retention"),
     ]
