@@ -23,7 +23,7 @@ from poller.delivery.announcements import Announcement, Kind
 from poller.errors import Fenced, StoreError
 from poller.service.announcing import announce
 from poller.service.subscribing import filed
-from poller.stopping import unless
+from poller.stopping import ended
 from poller.store.keys import PairKeys, SubscriptionKeys
 from poller.store.overruns import Overrun
 from poller.store.registrations import Subscriptions
@@ -85,12 +85,26 @@ class Retaining:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Trim whenever there may be something to trim, until ``stop`` is set."""
-        while not stop.is_set():
-            for feed in self._feeds:
-                if feed.due and not stop.is_set():
-                    feed.looked()
-                    await self._retain(feed)
-            await unless(stop, _LOOK_AGAIN.total_seconds())
+        looking = asyncio.create_task(self._keep_looking(), name="retention")
+        stopping = asyncio.create_task(stop.wait())
+        try:  # a store that hangs is not waited for
+            await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():  # which it should not be before it is told to; what ended it is raised
+                looking.result()
+        finally:
+            await ended(looking, stopping)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+
+    async def look(self) -> None:
+        """Trim those streams that are due, and tell of what went and was needed."""
+        for feed in self._feeds:
+            if feed.due:
+                feed.looked()
+                await self._retain(feed)
 
     async def _retain(self, feed: _Feed) -> None:
         try:
