@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -106,4 +106,4 @@ async def flushed(client: Client) -> None:
 
 async def all_keys(client: Client) -> set[bytes]:
     """The keys that a store holds, on all of its servers."""
-    return {key for one in await servers(client) for key in await one.keys()}
+    return {key for one in await servers(client) for key in cast("list[bytes]", await one.keys())}
