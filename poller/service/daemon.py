@@ -21,6 +21,7 @@ from poller import __version__
 from poller.config.settings import Settings
 from poller.http.listening import listening
 from poller.service.delivering import Deliverer
+from poller.service.first_look import look_first
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.schedule import Schedule
@@ -63,6 +64,8 @@ async def run(
         if store is None or shebang is None:
             return
         await examined(settings, store)
+        if "poll" in roles:
+            await look_first(store.client, settings)
         only = None if "poll" in roles else frozenset[str]()
         feeds = await stack.enter_async_context(
             polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only)

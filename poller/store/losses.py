@@ -43,8 +43,8 @@ _PARTS: Final = {
     "qualifications": "the qualifications that it had named",
 }
 _ANEW: Final = (
-    "nothing is to be done for the feed: it is read anew, and webhooks do not get that reading again. Find out what "
-    "took it from the store: FLUSHALL, an eviction policy, a volume that is not there. Events not delivered yet may be gone"
+    "nothing is to be done for the feed: it is read anew, and webhooks do not get that reading again. Events not yet "
+    "delivered may be gone. Find out what took it from the store: FLUSHALL, eviction, a volume that is not there"
 )
 _STREAM: Final = (
     "the feed goes on; events that were in the stream and not yet read are gone. `poller resync --anew` publishes all "
