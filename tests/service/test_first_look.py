@@ -51,7 +51,7 @@ async def test_the_feeds_under_another_prefix_are_named(client: FakeAsyncRedis, 
 class Endless:
     """A store in which the search never comes to an end."""
 
-    async def scan_iter(self, *, match: str, count: int) -> AsyncIterator[bytes]:
+    async def scan_iter(self, **_: object) -> AsyncIterator[bytes]:
         yield FeedKeys.of("there", FEEDS[0]).state.encode()
         await asyncio.Event().wait()
 
