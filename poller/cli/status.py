@@ -20,6 +20,7 @@ from poller.service.subscription_status import SubscriptionStatus, subscription_
 
 _NUMBERS: Final = ("records", "events", "in stream", "bytes", "quarantined")
 _HEADINGS: Final = ("feed", "state", "last mode", "last good", "last round", *_NUMBERS, "delta token", "lease")
+_SHOWN_FOR: Final = 7 * 86400  # seconds that a loss is news
 _SEEN_HEADINGS: Final = (
     "the API of",
     "ends a listing with",
@@ -64,6 +65,8 @@ def _say_feeds(found: Sequence[FeedStatus]) -> None:
             say(f"{one.feed}: {one.error}")
         if one.held_by is not None:
             say(f"{one.feed}: {escaped(one.held_by)} needs events that are older than retention.age")
+        if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
+            say(f"{one.feed}: lost {ago(one.lost_age_seconds)} ago: {one.lost}")
     quarantining = [one.feed for one in found if one.quarantined]
     if quarantining:
         which = f" {quarantining[0]}" if len(quarantining) == 1 else ""

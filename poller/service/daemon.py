@@ -24,6 +24,7 @@ from poller.errors import ConfigurationError
 from poller.service.after_round import AfterRound
 from poller.service.callback import callback_routes
 from poller.service.delivering import Deliverer
+from poller.service.first_look import look_first
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.probes import probe_routes
@@ -103,6 +104,8 @@ class _Daemon:
                 if store is None or shebang is None:
                     return
                 watch.attach(store.client, await examined(settings, store, now=now))
+                if "poll" in roles:
+                    await look_first(store.client, settings)
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
                 only = None if "poll" in roles else frozenset[str]()
                 feeds = await stack.enter_async_context(

@@ -61,6 +61,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
         refused: the parameters that the API refused and that are left out since, in words.
         listings: how many are read, of a feed with one for each qualification; else 0.
         oldest_seconds: how long ago the listing was read that was not read for the longest time; None before all were.
+        lost: what the store has lost of the feed last, in words; None where nothing was lost.
+        lost_at: when that was noticed, RFC 3339.
+        lost_age_seconds: how long ago that is.
         lease: whether some process polls the feed now.
         lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
     """
@@ -82,6 +85,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
     refused: tuple[str, ...]
     listings: int
     oldest_seconds: float | None
+    lost: str | None
+    lost_at: str | None
+    lost_age_seconds: float | None
     lease: Literal["held", "free"]
     lease_seconds: float | None
     stream_bytes: int | None = None
@@ -153,7 +159,7 @@ def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int,
         state="held" if state.held else _word(last, begun=held or records > 0),
         mode=last.mode if last else None,
         error=last.error if last else None,
-        good_at=state.good_at.isoformat(timespec="milliseconds").replace("+00:00", "Z") if state.good_at else None,
+        good_at=_written(state.good_at),
         good_age_seconds=_age(state.good_at, now),
         round=_counts(last) if last else None,
         records=records,
@@ -166,9 +172,16 @@ def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int,
         refused=(*learnt.refused, *(("sinceDeltaToken",) if state.refusals >= REFUSALS else ())),
         listings=listings,
         oldest_seconds=_age(state.oldest, now),
+        lost=state.lost,
+        lost_at=_written(state.lost_at),
+        lost_age_seconds=_age(state.lost_at, now),
         lease="held" if held else "free",
         lease_seconds=lease_ms / 1000 if held else None,
     )
+
+
+def _written(moment: datetime | None) -> str | None:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
 
 
 def _age(moment: datetime | None, now: datetime) -> float | None:

@@ -47,6 +47,9 @@ key ends in        type    holds
 ``handshakes``     HASH    whether its sink has granted events, as whoever asks writes it
 ``parked``         STRING  a number, of no subscription, that rises when a command parks deliveries or asks for a replay
 =================  ======  ==========================================================================================
+
+Under the hash tag ``{operations}`` lies what is about the daemon itself: the public stream ``events``, and ``feeds``, a
+HASH of each feed to what is remembered of it apart from its own keys (:mod:`poller.store.remembering`).
 """
 
 from __future__ import annotations
@@ -72,6 +75,11 @@ class FeedKeys(msgspec.Struct, frozen=True):
     def of(cls, prefix: str, feed: str) -> FeedKeys:
         """The keys of the feed ``SOURCE/NAME`` under a prefix."""
         return cls(*(f"{prefix}:{{{feed}}}:{name}" for name in cls.__struct_fields__))
+
+    @property
+    def feed(self) -> str:
+        """``SOURCE/NAME``."""
+        return self.events.rpartition("{")[2].partition("}")[0]
 
 
 class PairKeys(msgspec.Struct, frozen=True):
@@ -115,3 +123,8 @@ class SubscriptionKeys(msgspec.Struct, frozen=True):
 def operations_key(prefix: str) -> str:
     """The stream of CloudEvents about the daemon itself."""
     return f"{prefix}:{{operations}}:events"
+
+
+def remembered_key(prefix: str) -> str:
+    """What is remembered of the feeds apart from their own keys."""
+    return f"{prefix}:{{operations}}:feeds"
