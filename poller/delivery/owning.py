@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from poller.errors import Fenced, StoreError
+from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.stopping import unless
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys
@@ -38,6 +38,23 @@ class Leased(Lease, Protocol):
 
     async def take(self) -> HeldElsewhere | None:
         """Take it; None: it is ours."""
+        ...
+
+
+class Watch(Protocol):
+    """Who tells of a store that is away, once for all; see :class:`poller.service.watching.StoreWatch`."""
+
+    @property
+    def away(self) -> bool:
+        """Whether that is known and told already."""
+        ...
+
+    def failed(self, who: str, text: str) -> None:
+        """It did not do what ``who`` asked."""
+        ...
+
+    def worked(self, who: str) -> None:
+        """It did, or nobody asks any more."""
         ...
 
 
@@ -68,6 +85,7 @@ class Owned:
         store: Leased,
         *,
         subscription: str,
+        watch: Watch,
         changed: Callable[[], None],
         let_go: Callable[[], None],
         pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
@@ -78,6 +96,7 @@ class Owned:
             pair: what is run.
             store: its lease.
             subscription: its id.
+            watch: told when the store is away.
             changed: is called when the pair is begun or at rest, and may be taken or handed back.
             let_go: is called when the lease was let go at the end.
             pause: waits for so many seconds, or for the stop.
@@ -87,6 +106,7 @@ class Owned:
         self.nonce = store.nonce.encode()
         self._pair = pair
         self._store = store
+        self._watch = watch
         self._changed = changed
         self._let_go = let_go
         self._pause = pause
@@ -94,7 +114,7 @@ class Owned:
         self._turn = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._pausing = False
+        self._pausing = self._again = False
         self._failing: str | None = None
         self._log = _log.bind(feed=pair.feed, subscription=subscription)
 
@@ -115,10 +135,13 @@ class Owned:
 
     async def take(self) -> HeldElsewhere | None:
         """Take the lease; None: it is ours."""
-        return await self._store.take()
+        held = await self._store.take()
+        self._watch.worked(self.name)
+        return held
 
     def begin(self) -> None:
         """Deliver, from now on."""
+        self._again = False
         self._turn.set()
         self._changed()
 
@@ -150,6 +173,7 @@ class Owned:
                 if self._turn.is_set():
                     await self._run()
         finally:
+            self._watch.worked(self.name)
             if self._store.claimed:
                 with suppress(StoreError, TimeoutError):  # it runs out by itself
                     async with asyncio.timeout(RELEASE_SECONDS):
@@ -174,10 +198,16 @@ class Owned:
     async def _ended(self) -> float:
         """Run it; for how many seconds it is to be left alone then."""
         try:
+            if self._again and await self.take() is not None:  # the lease was not lost to the failure, but meanwhile
+                return _AFTER_FAILURE
+            self._again = True
             await self._pair.run()
         except Fenced as error:
-            self._log.warning("lease lost", error=str(error))
+            (self._log.debug if self._watch.away else self._log.warning)("lease lost", error=str(error))
             return _AFTER_LOSS
+        except StoreUnavailable as error:
+            self._watch.failed(self.name, str(error))
+            return _AFTER_FAILURE
         except StoreError as error:
             if str(error) != self._failing:
                 self._failing = str(error)
@@ -186,5 +216,5 @@ class Owned:
         except Exception:  # noqa: BLE001 -- a task ends here: a fault of ours costs a pause, and the others nothing
             self._log.exception("not delivering")
             return _AFTER_FAULT
-        self._failing = None
+        self._failing, self._again = None, False
         return 0.0

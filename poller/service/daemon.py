@@ -1,8 +1,9 @@
 """The daemon: its share of the feeds polled, its share of the subscriptions delivered, until told to stop.
 
 It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
-makes rounds fail and nothing else. Told to stop, it starts no more rounds, lets each running commit finish, gives its
-leases back so that another process can go on at once, and returns.
+makes rounds fail and nothing else. The HTTP service answers before, and until the very end. Told to stop, it starts no
+more rounds, lets each running commit finish, gives its leases back so that another process can go on at once, and
+returns.
 """
 
 from __future__ import annotations
@@ -11,21 +12,30 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import structlog
 from redis.asyncio import Redis
 
 from poller import __version__
 from poller.config.settings import Settings
-from poller.http.listening import listening
+from poller.errors import ConfigurationError
+from poller.service.after_round import AfterRound
+from poller.service.callback import callback_routes
 from poller.service.delivering import Deliverer
 from poller.service.feed_rounds import poll_until
+from poller.service.first_look import look_first
 from poller.service.membership import Membership
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import polled_feeds
+from poller.service.probes import probe_routes
+from poller.service.readiness import Readiness
+from poller.service.retaining import Retaining
+from poller.service.serving import serve
+from poller.service.watching import START, StoreWatch
 from poller.service.web import application
-from poller.stopping import ended
+from poller.stopping import ended, first_of
 from poller.store.keys import MemberKeys, SubscriptionKeys
 from poller.store.members import Members
 from poller.store.owners import member_name
@@ -57,39 +67,83 @@ async def run(
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.
         StoreError: the store does not want us, or the embedded one does not start.
     """
-    async with AsyncExitStack() as stack:
-        # What may take long at the start is given up when told to stop.
-        store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
-        shebang = await _unless_stopped(until_ready(store, patience=None), stop) if store else None
-        if store is None or shebang is None:
-            return
-        await examined(settings, store)
-        membership = _membership(settings, store.client, shebang)
-        only = None if "poll" in roles else frozenset[str]()
-        feeds = await stack.enter_async_context(
-            polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only, member=membership.name)
-        )
-        ids = [polled.feed.id for polled in feeds]
-        _log.info("started", version=__version__, store=store.shown, feeds=ids, member=membership.name)
-        await stack.enter_async_context(membership.running())
-        working: list[Coroutine[None, None, None]] = []
-        if "poll" in roles:
-            working.append(poll_until(stop, feeds, membership, store.client, ttl=settings.lease.ttl, now=now))
-        if "deliver" in roles:
-            working.append(Deliverer(settings, environ, store, membership, shebang=shebang, now=now).run(stop))
-        if "serve" in roles and settings.http.public_url and settings.http.bind:
-            registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
-            url = await stack.enter_async_context(listening(application(registry), *settings.http.bind))
-            _log.info("listening", url=url)
-            working.append(_waited(stop))
-        await _all_of(working)
+    daemon = _Daemon(settings, environ, now=now)
+    serving = settings.http.bind if "serve" in roles else None
+    if serving is None and roles == {"serve"}:
+        raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
+    over = asyncio.Event()
+    working = [daemon.work(roles, stop, over)]
+    if serving is not None:
+        working.append(serve(daemon.site(), serving, until=over))
+    await _all_of(working)
     _log.info("stopped")
 
 
-def _membership(settings: Settings, client: Redis, shebang: str) -> Membership:
+class _Daemon:
+    """What is there before the store answers, and until everything else has ended."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], *, now: Callable[[], datetime]) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._now = now
+        self._watch = StoreWatch(settings.redis.durability, now=now, clock=asyncio.get_running_loop().time)
+        self._readiness = Readiness(self._watch)
+        self._registry: Registry | None = None
+
+    def site(self) -> Any:
+        """What is served; further routes go here."""
+        return application(*probe_routes(self._readiness), *callback_routes(lambda: self._registry))
+
+    async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
+        """Do everything but serving; ``over`` is set when it has ended."""
+        settings, environ, now, watch = self._settings, self._environ, self._now, self._watch
+        try:
+            async with AsyncExitStack() as stack:
+                # What may take long at the start is given up when told to stop.
+                store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
+                ready = until_ready(store, patience=None, away=partial(watch.failed, START)) if store else None
+                shebang = await _unless_stopped(ready, stop) if ready else None
+                if store is None or shebang is None:
+                    return
+                watch.attach(store.client, await examined(settings, store, now=now))
+                if "poll" in roles:
+                    await look_first(store.client, settings)
+                self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
+                only = None if "poll" in roles else frozenset[str]()
+                membership = _membership(settings, store.client, watch, shebang)
+                name = membership.name
+                feeds = await stack.enter_async_context(
+                    polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only, member=name)
+                )
+                ids = [polled.feed.id for polled in feeds]
+                _log.info("started", version=__version__, store=store.shown, feeds=ids, member=name)
+                self._readiness.started()
+                await stack.enter_async_context(membership.running())
+                working = [_watched(stop, watch), self._noted_stop(stop)]
+                if "poll" in roles:
+                    after = AfterRound(watch, self._readiness)
+                    ttl = settings.lease.ttl
+                    working.append(poll_until(stop, feeds, membership, store.client, after, ttl=ttl, now=now))
+                    stores = {polled.feed.id: polled.store for polled in feeds}
+                    clock = asyncio.get_running_loop().time
+                    retaining = Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock)
+                    working.append(retaining.run(stop))
+                if "deliver" in roles:
+                    deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
+                    working.append(deliverer.run(stop))
+                await _all_of(working)
+        finally:
+            over.set()
+
+    async def _noted_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._readiness.stopping()
+
+
+def _membership(settings: Settings, client: Redis, watch: StoreWatch, shebang: str) -> Membership:
     ttl = settings.lease.ttl
     members = Members(client, MemberKeys.of(settings.redis.prefix), name=member_name(), ttl=ttl, shebang=shebang)
-    return Membership(members, ttl=ttl, clock=asyncio.get_running_loop().time)
+    return Membership(members, ttl=ttl, watch=watch, clock=asyncio.get_running_loop().time)
 
 
 async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
@@ -101,8 +155,12 @@ async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
         await ended(*tasks)
 
 
-async def _waited(stop: asyncio.Event) -> None:
-    await stop.wait()
+async def _watched(stop: asyncio.Event, watch: StoreWatch) -> None:
+    watching = asyncio.create_task(watch.run(), name="store watch")
+    try:
+        await first_of(stop, watching)
+    finally:
+        await ended(watching)
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:

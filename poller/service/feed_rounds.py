@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 from redis.asyncio import Redis
 
+from poller.service.after_round import AfterRound
 from poller.service.membership import Membership
 from poller.service.polling import Polled
 from poller.service.schedule import Schedule
@@ -34,6 +35,7 @@ async def poll_until(
     feeds: Sequence[Polled],
     membership: Membership,
     client: Redis,
+    after: AfterRound,
     *,
     ttl: timedelta,
     now: Callable[[], datetime],
@@ -45,13 +47,15 @@ async def poll_until(
         feeds: all that there are, each with its store and its client.
         membership: this process among the others.
         client: of the store.
+        after: told of each round.
         ttl: how long leases live.
         now: the wall clock, UTC.
     """
     stores = [polled.store for polled in feeds]
     schedule = Schedule(now=now)
-    sharing = Sharing(ROLE, membership, client, ttl=ttl, clock=asyncio.get_running_loop().time)
-    for lot in lots_of(feeds, schedule, sharing.wake, now):
+    clock = asyncio.get_running_loop().time
+    sharing = Sharing(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
+    for lot in lots_of(feeds, schedule, sharing.wake, after, now):
         sharing.add(lot)
     schedule.start()
     membership.join(ROLE)
@@ -70,7 +74,11 @@ async def poll_until(
 
 
 def lots_of(
-    feeds: Sequence[Polled], schedule: Schedule, changed: Callable[[], None], now: Callable[[], datetime]
+    feeds: Sequence[Polled],
+    schedule: Schedule,
+    changed: Callable[[], None],
+    after: AfterRound,
+    now: Callable[[], datetime],
 ) -> list[FeedLot]:
     """All feeds as they are shared; ``changed`` is called when what can be handed back may be another one."""
     sources: dict[str, list[Polled]] = defaultdict(list)
@@ -79,7 +87,7 @@ def lots_of(
     lots = []
     for own in sources.values():
         siblings = Siblings(len(own), own[0].api.share)
-        lots += [FeedLot(polled, schedule, siblings, changed, now) for polled in own]
+        lots += [FeedLot(polled, schedule, siblings, changed=changed, after=after, now=now) for polled in own]
     return lots
 
 
@@ -91,7 +99,9 @@ class FeedLot:
         polled: Polled,
         schedule: Schedule,
         siblings: Siblings,
+        *,
         changed: Callable[[], None],
+        after: AfterRound,
         now: Callable[[], datetime],
     ) -> None:
         """Nothing is polled yet."""
@@ -103,6 +113,7 @@ class FeedLot:
         self._schedule = schedule
         self._siblings = siblings
         self._changed = changed
+        self._after = after
         self._now = now
         self._ours = False
 
@@ -127,6 +138,7 @@ class FeedLot:
         if self._ours:
             self._ours = False
             self._schedule.remove(self.name)
+            self._after.gone(self.name)
             self._hasten(self._siblings.went(self._polled.feed))
 
     async def end(self) -> None:
@@ -149,7 +161,7 @@ class FeedLot:
             self.busy = False
             self._changed()
         self._hasten(self._siblings.polled(self._polled.feed))
-        return self._siblings.again(self._polled.feed, result)
+        return self._after(result) or self._siblings.again(self._polled.feed, result)
 
     def _hasten(self, names: Sequence[str]) -> None:
         for name in names:

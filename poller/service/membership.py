@@ -17,12 +17,14 @@ from typing import Final
 import msgspec
 import structlog
 
-from poller.errors import StoreError
+from poller.delivery.owning import Watch
+from poller.errors import StoreError, StoreUnavailable
 from poller.stopping import ended, unless
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.members import Members, Seen
 
 LOOK_SECONDS: Final = 0.25
+_WHO: Final = "the list of processes"
 
 _log = structlog.get_logger("poller.members")
 
@@ -47,14 +49,24 @@ class Membership:
         members: Members,
         *,
         ttl: timedelta,
+        watch: Watch,
         clock: Callable[[], float],
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """Take the list, how long a beat lasts, seconds that only go forward, and how often to look."""
+        """Take what it works with.
+
+        Args:
+            members: the list.
+            ttl: how long a beat lasts.
+            watch: told when the store is away.
+            clock: seconds that only go forward.
+            look_seconds: between two looks.
+        """
         self.name = members.name
         self.seen = Seen()
         self._members = members
         self._beat_seconds = ttl.total_seconds() / 3
+        self._watch = watch
         self._clock = clock
         self._look_seconds = look_seconds
         self._roles: set[str] = set()
@@ -106,7 +118,11 @@ class Membership:
             self._wake.clear()
             try:
                 await self._met()
+                self._watch.worked(_WHO)
                 self._failing = None
+            except StoreUnavailable as error:
+                self._watch.failed(_WHO, str(error))
+                await asyncio.sleep(self._look_seconds)
             except StoreError as error:
                 if str(error) != self._failing:
                     self._failing = str(error)

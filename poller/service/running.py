@@ -22,11 +22,11 @@ from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted
 from poller.delivery.health import health_of
-from poller.delivery.owning import Owned
+from poller.delivery.owning import Owned, Watch
 from poller.delivery.pair import LAST_WAIT, Pair
 from poller.delivery.sink import Sink
 from poller.delivery.subscriber import Notes, Subscriber
-from poller.errors import ConfigurationError, StoreError
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
@@ -63,6 +63,7 @@ class Shared(msgspec.Struct, frozen=True):
         notes: what outlives this process.
         sharing: the leases of the pairs.
         member: this process's name.
+        watch: told when the store is away.
         now: the wall clock, UTC.
     """
 
@@ -74,6 +75,7 @@ class Shared(msgspec.Struct, frozen=True):
     notes: Notes
     sharing: Sharing
     member: str
+    watch: Watch
     now: Callable[[], datetime]
 
 
@@ -151,6 +153,7 @@ class Running:
             owned.stop()
         await asyncio.wait([self._task], timeout=END_WITHIN)
         await ended(self._task)
+        self._shared.watch.worked(self._name)
 
     async def _run(self, kept: Subscriptions, after: asyncio.Task[None] | None) -> None:
         fresh: Subscriptions | None = kept
@@ -160,12 +163,16 @@ class Running:
         while not self._stop.is_set():
             try:
                 fresh = fresh or await self._shared.registry.all()
+                self._shared.watch.worked(self._name)
                 if self._name in wanted(fresh):
                     await self._deliver(fresh)
                 else:  # paused or removed on the way; whoever looks at the registry ends this
                     await self._stop.wait()
             except StoreError as error:
-                _log.warning("not delivering", subscription=self._name, error=str(error))
+                if isinstance(error, StoreUnavailable):
+                    self._shared.watch.failed(self._name, str(error))
+                else:
+                    _log.warning("not delivering", subscription=self._name, error=str(error))
                 fresh = None
                 await unless(self._stop, _AGAIN)
             except (ConfigurationError, ValueError) as error:
@@ -190,15 +197,16 @@ class Running:
                 now=self._shared.now,
                 clock=asyncio.get_running_loop().time,
             )
-            await self._own_all(settings, self._subscriber)
+            await self._own_all(settings, self._subscriber, since=kept.registered[self._name].since)
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url
         return await permitted(settings, sink, self._shared.registry, kept, self._stop, public_url=public_url)
 
-    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber) -> None:
+    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber, *, since: datetime) -> None:
         sharing, self.stores = self._shared.sharing, []
-        self._owned = [self._owned_of(feed, subscriber) for feed in settings.feeds or self._shared.settings.feed_ids]
+        feeds = settings.feeds or self._shared.settings.feed_ids
+        self._owned = [self._owned_of(feed, subscriber, since) for feed in feeds]
         running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
         for owned in self._owned:
             if self._stop.is_set():  # told so before there was anybody to be told
@@ -212,8 +220,8 @@ class Running:
                 sharing.drop(owned)
             await ended(*running)
 
-    def _owned_of(self, feed: str, subscriber: Subscriber) -> Owned:
-        store, clock = self._store_of(feed), asyncio.get_running_loop().time
+    def _owned_of(self, feed: str, subscriber: Subscriber, since: datetime) -> Owned:
+        store, clock = self._store_of(feed, since), asyncio.get_running_loop().time
         pair = Pair(feed, subscriber, store, now=self._shared.now, clock=clock, chance=random.random)
         self._pairs[feed] = pair
         self.stores.append(store)
@@ -221,6 +229,7 @@ class Running:
             _Informed(pair, self, subscriber),
             store,
             subscription=self._name,
+            watch=self._shared.watch,
             changed=lambda: self._shares(subscriber),
             let_go=self._shared.sharing.tell,
         )
@@ -232,13 +241,16 @@ class Running:
             subscriber.share(Fraction(here, len(self._owned)))
         self._shared.sharing.wake()
 
-    def _store_of(self, feed: str) -> PairStore:
+    def _store_of(self, feed: str, since: datetime) -> PairStore:
         shared, prefix = self._shared, self._shared.settings.redis.prefix
+        keys = FeedKeys.of(prefix, feed)
         return PairStore(
             shared.store.client,
             shared.scripts,
             PairKeys.of(prefix, feed, self._name),
-            events=FeedKeys.of(prefix, feed).events,
+            events=keys.events,
+            feed_state=keys.state,
+            since=since,
             subscription=self._name,
             nonce=nonce_of(shared.member),
             lease=shared.settings.lease.ttl,

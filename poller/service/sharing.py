@@ -17,6 +17,7 @@ from typing import Final, Literal, Protocol
 import structlog
 from redis.asyncio import Redis
 
+from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.membership import Among, Membership
 from poller.service.shares import Moves, moves
@@ -92,7 +93,14 @@ class Sharing:
     """The leases of one kind of work in one process. Used within one event loop."""
 
     def __init__(
-        self, role: str, membership: Membership, client: Redis, *, ttl: timedelta, clock: Callable[[], float]
+        self,
+        role: str,
+        membership: Membership,
+        client: Redis,
+        *,
+        ttl: timedelta,
+        watch: Watch,
+        clock: Callable[[], float],
     ) -> None:
         """Take what it works with.
 
@@ -101,12 +109,14 @@ class Sharing:
             membership: this process among the others.
             client: of the store.
             ttl: how long leases live.
+            watch: told when the store is away.
             clock: seconds that only go forward; the loop's.
         """
         self._role = role
         self._membership = membership
         self._client = client
         self._ttl = ttl.total_seconds()
+        self._watch = watch
         self._clock = clock
         self._places: dict[str, _Place] = {}
         self._wake = asyncio.Event()
@@ -151,7 +161,11 @@ class Sharing:
     async def _tried(self) -> None:
         try:
             await self._turn()
+            self._watch.worked(f"leases to {self._role}")
             self._failing = None
+        except StoreUnavailable as error:
+            self._watch.failed(f"leases to {self._role}", str(error))
+            await asyncio.sleep(_LOOK_AGAIN)
         except StoreError as error:
             if str(error) != self._failing:
                 self._failing = str(error)

@@ -16,6 +16,21 @@ from poller.store.keys import PairKeys
 from tests.harness.waiting import patience
 
 
+class Watch:
+    """What was told of the store, in order."""
+
+    away = False
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def failed(self, who: str, text: str) -> None:
+        self.told.append(f"{who}: {text}")
+
+    def worked(self, who: str) -> None:
+        self.told.append(f"{who} worked")
+
+
 class Script:
     """A lease and its runs: each turn goes as it is told; after the last one they go on until they are stopped."""
 
@@ -28,6 +43,7 @@ class Script:
         self.log: list[str] = []
         self.waits: list[float] = []
         self.held = self.claimed = False
+        self.watch = Watch()
         self._stopped = False
         self._changed = asyncio.Event()
 
@@ -80,7 +96,15 @@ class Script:
 
 @asynccontextmanager
 async def owned(script: Script) -> AsyncIterator[Owned]:
-    one = Owned(script, script, subscription="s", changed=lambda: None, let_go=script.let_go, pause=script.pause)
+    one = Owned(
+        script,
+        script,
+        subscription="s",
+        changed=lambda: None,
+        let_go=script.let_go,
+        watch=script.watch,
+        pause=script.pause,
+    )
     task = asyncio.create_task(one.run())
     try:
         yield one
@@ -106,6 +130,15 @@ async def test_after_whatever_happened_it_is_taken_up_again(fault: Exception, wa
         assert script.held
     assert script.log == ["run", "run", "end", "release", "let go"]
     assert script.waits == [wait]
+
+
+async def test_a_store_that_is_away_is_told_to_who_tells_it_once_for_all() -> None:
+    """By the name of the pair, and that it works again; in the end there is nobody of that name who could wait."""
+    script = Script(StoreUnavailable("away"))
+    async with owned(script) as one:
+        await taken(one)
+        await script.said("run", "run")
+    assert script.watch.told == ["s acme/a worked", "s acme/a: away", "s acme/a worked", "s acme/a worked"]
 
 
 async def test_a_lease_that_is_lost_is_waited_for() -> None:
@@ -159,7 +192,7 @@ async def test_told_to_stop_it_waits_no_longer() -> None:
 async def test_cancelled_it_lets_the_lease_go() -> None:
     """So that another process can go on at once; one that may have been granted, too."""
     script = Script()
-    one = Owned(script, script, subscription="s", changed=lambda: None, let_go=script.let_go)
+    one = Owned(script, script, subscription="s", watch=script.watch, changed=lambda: None, let_go=script.let_go)
     task = asyncio.create_task(one.run())
     await taken(one)
     await script.said("run")
