@@ -77,7 +77,7 @@ class Runs(Protocol):
 
 
 class Owned:
-    """A pair and its lease; see :class:`poller.service.sharing.Lot`. :meth:`run` it until it is told to stop."""
+    """A pair and its lease; see :class:`poller.service.lots.Lot`. :meth:`run` it until it is told to stop."""
 
     def __init__(
         self,

@@ -20,7 +20,8 @@ from poller.delivery.envelope import envelope_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Outcome
 from poller.delivery.reporting import report
-from poller.delivery.subscriber import Event, Subscriber
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.stopping import ended

@@ -16,6 +16,7 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.service.after_round import AfterRound
+from poller.service.lots import Lot
 from poller.service.membership import Membership
 from poller.service.polling import Polled
 from poller.service.schedule import Schedule
@@ -55,7 +56,7 @@ async def poll_until(
     schedule = Schedule(now=now)
     clock = asyncio.get_running_loop().time
     sharing = Sharing(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
-    for lot in lots_of(feeds, schedule, sharing.wake, after, now):
+    for lot in lots_of(feeds, schedule, sharing.rested, after, now):
         sharing.add(lot)
     schedule.start()
     membership.join(ROLE)
@@ -76,23 +77,23 @@ async def poll_until(
 def lots_of(
     feeds: Sequence[Polled],
     schedule: Schedule,
-    changed: Callable[[], None],
+    rested: Callable[[Lot], None],
     after: AfterRound,
     now: Callable[[], datetime],
 ) -> list[FeedLot]:
-    """All feeds as they are shared; ``changed`` is called when what can be handed back may be another one."""
+    """All feeds as they are shared; ``rested`` is told of each that was busy and is not any more."""
     sources: dict[str, list[Polled]] = defaultdict(list)
     for polled in feeds:
         sources[polled.feed.id.partition("/")[0]].append(polled)
     lots = []
     for own in sources.values():
         siblings = Siblings(len(own), own[0].api.share)
-        lots += [FeedLot(polled, schedule, siblings, changed=changed, after=after, now=now) for polled in own]
+        lots += [FeedLot(polled, schedule, siblings, rested=rested, after=after, now=now) for polled in own]
     return lots
 
 
 class FeedLot:
-    """A feed, its lease, and its rounds; see :class:`poller.service.sharing.Lot`."""
+    """A feed, its lease, and its rounds; see :class:`poller.service.lots.Lot`."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class FeedLot:
         schedule: Schedule,
         siblings: Siblings,
         *,
-        changed: Callable[[], None],
+        rested: Callable[[Lot], None],
         after: AfterRound,
         now: Callable[[], datetime],
     ) -> None:
@@ -112,7 +113,7 @@ class FeedLot:
         self._polled = polled
         self._schedule = schedule
         self._siblings = siblings
-        self._changed = changed
+        self._rested = rested
         self._after = after
         self._now = now
         self._ours = False
@@ -159,7 +160,7 @@ class FeedLot:
             result = await self._polled.round()
         finally:
             self.busy = False
-            self._changed()
+            self._rested(self)
         self._hasten(self._siblings.polled(self._polled.feed))
         return self._after(result) or self._siblings.again(self._polled.feed, result)
 

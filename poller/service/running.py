@@ -25,7 +25,8 @@ from poller.delivery.health import health_of
 from poller.delivery.owning import Owned, Watch
 from poller.delivery.pair import LAST_WAIT, Pair
 from poller.delivery.sink import Sink
-from poller.delivery.subscriber import Notes, Subscriber
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Notes
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore

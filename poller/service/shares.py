@@ -32,11 +32,13 @@ class Moves(msgspec.Struct, frozen=True):
         take: within the share, in the order in which they are to be tried; as many as there is room for.
         beyond: beyond the share, because nobody else takes them.
         hand: back, so that others can take them.
+        over: whether there is more than the share once they are, for it is busy.
     """
 
     take: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     hand: tuple[str, ...] = ()
+    over: bool = False
 
 
 def share(count: int, place: int, members: int) -> int:
@@ -78,7 +80,8 @@ def moves(
         return Moves()
     order = preferred(names, place, members)
     if room < 0:
-        return Moves(hand=_last(order, room, ours=ours, busy=busy))
+        hand = _last(order, room, ours=ours, busy=busy)
+        return Moves(hand=hand, over=len(hand) < -room)
     waiting = [name for name in order if name in free]
     left = waiting[room:]
     return Moves(tuple(waiting[:room]), tuple(name for name in left if free[name] >= patience))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 from redis.asyncio import Redis
@@ -53,6 +53,14 @@ if version == ARGV[5] then return {version} end
 local answer = redis.call('HGETALL', KEYS[2])
 table.insert(answer, 1, version)
 return answer
+"""
+
+
+# KEYS: roles, beats. Answers the names of those that are there; names and roles in turn, of those that are not, too.
+THERE: Final = """
+local time = redis.call('TIME')
+local now = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+return {redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. now, '+inf'), redis.call('HGETALL', KEYS[1])}
 """
 
 
@@ -126,10 +134,8 @@ async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[st
         StoreError: see :func:`~poller.store.connection.translated`.
     """
     with translated(client):
-        seconds, microseconds = await client.time()
-        now = seconds * 1000 + microseconds // 1000
-        there: Any = await client.zrangebyscore(keys.beats, f"({now}", "+inf")
-        roles = _roles(cast("dict[bytes, bytes]", await client.hgetall(keys.roles)))
+        there, kept = cast("list[list[bytes]]", await client.eval(THERE, 2, keys.roles, keys.beats))
+    roles = _roles(dict(zip(kept[::2], kept[1::2], strict=True)))
     return {name.decode(): roles.get(name.decode(), frozenset()) for name in there}
 
 

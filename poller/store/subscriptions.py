@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from poller.errors import StoreError
 from poller.store import registering
 from poller.store.connection import translated
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
+from poller.store.keys import SubscriptionKeys
 from poller.store.registering import PARTS, Synced, Write
 from poller.store.registrations import (
     WHOLE,
@@ -68,13 +68,6 @@ NOTE_LATER: Final = """
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 local before = redis.call('HGET', KEYS[2], ARGV[1])
 if not before or tonumber(before) < tonumber(ARGV[2]) then redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) end
-return 1
-"""
-
-# KEYS: the feed's events, and the keys of the pair. ARGV: the group.
-FORGET: Final = """
-if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1]) end
-redis.call('DEL', unpack(KEYS, 2))
 return 1
 """
 
@@ -272,16 +265,3 @@ class Registry:
     async def _note(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
         with translated(self._client):
             return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
-
-
-async def forget(client: Redis, feed: FeedKeys, pair: PairKeys, subscription: str) -> None:
-    """Delete what a removed subscription has at one feed: its group, and all that waits there or was given up.
-
-    A process that still delivers for it is fenced, for its lease goes too.
-
-    Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
-    """
-    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
-    with translated(client):
-        await client.eval(FORGET, len(keys), *keys, group_of(subscription))

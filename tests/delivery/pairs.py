@@ -18,7 +18,8 @@ from poller.delivery.formats import Request
 from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
 from poller.delivery.pair import Pair
-from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event, Subscription
 from poller.stopping import ended
 from poller.store.deliveries import PairStore
 from poller.store.delivery_scripts import DeliveryScripts

@@ -18,7 +18,8 @@ from poller.delivery.formats import RequestForm
 from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
 from poller.delivery.pair import Deliveries, Pair
-from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event, Subscription
 from poller.errors import StoreUnavailable
 
 OK = Outcome(status=204)

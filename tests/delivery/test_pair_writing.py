@@ -13,7 +13,8 @@ from poller.delivery.formats import Request
 from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
 from poller.delivery.pair import GATHER, WINDOW, Pair
-from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event, Subscription
 from poller.stopping import ended
 from poller.store.deliveries import Entry, Settlement
 from poller.store.replays import ReplaySpan

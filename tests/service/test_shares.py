@@ -42,7 +42,7 @@ def test_a_process_alone_takes_all_and_hands_back_nothing(count: int) -> None:
 def test_what_is_busy_is_not_handed_back() -> None:
     """Law: never in the middle of a round; the rest waits for its end."""
     known = {"names": "abcd", "ours": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
-    assert moves(**known, busy="abcd") == Moves()  # type: ignore[arg-type] # as given
+    assert moves(**known, busy="abcd") == Moves(over=True)  # type: ignore[arg-type] # as given
     assert moves(**known, busy="bd") == Moves(hand=("a", "c"))  # type: ignore[arg-type] # as given
     assert moves(**known, busy="") == Moves(hand=("b", "d"))  # type: ignore[arg-type] # as given
 

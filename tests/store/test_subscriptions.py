@@ -10,10 +10,11 @@ from redis.asyncio import Redis
 
 from poller.errors import ConfigurationError, StoreError, StoreRefused, SubscriptionTaken, SubscriptionUnknown
 from poller.store.connection import commands
+from poller.store.forgetting import forget
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
 from poller.store.registering import Synced
 from poller.store.registrations import Paused
-from poller.store.subscriptions import Registry, forget
+from poller.store.subscriptions import Registry
 from tests.stores import all_keys
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
