@@ -89,7 +89,8 @@ async def test_a_slow_sink_loses_nothing_by_age(tmp_path: Path, store: str) -> N
 
 async def youngest(client: Redis) -> float:
     """How many seconds ago the last event was published, by the store's clock; 0 where none is there."""
-    (seconds, _), found = await client.time(), await client.xrevrange(stream(FEED), count=1)
+    seconds, _ = await client.time()
+    found: Any = await client.xrevrange(stream(FEED), count=1)
     return seconds - int(found[0][0].partition(b"-")[0]) / 1000 if found else 0.0
 
 
