@@ -23,8 +23,9 @@ A subscription to a feed has keys of its own there, ``sub:ID:…``:
 key ends in        type    holds
 =================  ======  ==========================================================================================
 ``lease``          STRING  the nonce of the process that delivers; expires
-``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``settled``: who wrote
-                           last, and the serial number of that; and the replay (:mod:`poller.store.replays`)
+``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
+                           first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
+                           and the replay (:mod:`poller.store.replays`)
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
 ``letters``        HASH    entry id to a dead letter
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
