@@ -18,7 +18,8 @@ from typing import Final
 import structlog
 
 from poller.config.settings import Settings
-from poller.errors import StoreError
+from poller.delivery.owning import Watch
+from poller.errors import StoreError, StoreUnavailable
 from poller.service.announcing import announce
 from poller.service.mending import mend
 from poller.service.noting import RegistryNotes
@@ -37,6 +38,8 @@ from poller.store.subscriptions import Marks, Registry
 
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
 _BLOCK: Final = timedelta(seconds=2)
+_REGISTRY: Final = "the subscriptions"
+_ARRIVALS: Final = "what arrives in the streams"
 
 _log = structlog.get_logger("poller.delivery")
 
@@ -51,6 +54,7 @@ class Deliverer:
         store: OpenStore,
         *,
         shebang: str,
+        watch: Watch,
         now: Callable[[], datetime],
     ) -> None:
         """Take what they work with.
@@ -60,6 +64,7 @@ class Deliverer:
             environ: where credentials may be.
             store: open and ready.
             shebang: the first line of scripts.
+            watch: told when the store is away.
             now: the wall clock, UTC.
         """
         prefix = settings.redis.prefix
@@ -71,6 +76,7 @@ class Deliverer:
             DeliveryScripts(store.client, shebang=shebang),
             self._registry,
             RegistryNotes(self._registry, store, prefix, beside=self._beside),
+            watch,
             now,
         )
         self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
@@ -156,6 +162,7 @@ class Deliverer:
                 for name, running in self._running.items():
                     running.noted(untils.get(name))
             self._failing = None
+            self._shared.watch.worked(_REGISTRY)
         except StoreError as error:
             self._away(error)
 
@@ -164,8 +171,10 @@ class Deliverer:
         told = partial(announce, shared.store.client, shared.settings.redis.prefix)
         return await mend(self._registry, filed(shared.settings), before, now=shared.now(), announce=told)
 
-    def _away(self, error: StoreError) -> None:
-        if str(error) != self._failing:
+    def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._shared.watch.failed(who, str(error))
+        elif str(error) != self._failing:
             self._failing = str(error)
             _log.warning("the subscriptions cannot be read", error=self._failing)
 
@@ -196,11 +205,12 @@ class Deliverer:
             client = blocking(self._shared.store.url, block=_BLOCK)
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK):
+                    self._shared.watch.worked(_ARRIVALS)
                     for key in fresh:
                         for running in self._running.values():
                             running.news(self._streams[key])
             except StoreError as error:
-                self._away(error)
+                self._away(error, _ARRIVALS)
                 await asyncio.sleep(_LOOK_AGAIN)
             finally:
                 with suppress(Exception):  # it is gone, whatever it says

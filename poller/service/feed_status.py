@@ -9,10 +9,15 @@ from typing import Any, Literal
 import msgspec
 from redis.asyncio import Redis
 
+from poller.changes.events import recorded_time
+from poller.config.settings import Settings
 from poller.source.feed import REFUSALS
 from poller.source.learning import learnt_of
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
+from poller.store.registrations import moment_of
+from poller.store.retention import Rule
+from poller.store.standing import held_by, stream_of
 from poller.store.state import FeedState, state_of
 
 State = Literal["never read", "reading", "ok", "failing", "held"]
@@ -46,6 +51,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
         records: how many are known, removed ones included.
         events: how many were published so far.
         stream_length: how many of these the stream still holds.
+        stream_bytes: the memory that it takes, about; None where nobody asked.
+        stream_oldest: when the first of these was published, RFC 3339; None where there is none, or nobody asked.
+        held_by: the consumer group for which that one stays, though it is older than ``retention.age``; None likewise.
         quarantined: how many unusable records are kept.
         delta_token: whether the next round is a delta.
         paging: how its listings were seen to end; None before one was read.
@@ -82,6 +90,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
     lost_age_seconds: float | None
     lease: Literal["held", "free"]
     lease_seconds: float | None
+    stream_bytes: int | None = None
+    stream_oldest: str | None = None
+    held_by: str | None = None
 
 
 class _LastRound(Counts, frozen=True):
@@ -90,8 +101,32 @@ class _LastRound(Counts, frozen=True):
     error: str | None = None
 
 
+async def feed_statuses(client: Redis, settings: Settings, *, now: datetime) -> list[FeedStatus]:
+    """The status of every feed, in the order of the configuration, with what is known of its stream.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    prefix, found = settings.redis.prefix, []
+    oldest = Rule(settings.retention.age, settings.retention.max_bytes).oldest(now)
+    for feed in settings.feed_ids:
+        keys = FeedKeys.of(prefix, feed)
+        status = await feed_status(client, feed, keys, now=now)
+        stream = await stream_of(client, keys.events)
+        holding = await held_by(client, prefix, feed, stream, oldest=oldest)
+        found.append(
+            msgspec.structs.replace(
+                status,
+                stream_bytes=stream.size,
+                stream_oldest=recorded_time(moment_of(stream.first[0])) if stream.first else None,
+                held_by=holding,
+            )
+        )
+    return found
+
+
 async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datetime) -> FeedStatus:
-    """The status of one feed.
+    """The status of one feed, without what is known of its stream.
 
     Args:
         client: of the store.

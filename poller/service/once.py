@@ -53,7 +53,7 @@ async def once(
     try:
         async with opened_store(settings) as store:
             shebang = await until_ready(store, patience=STORE_PATIENCE)
-            await examined(settings, store)
+            await examined(settings, store, now=now)
             await look_first(store.client, settings)
             async with polled_feeds(
                 settings, environ, store.client, shebang=shebang, now=now, only=frozenset(feed_ids)

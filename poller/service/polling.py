@@ -121,10 +121,10 @@ def _report(result: RoundResult, *, sequence_key: str) -> None:
         place = {"generation": loss.generation, "former": loss.former}
         _log.error(f"feed {loss.kind}", feed=result.feed, lost=loss.text, advice=loss.advice, **place)
     fields = {**result.public, "stream": sequence_key}
-    if not result.ok:
-        _log.warning("round", **fields)
-    elif result.mode is Mode.SKIPPED:
+    if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
         _log.debug("round", **fields)
+    elif not result.ok:
+        _log.warning("round", **fields)
     else:
         _log.info("round", **fields)
 

@@ -21,11 +21,11 @@ from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted
 from poller.delivery.health import Health
-from poller.delivery.owning import own
+from poller.delivery.owning import Watch, own
 from poller.delivery.pair import LAST_WAIT, Pair
 from poller.delivery.sink import Sink
 from poller.delivery.subscriber import Notes, Subscriber
-from poller.errors import ConfigurationError, StoreError
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
@@ -58,6 +58,7 @@ class Shared(msgspec.Struct, frozen=True):
         scripts: of its client.
         registry: where the subscriptions are kept.
         notes: what outlives this process.
+        watch: told when the store is away.
         now: the wall clock, UTC.
     """
 
@@ -67,6 +68,7 @@ class Shared(msgspec.Struct, frozen=True):
     scripts: DeliveryScripts
     registry: Registry
     notes: Notes
+    watch: Watch
     now: Callable[[], datetime]
 
 
@@ -140,6 +142,7 @@ class Running:
             pair.stop()
         await asyncio.wait([self._task], timeout=END_WITHIN)
         await ended(self._task)
+        self._shared.watch.worked(self._name)
 
     async def _run(self, kept: Subscriptions, after: asyncio.Task[None] | None) -> None:
         fresh: Subscriptions | None = kept
@@ -149,12 +152,16 @@ class Running:
         while not self._stop.is_set():
             try:
                 fresh = fresh or await self._shared.registry.all()
+                self._shared.watch.worked(self._name)
                 if self._name in wanted(fresh):
                     await self._deliver(fresh)
                 else:  # paused or removed on the way; whoever looks at the registry ends this
                     await self._stop.wait()
             except StoreError as error:
-                _log.warning("not delivering", subscription=self._name, error=str(error))
+                if isinstance(error, StoreUnavailable):
+                    self._shared.watch.failed(self._name, str(error))
+                else:
+                    _log.warning("not delivering", subscription=self._name, error=str(error))
                 fresh = None
                 await unless(self._stop, _AGAIN)
             except (ConfigurationError, ValueError) as error:
@@ -199,7 +206,13 @@ class Running:
             )
             self._pairs[feed] = pair
             self.stores.append(store)
-            running = own(_Informed(pair, self), store, subscription=self._name, stop=self._stop)
+            running = own(
+                _Informed(pair, self),
+                store,
+                subscription=self._name,
+                stop=self._stop,
+                watch=self._shared.watch,
+            )
             owning.append(asyncio.create_task(running, name=f"{self._name} {feed}"))
         try:
             await asyncio.gather(*owning)

@@ -58,7 +58,14 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 class FeedStore:
-    """The store of one feed, as its round sees it. One round at a time."""
+    """The store of one feed, as its round sees it. One round at a time.
+
+    Attributes:
+        keys: of the feed.
+        held: whether the lease is ours, as far as is known.
+        appended: bytes of events that were committed here.
+        nonce: proves that the lease is ours, to whoever else writes for the feed in this process.
+    """
 
     def __init__(  # noqa: D417 -- see below
         self,
@@ -86,6 +93,8 @@ class FeedStore:
         self.keys = keys
         self.memory = memory or Memory()
         self.held = False
+        self.appended = 0
+        self.nonce = nonce
         self._client = client
         self._scripts = scripts
         self._nonce = nonce
@@ -236,6 +245,7 @@ class FeedStore:
         if outcome == b"STALE":
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
         self._codec = codec
+        self.appended += sum(map(len, commit.events))
         self.memory.moved(commit.next_sequence)
         reach("commit.done")
 

@@ -15,6 +15,7 @@ key ends in        type    holds
 ``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
+``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.overruns`)
 =================  ======  ==========================================================================================
 
 A subscription to a feed has keys of its own there, ``sub:ID:…``:
@@ -25,9 +26,10 @@ key ends in        type    holds
 ``lease``          STRING  the nonce of the process that delivers; expires
 ``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
                            first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
-                           and the replay (:mod:`poller.store.replays`)
+                           the replay (:mod:`poller.store.replays`); and how many events went before they were
+                           delivered (``lost``), in how many ``overruns``
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
-``letters``        HASH    entry id to a dead letter
+``letters``        HASH    entry id to a dead letter; ``0-N`` to that of the Nth overrun
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
 =================  ======  ==========================================================================================
 
@@ -68,6 +70,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     rejected: str
     qualifications: str
     listings: str
+    overruns: str
 
     @classmethod
     def of(cls, prefix: str, feed: str) -> FeedKeys:

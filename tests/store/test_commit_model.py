@@ -18,7 +18,7 @@ from tests.store.commit_machine import CommitMachine
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.store.conftest import Started
+    from tests.stores import Stores
 
 LONG = settings.get_current_profile_name() == "long"
 USUAL = settings(max_examples=100, stateful_step_count=30, derandomize=True, database=None)
@@ -26,8 +26,8 @@ BREAKING = settings(USUAL, max_examples=400, phases=[Phase.generate], print_blob
 
 
 @pytest.fixture
-def url(started: Started) -> str:
-    return started("valkey")
+def url(stores: Stores) -> str:
+    return stores.emptied("valkey")
 
 
 @pytest.fixture
