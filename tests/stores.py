@@ -106,4 +106,5 @@ async def flushed(client: Client) -> None:
 
 async def all_keys(client: Client) -> set[bytes]:
     """The keys that a store holds, on all of its servers."""
-    return {key for one in await servers(client) for key in await one.keys()}
+    found: list[Any] = [await one.keys() for one in await servers(client)]
+    return {key for some in found for key in some}

@@ -7,13 +7,14 @@ follows from it at the start is :func:`enforced`. Refuses to know: connections, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from redis.exceptions import ResponseError
 
 from poller.errors import ConfigurationError
-from poller.store.translation import translated
+from poller.store.connection import servers
+from poller.store.translation import address_of, translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ OLDEST: Final = (6, 2)
 
 HEADROOM: Final = 0.9
 """The share of maxmemory in use from which an operator should act."""
+
+_WORSE: Final = ("ok", "warning", "error")
 
 DURABLE: Final = frozenset({"aof", "eviction"})
 """The findings that ``redis.durability`` is about."""
@@ -58,12 +61,33 @@ def examine(info: Mapping[str, Any]) -> list[Finding]:
 
 
 async def check_store(client: Redis) -> list[Finding]:
-    """Ask the server and judge it. Changes nothing.
+    """Ask the server and judge it, of a cluster each primary: the worst of each finding counts. Changes nothing.
 
     Raises:
         StoreUnavailable: it does not answer.
         StoreRefused: wrong credentials. INFO or CONFIG not permitted is no error: what they would tell is unknown.
     """
+    asked = await servers(client)
+    each = [await _checked(one) for one in asked]
+    return (
+        each[0] if len(each) == 1 else worst({address_of(one): found for one, found in zip(asked, each, strict=True)})
+    )
+
+
+def worst(each: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """Of the findings about several servers, by address, the worst of each name; one that is not ok says where.
+
+    Args:
+        each: the same names in the same order; at least one server.
+    """
+    placed = {
+        address: [one if one.severity == "ok" else replace(one, text=f"{address}: {one.text}") for one in findings]
+        for address, findings in each.items()
+    }
+    return [max(same, key=lambda one: _WORSE.index(one.severity)) for same in zip(*placed.values(), strict=True)]
+
+
+async def _checked(client: Redis) -> list[Finding]:
     info: dict[str, Any] = {}
     with translated(client):
         await client.ping()  # whoever is not let in at all (password, database number) learns it here

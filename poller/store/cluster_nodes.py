@@ -87,7 +87,7 @@ class ClusterNodes:
                 if self._look_again():
                     await self._look()
                 if self._slots is None:
-                    raise self._failure or Unreachable("nobody says who has which slots")
+                    raise (self._failure or Unreachable("nobody was asked")).with_traceback(None)
         return self._slots
 
     def _look_again(self) -> bool:
@@ -101,10 +101,11 @@ class ClusterNodes:
             self._slots = await self._told()
         except RedisError as error:
             self._doubted, self._failure = True, error
-        else:
-            await self._drop_others(self._slots)
-        finally:
-            self._looked_at = asyncio.get_running_loop().time()
+        except BaseException:  # cancelled: whoever is next looks at once
+            self._doubted = True
+            raise
+        self._looked_at = asyncio.get_running_loop().time()
+        await self._drop_others()
 
     async def _told(self) -> Slots:
         reasons: list[str] = []
@@ -130,9 +131,10 @@ class ClusterNodes:
         order = dict.fromkeys([*knowing, *known, *self._seeds])
         yield from sorted(order, key=lambda one: one == self._failed)
 
-    async def _drop_others(self, slots: Slots) -> None:
+    async def _drop_others(self) -> None:
         """Close the clients of servers that are not of the cluster any more, unless they are in use."""
-        for address in self._clients.keys() - {*slots.known, *self._seeds}:
+        known = self._clients if self._slots is None else self._slots.known
+        for address in self._clients.keys() - {*known, *self._seeds}:
             if not _in_use(self._clients[address]):
                 with suppress(Exception):  # it is gone, whatever it says
                     await self._clients.pop(address).aclose()

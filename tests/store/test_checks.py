@@ -139,6 +139,20 @@ async def test_a_user_who_may_not_ask(stores: Stores, forbidden: str, unknown: s
     assert {finding.name for finding in findings if finding.severity == "warning"} == unknown
 
 
+async def test_each_primary_of_a_cluster(stores: Stores) -> None:
+    """What one primary lacks the cluster lacks, and the finding says which one it is."""
+    url, odd = stores.emptied("cluster"), stores.cluster.primaries[1]
+    odd.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        async with commands(url) as client:
+            findings = by_name(await check_store(client))
+    finally:
+        odd.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert findings["eviction"].severity == "error"
+    assert findings["eviction"].text.startswith(f"127.0.0.1:{odd.port}: maxmemory-policy allkeys-lru")
+    assert {name for name, one in findings.items() if one.severity != "ok"} == {"eviction"}
+
+
 async def test_nobody_to_ask() -> None:
     """A store that does not answer is unavailable, which is no finding."""
     async with commands("redis://127.0.0.1:1") as client:
