@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, Final, Literal, cast, get_args
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from redis import Redis, RedisCluster
@@ -98,6 +98,11 @@ def only_one_server(kind: Store) -> None:
         pytest.skip(f"about one server alone, which {kind} is not")
 
 
+def with_options(url: str, **options: str) -> str:
+    """The URL with further options."""
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(options)}"
+
+
 async def flushed(client: Client) -> None:
     """Delete all that a store holds, on each of its servers."""
     for one in await servers(client):
@@ -106,5 +111,4 @@ async def flushed(client: Client) -> None:
 
 async def all_keys(client: Client) -> set[bytes]:
     """The keys that a store holds, on all of its servers."""
-    found: list[Any] = [await one.keys() for one in await servers(client)]
-    return {key for some in found for key in some}
+    return {key for one in await servers(client) for key in cast("list[bytes]", await one.keys())}

@@ -42,9 +42,13 @@ async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) ->
     assert sum(result["created"] for result in lines(first.out)) == 60
 
     status = await poller(*config, "status", "--json", **TOKEN)
-    assert {one["feed"]: one["state"] for one in lines(status.out)} == {f"acme/{name}": "ok" for name in RESOURCES}
-    assert sum(one["events"] for one in lines(status.out)) == 60
-    assert {one["lease"] for one in lines(status.out)} == {"free"}
+    *feeds, last = lines(status.out)
+    assert {one["feed"]: one["state"] for one in feeds} == {f"acme/{name}": "ok" for name in RESOURCES}
+    assert sum(one["events"] for one in feeds) == 60
+    assert {one["lease"] for one in feeds} == {"free"}
+    assert last["store"]["ok"]
+    assert {one["severity"] for one in last["store"]["checks"]} == {"ok"}
+    assert "all is well" in (await poller(*config, "status", **TOKEN)).out.splitlines()[-1]
 
     schema = lines((await poller("schema", "events", *config)).out.replace("\n", ""))[0]
     validator = Draft202012Validator(schema)

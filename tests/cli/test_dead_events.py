@@ -134,3 +134,27 @@ def test_drop(called: Called, configured: dict[str, str], store: Redis) -> None:
     assert (every.code, every.out) == (0, "3 dead letters dropped\n")
     assert not store.exists(KEYS.letters, KEYS.letter_times)
     assert other in called("dead-letters", "list", **configured).out
+
+
+def test_events_that_went_unread(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """An overrun is one dead letter: how many events and which; it cannot be redelivered, and is told so; dropped."""
+    row = b'{"event":null,"reason":"why","at":"at","attempts":[],"overrun":%s}'
+    one = b'{"first":"5-0","left":"9-0","events":4,"sequence":5,"last_sequence":8}'
+    store.hset(
+        KEYS.letters, mapping={"0-1": row % one, "0-2": row % one.replace(b'"9-0"', b"null").replace(b"8", b"null")}
+    )
+    store.zadd(KEYS.letter_times, {"0-1": 1000, "0-2": 2000})
+    name = f"{FEED}:a:0-1"
+    listed = called("dead-letters", "list", "--json", **configured)
+    first, last = (json.loads(line) for line in listed.out.splitlines())
+    assert (first["id"], first["kind"], first["bytes"]) == (name, "overrun", 0)
+    assert (first["reason"], last["reason"]) == ("4 events, sequence 5 to 8: why", "4 events: why")
+    shown = called("dead-letters", "show", name, **configured).out
+    assert "\nfrom    5-0\nbefore  9-0\n" in shown
+    assert "none was left" in called("dead-letters", "show", f"{FEED}:a:0-2", **configured).out
+    assert called("dead-letters", "show", "--raw", name, **configured).out == ""
+    again = called("dead-letters", "redeliver", name, **configured)
+    assert (again.code, again.out) == (1, "0 dead letters to be delivered once more\n")
+    assert f"{name}: these events went with the oldest of their stream" in again.err
+    assert called("dead-letters", "drop", name, **configured).out == "1 dead letter dropped\n"
+    assert store.hkeys(KEYS.letters) == [b"0-2"]

@@ -102,7 +102,18 @@ def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], s
     assert f"{FEED} does not go back so far any more: it begins at 1970-01-01T00:00:04.000Z" in told.err
     assert "--from 4000-0" in told.err
     assert kept(store) == (None, None)
-    assert called("replay", "a", "--from", "4000-0", **configured).out.startswith(f"{FEED}: 6 events")
+    told = called("replay", "a", "--from", "earliest", **configured)
+    assert told.out.startswith(f"{FEED}: 6 events")
+    assert f"{FEED} begins at 1970-01-01T00:00:04.000Z" in told.err
+
+
+def test_a_stream_of_which_nothing_is_left(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Where all events went that were delivered it says so, and nothing is begun."""
+    store.xtrim(EVENTS, maxlen=0, approximate=False)
+    told = called("replay", "a", "--from", "2000-0", **configured)
+    assert (told.code, "holds none of its events any more" in told.err) == (1, True)
+    assert called("replay", "a", "--from", "earliest", **configured).out == "no events there\n"
+    assert kept(store) == (None, None)
 
 
 WRONG: tuple[tuple[list[str], int, str], ...] = (

@@ -64,7 +64,8 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         assert "goes on" in resumed
         assert "operator): why" in resumed
         status = await poller("status", "--json", **configured)
-        lines = [json.loads(line) for line in status.out.splitlines()]
+        *lines, last = [json.loads(line) for line in status.out.splitlines()]
+        assert list(last) == ["store"]
         assert ["feed" in line for line in lines] == [True] * 4 + [False] * 2
         assert [(line["subscription"], line["state"]) for line in lines[4:]] == [("a", "active"), ("filed", "new")]
         assert lines[-2]["sink"] == f"{receiver.url}/hook?…"

@@ -19,6 +19,7 @@ from poller.delivery.handshake import Granted, decoded, encoded
 from poller.service.delivering import Deliverer
 from poller.service.handshaking import origin
 from poller.service.opening import OpenStore
+from poller.service.watching import StoreWatch
 from poller.store.connection import commands
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.registrations import Paused
@@ -64,7 +65,8 @@ class Scene:
 
     def deliver(self, settings: Settings) -> None:
         stop = asyncio.Event()
-        deliverer = Deliverer(settings, {}, self.store, shebang="#!lua\n", now=now)
+        watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+        deliverer = Deliverer(settings, {}, self.store, shebang="#!lua\n", watch=watch, now=now)
         self.stops.append(stop)
         self.tasks.append(asyncio.create_task(deliverer.run(stop)))
 
