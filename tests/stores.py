@@ -26,7 +26,8 @@ from tests.servers import running
 
 Store = Literal["valkey", "redis", "sentinel", "cluster"]
 STORES: Final[tuple[Store, ...]] = get_args(Store)
-SINGLE: Final = ("valkey", "redis")
+SINGLE: Final[tuple[Store, ...]] = ("valkey", "redis")
+SEVERAL: Final[tuple[Store, ...]] = ("sentinel", "cluster")
 
 
 class Stores:
