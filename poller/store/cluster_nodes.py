@@ -7,6 +7,7 @@ most, of one server after the other until one answers. What was known before hol
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -24,10 +25,17 @@ _BETWEEN_LOOKS: Final = 0.1  # seconds
 class ClusterNodes:
     """What a client of a cluster knows of it."""
 
-    def __init__(self, seeds: Sequence[Address], make: Callable[[Address], Redis]) -> None:
-        """Take some of the servers, and what makes a client of one."""
+    def __init__(
+        self,
+        seeds: Sequence[Address],
+        make: Callable[[Address], Redis],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take some of the servers, what makes a client of one, and seconds that only go forward."""
         self._seeds = tuple(seeds)
         self._make = make
+        self._clock = clock
         self._clients: dict[Address, Redis] = {}
         self._slots: Slots | None = None
         self._doubted = False
@@ -91,7 +99,7 @@ class ClusterNodes:
         return self._slots
 
     def _look_again(self) -> bool:
-        rested = asyncio.get_running_loop().time() - self._looked_at >= _BETWEEN_LOOKS
+        rested = self._clock() - self._looked_at >= _BETWEEN_LOOKS
         return rested and (self._doubted or self._slots is None)
 
     async def _look(self) -> None:
@@ -104,7 +112,7 @@ class ClusterNodes:
         except BaseException:  # cancelled: whoever is next looks at once
             self._doubted = True
             raise
-        self._looked_at = asyncio.get_running_loop().time()
+        self._looked_at = self._clock()
         await self._drop_others()
 
     async def _told(self) -> Slots:
