@@ -68,7 +68,7 @@ async def test_a_half_gone_under_a_running_daemon(tmp_path: Path, store: str) ->
         await _no_storm(scene, dict.fromkeys(FEEDS, 0))
 
 
-@pytest.mark.usefixtures("one_server")
+@pytest.mark.usefixtures("one_server")  # a backup of all its keys, as of one instant
 async def test_an_older_backup_under_a_running_daemon(tmp_path: Path, store: str) -> None:
     """What came since comes again: no gaps, no version missing, and the same id wherever it is the same."""
     async with (
