@@ -108,7 +108,10 @@ def _started(program: Path, directory: Path, settings: Mapping[str, str | tuple[
         port = free_port() if tcp else 0
         place = {"port": str(port), "bind": "127.0.0.1"} if tcp else {"port": "0", "unixsocket": str(directory / "s")}
         command = [str(program), *_options({**place, **settings})]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        # SIGXFSZ stays ignored, so that a disk can be "full" for this process alone.
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, restore_signals=False
+        )
         try:
             _until_ready(process)
         except NotStarted as failure:
