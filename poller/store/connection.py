@@ -23,6 +23,7 @@ from redis.connection import HiredisRespSerializer
 from redis.typing import EncodableT
 
 from poller.store.address import arguments, shown
+from poller.store.tls import check_files
 from poller.store.translation import translated
 
 __all__ = ["CONNECT_TIMEOUT", "REPLY_TIMEOUT", "Protocol", "blocking", "commands", "connect", "shown", "translated"]
@@ -52,7 +53,7 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol = 2) -> Re
     Connects with its first command, and again with the next one after a failure. Close it with ``aclose()``.
 
     Raises:
-        ConfigurationError: the URL cannot be used, or is one of Sentinel or Cluster.
+        ConfigurationError: the URL or a file that it names cannot be used, or it is one of Sentinel or Cluster.
     """
     settings = {
         "client_name": "poller",
@@ -65,6 +66,7 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol = 2) -> Re
         "socket_timeout": reply_timeout.total_seconds(),
     }
     taken = arguments(url) | settings
+    check_files(taken, shown=shown(url))
     base = taken.get("connection_class", Connection)
     ours = type(f"Our{base.__name__}", (_OurConnection, base), {})
     pool = {"connection_class": ours, "max_connections": CONNECTIONS, "timeout": reply_timeout.total_seconds()}
