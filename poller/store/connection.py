@@ -57,6 +57,7 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol = 2) -> Re
     """
     settings = {
         "client_name": "poller",
+        "driver_info": None,  # two commands for each connection, which a strict user may not say
         "decode_responses": False,
         "health_check_interval": 0,  # its PING would be one more reply to lose
         "protocol": protocol,
