@@ -35,16 +35,13 @@ class Guarded:
 
 
 @contextmanager
-def running_with_acl(
-    kind: Kind, directory: Path, *, tls: Mapping[str, Path] | None = None, users: str | None = None
-) -> Iterator[Guarded]:
+def running_with_acl(kind: Kind, directory: Path, *, tls: Mapping[str, Path] | None = None) -> Iterator[Guarded]:
     """A server for the time of the ``with``, on a loopback port.
 
     Args:
         kind: whose.
         directory: made if missing; the server's files and its configuration are there.
         tls: the files ``cert``, ``key`` and ``ca``: then it speaks TLS alone, by the lines that say how.
-        users: other than the deployed ones, in the form of that file.
     """
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
@@ -56,7 +53,7 @@ def running_with_acl(
             name: str(tls[key])
             for name, key in (("tls-cert-file", "cert"), ("tls-key-file", "key"), ("tls-ca-cert-file", "ca"))
         }
-    (directory / "users.acl").write_text(_with_passwords(users or (DEPLOYED / "users.acl").read_text("utf-8")))
+    (directory / "users.acl").write_text(_with_passwords((DEPLOYED / "users.acl").read_text("utf-8")))
     (directory / "deployed.conf").write_text(text, "utf-8")
     place |= {"dir": str(directory), "bind": "127.0.0.1", "aclfile": str(directory / "users.acl")}
     lines = [f"include {directory}/deployed.conf", *(f'{name} "{value}"' for name, value in place.items())]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.connection import AbstractConnection
@@ -55,7 +55,7 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol = 2) -> Re
     Raises:
         ConfigurationError: the URL or a file that it names cannot be used, or it is one of Sentinel or Cluster.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "client_name": "poller",
         "driver_info": None,  # two commands for each connection, which a strict user may not say
         "decode_responses": False,
