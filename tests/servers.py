@@ -19,13 +19,13 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 Kind = Literal["valkey", "redis"]
 KINDS: Final[tuple[Kind, ...]] = ("valkey", "redis")
 Fsync = Literal["always", "everysec", "no"]
 
-_READY: Final = ("Ready to accept connections", "The server is now ready to accept connections")
+_READY: Final = ("Ready to accept connections", "The server is now ready to accept connections", "Sentinel ID is")
 _PORT_TAKEN: Final = "Address already in use"
 
 
@@ -107,18 +107,27 @@ def _started(program: Path, directory: Path, settings: Mapping[str, str | tuple[
     while True:
         port = free_port() if tcp else 0
         place = {"port": str(port), "bind": "127.0.0.1"} if tcp else {"port": "0", "unixsocket": str(directory / "s")}
-        command = [str(program), *_options({**place, **settings})]
-        # SIGXFSZ stays ignored, so that a disk can be "full" for this process alone.
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, restore_signals=False
-        )
         try:
-            _until_ready(process)
+            process = launched([str(program), *_options({**place, **settings})])
         except NotStarted as failure:
             if tcp and _PORT_TAKEN in str(failure):
                 continue
             raise
         return Server(f"redis://127.0.0.1:{port}" if tcp else f"unix://{directory / 's'}", process, directory)
+
+
+def launched(command: Sequence[str]) -> subprocess.Popen[str]:
+    """A server's process once it is ready.
+
+    Raises:
+        NotStarted: it left before that.
+    """
+    # SIGXFSZ stays ignored, so that a disk can be "full" for this process alone.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, restore_signals=False
+    )
+    _until_ready(process)
+    return process
 
 
 def _options(settings: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
@@ -149,6 +158,7 @@ def _drain(log: IO[str]) -> None:
 
 
 def free_port() -> int:
+    """A loopback port that nobody listens on just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -24,10 +24,12 @@ from poller.errors import ConfigurationError
 from poller.service.after_round import AfterRound
 from poller.service.callback import callback_routes
 from poller.service.delivering import Deliverer
+from poller.service.first_look import look_first
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
+from poller.service.retaining import Retaining
 from poller.service.schedule import Schedule
 from poller.service.serving import serve
 from poller.service.watching import START, StoreWatch
@@ -102,6 +104,8 @@ class _Daemon:
                 if store is None or shebang is None:
                     return
                 watch.attach(store.client, await examined(settings, store, now=now))
+                if "poll" in roles:
+                    await look_first(store.client, settings)
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
                 only = None if "poll" in roles else frozenset[str]()
                 feeds = await stack.enter_async_context(
@@ -113,6 +117,10 @@ class _Daemon:
                 if "poll" in roles:
                     after = AfterRound(watch, self._readiness)
                     working.append(_poll_until(stop, feeds, after, ttl=settings.lease.ttl, now=now))
+                    stores = {polled.feed.id: polled.store for polled in feeds}
+                    clock = asyncio.get_running_loop().time
+                    retaining = Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock)
+                    working.append(retaining.run(stop))
                 if "deliver" in roles:
                     deliverer = Deliverer(settings, environ, store, shebang=shebang, watch=watch, now=now)
                     working.append(deliverer.run(stop))

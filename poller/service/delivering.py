@@ -3,7 +3,7 @@
 The registry says which subscriptions there are. Its version is looked at every second: whatever changes it, a command
 or another process, is carried out here within that time. A subscription that changes is stopped, in order, and begun
 again from what is written; the others go on meanwhile. A number beside the version tells that a command has parked
-deliveries or wants a replay.
+deliveries or wants a replay. A version that is lower than it was means that the store has lost the registry.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -19,6 +20,8 @@ import structlog
 from poller.config.settings import Settings
 from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
+from poller.service.announcing import announce
+from poller.service.mending import mend
 from poller.service.noting import RegistryNotes
 from poller.service.opening import OpenStore
 from poller.service.running import Running, Shared, wanted
@@ -80,6 +83,7 @@ class Deliverer:
         self._running: dict[str, Running] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._seen: Marks | None = None
+        self._kept: Subscriptions | None = None
         self._failing: str | None = None
 
     def _beside(self, name: str, until: datetime) -> list[str]:
@@ -142,10 +146,13 @@ class Deliverer:
         """Carry out what has changed in the registry."""
         try:
             marks = await self._registry.marks()
+            if self._kept is not None and marks.version < self._kept.version:
+                self._kept = await self._mended(self._kept)
+                self._seen, marks = None, marks._replace(version=self._kept.version)
             if self._seen is None or marks.version != self._seen.version:
-                kept = await self._registry.all()
-                self._carry_out(kept)
-                marks = marks._replace(version=kept.version)
+                self._kept = await self._registry.all()
+                self._carry_out(self._kept)
+                marks = marks._replace(version=self._kept.version)
             if self._seen is not None and marks.parked != self._seen.parked:
                 for running in self._running.values():
                     running.reload()
@@ -158,6 +165,11 @@ class Deliverer:
             self._shared.watch.worked(_REGISTRY)
         except StoreError as error:
             self._away(error)
+
+    async def _mended(self, before: Subscriptions) -> Subscriptions:
+        shared = self._shared
+        told = partial(announce, shared.store.client, shared.settings.redis.prefix)
+        return await mend(self._registry, filed(shared.settings), before, now=shared.now(), announce=told)
 
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
         if isinstance(error, StoreUnavailable):

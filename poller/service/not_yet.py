@@ -13,7 +13,6 @@ import msgspec
 
 from poller.config.settings import Settings
 
-UNTRIMMED: Final = "this version does not trim streams yet: every event is kept"
 UNSERVED: Final = "this version serves nothing yet that needs admin_token_file"
 
 
@@ -26,9 +25,6 @@ class NotYet(msgspec.Struct, frozen=True):
 
 def not_yet(settings: Settings) -> tuple[NotYet, ...]:
     """The tables that were set, in the file or by the environment, and do nothing."""
-    found = []
     if settings.http.admin_token_file is not None:
-        found.append(NotYet("http", UNSERVED))
-    if settings.retention.model_fields_set:
-        found.append(NotYet("retention", UNTRIMMED))
-    return tuple(found)
+        return (NotYet("http", UNSERVED),)
+    return ()

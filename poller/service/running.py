@@ -186,16 +186,16 @@ class Running:
                 now=self._shared.now,
                 clock=asyncio.get_running_loop().time,
             )
-            await self._own_all(settings, self._subscriber)
+            await self._own_all(settings, self._subscriber, since=kept.registered[self._name].since)
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url
         return await permitted(settings, sink, self._shared.registry, kept, self._stop, public_url=public_url)
 
-    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber) -> None:
+    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber, *, since: datetime) -> None:
         owning = []
         for feed in settings.feeds or self._shared.settings.feed_ids:
-            store = self._store_of(feed)
+            store = self._store_of(feed, since)
             pair = Pair(
                 feed,
                 subscriber,
@@ -219,13 +219,16 @@ class Running:
         finally:
             await ended(*owning)
 
-    def _store_of(self, feed: str) -> PairStore:
+    def _store_of(self, feed: str, since: datetime) -> PairStore:
         shared, prefix = self._shared, self._shared.settings.redis.prefix
+        keys = FeedKeys.of(prefix, feed)
         return PairStore(
             shared.store.client,
             shared.scripts,
             PairKeys.of(prefix, feed, self._name),
-            events=FeedKeys.of(prefix, feed).events,
+            events=keys.events,
+            feed_state=keys.state,
+            since=since,
             subscription=self._name,
             nonce=secrets.token_hex(16),
             lease=shared.settings.lease.ttl,

@@ -195,6 +195,7 @@ class _Reading:
             held=error if isinstance(failure, RoundHeld) and self._state.held is None else None,
             learnt=learnt if learnt != self._before else None,
             away=isinstance(failure, StoreUnavailable),
+            loss=self._state.loss,
         )
 
     async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:

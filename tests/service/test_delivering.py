@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
 from poller.config.load import load
@@ -27,7 +26,6 @@ from poller.store.registrations import Paused
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
 from tests.receiver import PATIENCE, Held, Receiver, Reply, receiving
-from tests.servers import running
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
@@ -112,16 +110,13 @@ class Scene:
         await self.until(changed)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running("valkey", tmp_path_factory.mktemp("v"), appendfsync="no") as one:
-        yield one.url
+@pytest.fixture
+def server(store_url: str) -> str:
+    return store_url
 
 
 @asynccontextmanager
 async def staged(url: str, directory: Path) -> AsyncIterator[Scene]:
-    with BlockingRedis.from_url(url) as client:
-        client.flushall()
     client = commands(url)
     async with receiving() as sink:
         scene = Scene(directory, OpenStore(url, client), sink, Registry(client, SubscriptionKeys.of("poller")))

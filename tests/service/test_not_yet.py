@@ -28,8 +28,8 @@ def tables(directory: Path, text: str) -> list[str]:
         ("[http]\n[retention]\n", []),
         (HTTP, ["http"]),
         ('[http]\nbind = "127.0.0.1:1"\n', []),
-        (RETENTION, ["retention"]),
-        (RETENTION + HTTP + SUBSCRIPTION, ["http", "retention"]),
+        (RETENTION, []),
+        (RETENTION + HTTP + SUBSCRIPTION, ["http"]),
     ],
 )
 def test_what_is_set_and_not_done(text: str, said: list[str], tmp_path: Path) -> None:
@@ -47,5 +47,4 @@ async def test_check_says_it(tmp_path: Path) -> None:
     assert found[1:] == [
         ("error", "source acme"),
         ("warning", "http"),
-        ("warning", "retention"),
     ]

@@ -13,6 +13,7 @@ from poller.errors import ConfigurationError, StoreUnavailable
 from poller.store.checks import Durability, Finding, check_store, enforced, examine, weighed
 from poller.store.connection import commands
 from tests.servers import KINDS, Kind, running
+from tests.stores import Stores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,9 +177,9 @@ async def test_a_real_server_with_weaknesses(kind: Kind, tmp_path: Path) -> None
         ("-time", {"clock"}),
     ],
 )
-async def test_a_user_who_may_not_ask(started: Any, forbidden: str, unknown: set[str]) -> None:
+async def test_a_user_who_may_not_ask(stores: Stores, forbidden: str, unknown: set[str]) -> None:
     """INFO, CONFIG or TIME forbidden by the ACL is no failure: what it would tell is unknown."""
-    url = started("valkey")
+    url = stores.emptied("valkey")
     rules = ("SETUSER", "limited", "on", ">word", "~*", "+@all", forbidden)
     async with commands(url) as admin, commands(f"{url}?username=limited&password=word") as limited:
         await admin.execute_command("ACL", *rules)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
