@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import AuthenticationError, NoPermissionError
+from structlog.testing import capture_logs
 
+from poller.service.first_look import look_first
 from poller.store.checks import check_store
 from poller.store.connection import commands
 from tests.acl import DEPLOYED, Guarded, running_with_acl
 from tests.servers import KINDS
+from tests.service.subscribed import configured
 from tests.service.test_watching import now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from redis.asyncio import Redis
 
@@ -47,7 +51,6 @@ async def test_the_daemons_user_has_its_own_keys_and_nothing_of_the_server(guard
             "SET x 1",
             "GET pollers",
             "KEYS *",
-            "SCAN 0",
             "FLUSHALL",
             "FLUSHDB",
             "CONFIG SET maxmemory 1",
@@ -73,6 +76,16 @@ async def test_a_consumer_reads_and_acknowledges(guarded: Guarded) -> None:
         assert len(await reader.xread({EVENTS: "0"})) == 1
         for command in (f"XADD {EVENTS} * data x", f"XDEL {EVENTS} {entry}", f"HGETALL {STATE}", f"DEL {EVENTS}"):
             await refused(reader, *command.split())
+
+
+async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: Path) -> None:
+    """The look for feeds under another prefix finds none, and is no reason to fail."""
+    async with commands(guarded.admin) as admin, commands(guarded.url) as client:
+        await admin.execute_command("ACL", "SETUSER", "poller", "-scan")  # type: ignore[no-untyped-call]  # as above
+        with capture_logs() as said:
+            await look_first(client, configured(tmp_path))
+        await admin.execute_command("ACL", "SETUSER", "poller", "+scan")  # type: ignore[no-untyped-call]  # as above
+    assert [line["event"] for line in said] == ["first start: nothing is known of any feed"]
 
 
 async def test_nobody_gets_in_before_there_are_passwords(guarded: Guarded) -> None:
