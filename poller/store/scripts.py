@@ -190,13 +190,25 @@ return 'OK'
 )
 
 
+def in_any_case(shebang: str) -> str:
+    """The first line of a script that a server runs although it is out of memory.
+
+    For what keeps a lease, and for what is on the way to freeing memory: without these nothing would ever go. A commit
+    and the beginning of a round are none of them.
+
+    Args:
+        shebang: the first line of the others; empty where the server does not know it.
+    """
+    return shebang and f"{shebang.rstrip()} flags=allow-oom\n"
+
+
 class Scripts:
     """The scripts, registered once for a client and shared by its feeds."""
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
         self.begin: AsyncScript = client.register_script(shebang + BEGIN)
-        self.renew: AsyncScript = client.register_script(shebang + RENEW)
+        self.renew: AsyncScript = client.register_script(in_any_case(shebang) + RENEW)
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 

@@ -65,10 +65,10 @@ class Scene:
         Args:
             name: of the file.
             resources: the feeds.
-            differing: ``store``, ``source``, ``interval``, ``ttl`` or ``limit``, where the usual will not do.
+            differing: ``store``, ``source``, ``interval``, ``ttl``, ``limit`` or ``bind``, where the usual will not do.
         """
         use = {"store": self.store, "source": self.source, "interval": "150ms", "ttl": "500ms", "limit": "40"}
-        use |= differing
+        use |= {"bind": "off"} | differing
         feeds = (
             f'[[sources.feeds]]\nresource = "{resource}"\ninterval = "{use["interval"]}"\njitter = "20ms"\n'
             f'reconcile = "off"\nlimit = {use["limit"]}\n'
@@ -79,7 +79,7 @@ class Scene:
         token.chmod(0o600)
         path = self.directory / f"{name}.toml"
         path.write_text(
-            f'[redis]\nurl = "{use["store"]}"\n[lease]\nttl = "{use["ttl"]}"\n[http]\nbind = "off"\n'
+            f'[redis]\nurl = "{use["store"]}"\n[lease]\nttl = "{use["ttl"]}"\n[http]\nbind = "{use["bind"]}"\n'
             f'[[sources]]\nname = "acme"\nbase_url = "{use["source"]}"\n'
             f'auth = {{ token_file = "{token}" }}\n' + "".join(feeds)
         )
