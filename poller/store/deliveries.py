@@ -42,6 +42,7 @@ from poller.store.beginnings import SINCE, Beginning
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
+from poller.store.owners import in_whose_hands
 from poller.store.replays import ReplayPlace, ReplaySpan, replay_of
 from poller.store.scripts import answered
 from poller.store.stream import EARLIEST
@@ -76,7 +77,11 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class PairStore:
-    """The store of one subscription to one feed, as its dispatcher sees it."""
+    """The store of one subscription to one feed, as its dispatcher sees it.
+
+    Attributes:
+        claimed: whether the lease may be ours: it was asked for, and neither refused nor let go since.
+    """
 
     def __init__(
         self,
@@ -100,7 +105,8 @@ class PairStore:
             keys: of the pair.
             events: the key of the feed's stream.
             subscription: its id.
-            nonce: proves that the lease is ours; drawn for this value, for it numbers its settlements from 1.
+            nonce: proves that the lease is ours, see :func:`poller.store.owners.nonce_of`; drawn for this value, for it
+                numbers its settlements from 1.
             lease: how long it lives without being renewed.
             feed_state: the key of the feed's state, where it matters that the feed was begun anew.
             since: when the subscription was first known, UTC; None: it is new.
@@ -111,7 +117,8 @@ class PairStore:
         self._scripts = scripts
         self._events = events
         self._group = group_of(subscription)
-        self._nonce = nonce
+        self.nonce = nonce
+        self.claimed = False
         self._lease = lease
         self._beginning = Beginning(client, keys, events, feed_state, since)
         self._clock = clock
@@ -129,17 +136,17 @@ class PairStore:
         Raises:
             StoreError: see :func:`~poller.store.connection.translated`.
         """
-        until = self._term()
+        until, self.claimed = self._term(), True
         with answered(self._client):
-            left = await self._scripts.take([self.keys.lease], [self._nonce, self._milliseconds()])
-        self._held_until = until if left is None else 0.0
+            left = await self._scripts.take([self.keys.lease], [self.nonce, self._milliseconds()])
+        self._held_until, self.claimed = (until, True) if left is None else (0.0, False)
         return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
 
     async def renew(self) -> bool:
         """Keep the lease for another term. False: it is lost."""
         until = self._term()
         with answered(self._client):
-            kept = await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()])
+            kept = await self._scripts.renew([self.keys.lease], [self.nonce, self._milliseconds()])
         self._held_until = until if kept else 0.0
         return bool(kept)
 
@@ -147,7 +154,8 @@ class PairStore:
         """Let the lease go, if it is ours."""
         self._held_until = 0.0
         with answered(self._client):
-            await self._scripts.renew([self.keys.lease], [self._nonce, 0])
+            await self._scripts.renew([self.keys.lease], [self.nonce, 0])
+        self.claimed = False
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
         """See to it that the group is there: where it was, or, for a new one, at the end or the beginning.
@@ -246,11 +254,11 @@ class PairStore:
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
         replay = settlement.replay or ReplayPlace("", "")
         self._serial += 1
-        checks: list[str | bytes | int] = [self._nonce, self._serial, self._group, settlement.place, now_ms]
+        checks: list[str | bytes | int] = [self.nonce, self._serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
         arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
         if not await self._until_answered(lambda: self._scripts.settle(names, arguments)):
-            raise self._fenced("nothing was written")
+            raise await self._fenced("nothing was written")
 
     async def _until_answered(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """It is sent again while the lease may last: else all of it would be delivered again."""
@@ -270,19 +278,20 @@ class PairStore:
         with answered(self._client):
             try:
                 answer = await self._scripts.read(
-                    [self.keys.lease, self._events], [self._nonce, self._group, CONSUMER, after, most]
+                    [self.keys.lease, self._events], [self.nonce, self._group, CONSUMER, after, most]
                 )
             except ResponseError as error:
                 if str(error).startswith("NOGROUP"):
                     raise GroupGone(f"{self._events} has no group {self._group}") from None
                 raise
         if answer == 0:
-            raise self._fenced("nothing was read")
+            raise await self._fenced("nothing was read")
         return [_entry(*found) for found in answer[0][1]] if answer else []
 
-    def _fenced(self, text: str) -> Fenced:
+    async def _fenced(self, text: str) -> Fenced:
         self._held_until = 0.0
-        return Fenced(f"the lease of {self.keys.lease} is not ours any more; {text}")
+        whose = await in_whose_hands(self._client, self.keys.lease)
+        return Fenced(f"the lease of {self.keys.lease} is not ours any more; {text}{whose}")
 
     def _term(self) -> float:
         """When a lease that is taken now runs out; looked at before it is asked for, so never late."""

@@ -100,6 +100,14 @@ return {redis.call('HGETALL', KEYS[2]), found}
 """
 )
 
+# KEYS: lease. ARGV: nonce, ttl in ms. Answers nil where it is ours now, else the ms that the other's still has.
+TAKE: Final = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return math.max(redis.call('PTTL', KEYS[1]), 0) end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return false
+"""
+
 # KEYS: lease. ARGV: nonce, lease ttl in ms (0 lets it go). Answers 1 where it was ours.
 RENEW: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -208,6 +216,7 @@ class Scripts:
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
         self.begin: AsyncScript = client.register_script(shebang + BEGIN)
+        self.take: AsyncScript = client.register_script(in_any_case(shebang) + TAKE)
         self.renew: AsyncScript = client.register_script(in_any_case(shebang) + RENEW)
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 

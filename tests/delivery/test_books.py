@@ -18,7 +18,7 @@ from poller.delivery.intake import Intake
 from poller.delivery.kept import before, deliveries_of, letter_of, place_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.subscriber import Batching, Event, Subscription
+from poller.delivery.subscription import Batching, Event, Subscription
 from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger, at_once

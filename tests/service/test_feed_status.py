@@ -36,6 +36,18 @@ async def test_a_feed_that_was_never_read_has_nothing_to_say(client: FakeAsyncRe
     )
 
 
+async def test_who_polls_is_named_and_nothing_that_proves_it(client: FakeAsyncRedis) -> None:
+    """The owner's name, never its nonce; a lease in another form is held by somebody."""
+    for value, owner in (("web1-7-ab12/5ec2e7", "web1-7-ab12"), ("5ec2e7", None)):
+        await client.set(KEYS.lease, value, px=5000)
+        status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+        assert (status.lease, status.owner) == ("held", owner)
+        assert b"5ec2e7" not in msgspec.json.encode(status)
+    await client.delete(KEYS.lease)
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (status.lease, status.owner) == ("free", None)
+
+
 async def test_what_the_api_refused_and_how_it_lists_is_shown(client: FakeAsyncRedis) -> None:
     """Each parameter by its name, the limit with what is taken; the age of the oldest listing in seconds."""
     learnt = Learnt("q", limit=250, no_fields=True, paging="an empty page", delta_token="the first page")  # noqa: S106 -- a place
