@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 
 settings.register_profile("poller", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("poller"), max_examples=2000, stateful_step_count=60)
 settings.load_profile("poller")
 
 _EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES), "several_kind": SEVERAL}

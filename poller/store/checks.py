@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import MasterDownError, ResponseError
 
 from poller.errors import ConfigurationError
 from poller.store.connection import servers
@@ -74,7 +74,7 @@ async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Fin
 async def _checked(client: Redis, now: Callable[[], datetime]) -> list[Finding]:
     told: dict[str, Any] = {}
     with translated(client):
-        await client.ping()  # whoever is not let in at all (password, database number) learns it here
+        await _let_in(client)
         for ask in (_information, _settings, _clock(now)):
             try:
                 told |= await ask(client)
@@ -117,6 +117,18 @@ def enforced(findings: Sequence[Finding], durability: Durability) -> list[Findin
         reasons = "; ".join(finding.text for finding in unmet)
         raise ConfigurationError(f'redis.durability = "require" is not met: {reasons}')
     return telling
+
+
+async def _let_in(client: Redis) -> None:
+    """Whoever is not let in at all (password, database number) learns it here.
+
+    Two that refuse this as well do tell what is wrong with them: a full disk, and a replica without its primary.
+    """
+    try:
+        await client.ping()
+    except ResponseError as error:
+        if not (isinstance(error, MasterDownError) or str(error).startswith("MISCONF")):
+            raise
 
 
 async def _information(client: Redis) -> dict[str, Any]:

@@ -11,15 +11,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
-from poller.store.scripts import RENEW
-
-# KEYS: lease. ARGV: nonce, ttl in ms. Answers nil where it is ours now, else the ms that the other's still has.
-TAKE: Final = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return math.max(redis.call('PTTL', KEYS[1]), 0) end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return false
-"""
+from poller.store.scripts import RENEW, TAKE, in_any_case
 
 # KEYS: lease, events. ARGV: nonce, group, consumer, the id to read after ('>': what nobody has read), how many at most.
 # Answers as XREADGROUP, or 0 where the lease is not ours.
@@ -74,7 +66,8 @@ class DeliveryScripts:
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
-        self.take: AsyncScript = client.register_script(shebang + TAKE)
-        self.renew: AsyncScript = client.register_script(shebang + RENEW)
-        self.read: AsyncScript = client.register_script(shebang + READ)
-        self.settle: AsyncScript = client.register_script(shebang + SETTLE)
+        first = in_any_case(shebang)  # what is delivered may be trimmed
+        self.take: AsyncScript = client.register_script(first + TAKE)
+        self.renew: AsyncScript = client.register_script(first + RENEW)
+        self.read: AsyncScript = client.register_script(first + READ)
+        self.settle: AsyncScript = client.register_script(first + SETTLE)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from redis import exceptions as spoken
 
 from poller.errors import PollerError, StoreError, StoreRefused, StoreUnavailable
+from poller.store.tls import tls_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,8 @@ def address_of(client: Redis | None) -> str:
 
 
 def _line(error: Exception) -> str:
-    line = " ".join(_ECHO.sub("", str(error)).split()) or type(error).__name__
+    text = " ".join(_ECHO.sub("", str(error)).split())
+    line = tls_words(text) or text or type(error).__name__
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
