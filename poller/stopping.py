@@ -59,3 +59,15 @@ async def unless(event: asyncio.Event, seconds: float) -> bool:
         async with asyncio.timeout(seconds):
             await event.wait()
     return event.is_set()
+
+
+async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
+    """Wait for ``stop``. No task should end before it; where one does, what ended it is raised."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        await ended(stopping)

@@ -1,4 +1,4 @@
-"""``poller status``: every feed and every subscription, and how it does."""
+"""``poller status``: every feed and every subscription, how it does, and which processes share the work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from poller.cli.spans import ago, size
 from poller.cli.subscription_lines import say_subscriptions
 from poller.config.settings import Settings
 from poller.service.feed_status import FeedStatus, feed_statuses
+from poller.service.members_status import MemberStatus, member_statuses
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
 from poller.service.store_status import StoreStatus, store_status
@@ -35,7 +36,8 @@ def status(asked: Asked, *, json: bool) -> None:
     """Show the status of every feed and of every subscription.
 
     JSON: one object a line, first the feeds with the keys of :class:`~poller.service.feed_status.FeedStatus`, then the
-    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`; last the store, as
+    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`; then, while daemons
+    run, ``{"members": […]}`` with those of :class:`~poller.service.members_status.MemberStatus`; last the store, as
     ``{"store": …}`` with those of :class:`~poller.service.store_status.StoreStatus`.
 
     Raises:
@@ -43,9 +45,9 @@ def status(asked: Asked, *, json: bool) -> None:
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
-    found, subscribed, store = run(_read(asked.settings()))
+    found, subscribed, members, store = run(_read(asked.settings()))
     if json:
-        for line in (*found, *subscribed):
+        for line in (*found, *subscribed, *([{"members": members}] if members else ())):
             say_json(line)
         say_json({"store": store})
         return
@@ -53,6 +55,8 @@ def status(asked: Asked, *, json: bool) -> None:
     if subscribed:
         say("")
         say_subscriptions(subscribed, utc_now())
+    say("")
+    _say_members(members)
     _say_store(store)
 
 
@@ -73,6 +77,14 @@ def _say_feeds(found: Sequence[FeedStatus]) -> None:
         say(f"quarantined records: poller dead-letters list{which}")
 
 
+def _say_members(members: Sequence[MemberStatus]) -> None:
+    if not members:
+        say("no daemon is running")
+        return
+    rows = [(one.member, ", ".join(one.roles) or "leaving", str(one.feeds), str(one.deliveries)) for one in members]
+    say_table(("process", "does", "feeds", "deliveries"), rows, numbers=("feeds", "deliveries"))
+
+
 def _say_store(store: StoreStatus) -> None:
     amiss = [one for one in store.checks if one.severity != "ok"]
     say(f"store {store.url}: {store.version or 'version unknown'}{'' if amiss else ', all is well'}")
@@ -80,12 +92,15 @@ def _say_store(store: StoreStatus) -> None:
         say(f"store {one.severity}: {one.text}")
 
 
-async def _read(settings: Settings) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus], StoreStatus]:
+async def _read(
+    settings: Settings,
+) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus], Sequence[MemberStatus], StoreStatus]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         feeds = await feed_statuses(store.client, settings, now=utc_now())
         subscribed = await subscription_statuses(store.client, settings, now=utc_now())
-        return feeds, subscribed, await store_status(store, settings.redis.durability, now=utc_now)
+        members = await member_statuses(store.client, settings.redis.prefix, feeds, subscribed)
+        return feeds, subscribed, members, await store_status(store, settings.redis.durability, now=utc_now)
 
 
 def _row(one: FeedStatus) -> tuple[str, ...]:
@@ -101,7 +116,7 @@ def _row(one: FeedStatus) -> tuple[str, ...]:
         "-" if one.stream_bytes is None else size(one.stream_bytes),
         str(one.quarantined),
         "yes" if one.delta_token else "no",
-        one.lease if one.lease_seconds is None else f"held ({one.lease_seconds:.0f} s)",
+        one.lease if one.lease_seconds is None else one.owner or "held",
     )
 
 

@@ -64,9 +64,17 @@ def reasons(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
 def say_backlogs(feeds: Sequence[Backlog]) -> None:
     """What waits, feed by feed."""
     rows = [
-        (one.feed, _number(one.entries), _age(one.seconds), str(one.parked), str(one.dead_letters)) for one in feeds
+        (
+            one.feed,
+            _number(one.entries),
+            _age(one.seconds),
+            str(one.parked),
+            str(one.dead_letters),
+            one.owner or "nobody",
+        )
+        for one in feeds
     ]
-    say_table(("feed", *_COUNTS), rows, numbers=_COUNTS)
+    say_table(("feed", *_COUNTS, "delivered by"), rows, numbers=_COUNTS)
 
 
 def _counts(one: SubscriptionStatus) -> tuple[str, str, str]:

@@ -49,7 +49,7 @@ from poller.delivery.kept import Delivery, Letter, before, encode, place_of
 from poller.delivery.lanes import Lanes, Waiting
 from poller.delivery.outcome import Outcome
 from poller.delivery.replaying import Replay
-from poller.delivery.subscriber import Event, Subscription
+from poller.delivery.subscription import Event, Subscription
 from poller.store.deliveries import Entry
 
 GONE: Final = "the stream does not hold its event any more"

@@ -1,83 +1,84 @@
-"""How a subscription is doing over its attempts, and when that is worth telling.
+"""How a subscription is doing over its attempts, and when that is too long.
 
-The law: a subscription is disabled when ``disable_after`` has gone by with failures and no success in it, counted from
-the first failure after the last success. That is announced each time that it happens, once. What has been disabled is
-recovered by its first success, whether an operator resumed it or an attempt was still on its way: announced once, too.
+The attempts at each feed are counted for themselves, for each feed is delivered by one process at a time, which writes
+down what it knows; the next one goes on from there. What a subscription does is the sum of it.
+
+The law: a subscription is to rest when ``disable_after`` has gone by with failures and no success in it, counted from
+the first failure after the last success; where that success was another process', from the success. A success at any
+feed is the sink's: it ends the failing of all.
 
 Pure: states in, states out. Attempts may end in another order than they began, so moments need not rise.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from enum import StrEnum
+from collections.abc import Iterable
+from datetime import datetime
 
 import msgspec
 
 
-class Turn(StrEnum):
-    """What is to be announced."""
-
-    DISABLED = "disabled"
-    RECOVERED = "recovered"
-
-
 class Health(msgspec.Struct, frozen=True):
-    """The state of a subscription; a new one is ``Health()``.
+    """The state of a subscription, or of its attempts at one feed; a new one is ``Health()``.
 
     Attributes:
         failing_since: the first failure after the last success, UTC; None where there is none, or none since it was
             resumed.
-        failed_in_a_row: attempts since the last success.
         delivered: attempts that succeeded, in all.
         failed: attempts that did not, in all.
         delivered_at: the last success, UTC.
-        disabled: whether it rests because of its failures.
-        unwell: whether it was disabled and nothing has succeeded since; outlives being resumed.
+        unwell: whether it was disabled and nothing has succeeded since; outlives being resumed. Kept for the
+            subscription, not for a feed.
     """
 
     failing_since: datetime | None = None
-    failed_in_a_row: int = 0
     delivered: int = 0
     failed: int = 0
     delivered_at: datetime | None = None
-    disabled: bool = False
     unwell: bool = False
 
 
-def after_success(health: Health, at: datetime) -> tuple[Health, Turn | None]:
-    """The next state, and what to announce.
-
-    Args:
-        health: the state so far.
-        at: when the attempt ended, UTC.
-    """
+def after_success(health: Health, at: datetime) -> Health:
+    """The next state. ``at``: when the attempt ended, UTC."""
     latest = max(at, health.delivered_at or at)
-    well = Health(delivered=health.delivered + 1, failed=health.failed, delivered_at=latest)
-    return well, Turn.RECOVERED if health.unwell else None
+    return Health(delivered=health.delivered + 1, failed=health.failed, delivered_at=latest)
 
 
-def after_failure(health: Health, at: datetime, *, disable_after: timedelta) -> tuple[Health, Turn | None]:
-    """The next state, and what to announce.
-
-    Args:
-        health: the state so far.
-        at: when the attempt ended, UTC.
-        disable_after: how long there may be failures alone.
-    """
+def after_failure(health: Health, at: datetime) -> Health:
+    """The next state. ``at``: when the attempt ended, UTC."""
     since = at if health.failing_since is None else health.failing_since
-    disabled = health.disabled or at - since >= disable_after
-    worse = msgspec.structs.replace(
-        health,
-        failing_since=since,
-        failed_in_a_row=health.failed_in_a_row + 1,
-        failed=health.failed + 1,
-        disabled=disabled,
-        unwell=health.unwell or disabled,
+    return msgspec.structs.replace(health, failing_since=since, failed=health.failed + 1)
+
+
+def after_success_elsewhere(health: Health, at: datetime | None) -> Health:
+    """The next state where another process has delivered something then; None: it has not."""
+    if at is None or health.failing_since is None or health.failing_since >= at:
+        return health
+    return msgspec.structs.replace(health, failing_since=at)
+
+
+def whole(healths: Iterable[Health]) -> Health:
+    """What the states of the feeds come to."""
+    found = tuple(healths)
+    delivered_at = max((one.delivered_at for one in found if one.delivered_at), default=None)
+    since = min((one.failing_since for one in found if one.failing_since), default=None)
+    return Health(
+        failing_since=max(since, delivered_at) if since and delivered_at else since,
+        delivered=sum(one.delivered for one in found),
+        failed=sum(one.failed for one in found),
+        delivered_at=delivered_at,
+        unwell=any(one.unwell for one in found),
     )
-    return worse, Turn.DISABLED if disabled and not health.disabled else None
 
 
 def resumed(health: Health) -> Health:
     """The state after an operator has resumed it: it is tried again, for another ``disable_after``."""
-    return msgspec.structs.replace(health, disabled=False, failing_since=None)
+    return msgspec.structs.replace(health, failing_since=None)
+
+
+def health_of(kept: bytes | None) -> Health:
+    """As it is kept; what cannot be read is another version's, and counts as new."""
+    try:
+        return msgspec.json.decode(kept, type=Health) if kept else Health()
+    except msgspec.DecodeError:
+        return Health()

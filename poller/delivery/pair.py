@@ -133,6 +133,10 @@ class Pair:
         self._once_more.ask()
         self._changed.set()
 
+    def ready(self) -> None:
+        """It is to be run anew, though it was told to stop before."""
+        self._stopping = False
+
     def stop(self) -> None:
         """Start nothing more; :meth:`run` returns once what is in flight has ended, or soon."""
         self._stopping = True

@@ -20,7 +20,8 @@ from poller.delivery.envelope import envelope_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Outcome
 from poller.delivery.reporting import report
-from poller.delivery.subscriber import Event, Subscriber
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.stopping import ended
@@ -79,6 +80,7 @@ class Requests:
         self._now = now
         self._clock = clock
         self._chance = chance
+        self._feed = feed
         self._where = {"feed": feed, "subscription": subscriber.subscription.id}
         self._batching = subscriber.subscription.batching
         # The brackets around a batch and its commas, one less than it has events.
@@ -180,7 +182,7 @@ class Requests:
         try:
             if concluded.rest:
                 await self._subscriber.rest("sink", concluded.rest)
-            await self._subscriber.learn(outcome)
+            await self._subscriber.learn(self._feed, outcome)
         except StoreUnavailable as error:  # the next attempt brings it up again
             _log.debug("not noted", **self._where, error=str(error))
 

@@ -12,6 +12,8 @@ found alive again within :data:`LONGEST_BREATH`. The first success ends it.
 
 The feeds take turns: a place that becomes free is offered to each of them first, one time after the other.
 
+Where several processes share the feeds, each uses the part of the places and of the rate that its feeds are of all.
+
 The law: no request starts while the sink is paused, whichever feed it is for.
 """
 
@@ -21,90 +23,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final, Literal, Protocol
+from fractions import Fraction
+from typing import Final, Literal
 
-import msgspec
-from aiolimiter import AsyncLimiter
-
-from poller.delivery.attempts import Patience
-from poller.delivery.envelope import Envelope
-from poller.delivery.filters import Predicate
-from poller.delivery.formats import Request
-from poller.delivery.health import Health, Turn, after_failure, after_success
+from poller.delivery.health import Health
 from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.standing import Standing
+from poller.delivery.subscription import Event, Form, Notes, Poster, Subscription
 from poller.errors import ConfigurationError, CredentialUnusable
 from poller.hiding import one_line
+from poller.pacing import Pace, part_of
 
 MANY_FAILURES: Final = 20
 FIRST_BREATH: Final = 0.5
 LONGEST_BREATH: Final = 5.0
 _DOUBLINGS: Final = 8
-
-Event = tuple[Envelope, bytes]
-
-
-class Batching(msgspec.Struct, frozen=True):
-    """How events are gathered; what is reached first sends them."""
-
-    max_events: int = 1
-    max_bytes: int | None = None
-    linger: timedelta = timedelta(0)
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """What is wanted, and how.
-
-    Attributes:
-        id: its name.
-        wanted: whether an event is delivered.
-        start: where a new one begins; "now" gets no baselines.
-        batching: how many events a request carries.
-        patience: how often an event is tried.
-        disable_after: of nothing but failures it is given up.
-        concurrency: requests in flight.
-        rate: requests a second; None for no limit.
-    """
-
-    id: str
-    wanted: Predicate
-    patience: Patience
-    disable_after: timedelta
-    start: Literal["now", "earliest"] = "now"
-    batching: Batching = Batching()
-    concurrency: int = 8
-    rate: float | None = None
-
-
-class Notes(Protocol):
-    """Where it is written down what outlives this process."""
-
-    async def until(self, subscription: str, moment: datetime) -> None:
-        """The sink wants nothing before then."""
-        ...
-
-    async def health(self, subscription: str, health: Health) -> None:
-        """How it is doing."""
-        ...
-
-    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
-        """It gets nothing more until somebody resumes it; announced."""
-        ...
-
-    async def recovered(self, subscription: str, at: datetime) -> None:
-        """It took an event again; announced."""
-        ...
-
-
-Form = Callable[[Sequence[Event], int], Request]
-"""The request that carries these events at a time (seconds since 1970); ValueError: they cannot be sent like that."""
-
-
-class Poster(Protocol):
-    """The way to the sink; see :class:`poller.delivery.sink.Sink`."""
-
-    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
-        """Send this once."""
-        ...
 
 
 class Subscriber:
@@ -117,7 +50,7 @@ class Subscriber:
         form: Form,
         notes: Notes,
         *,
-        health: Health,
+        unwell: bool = False,
         paused_until: datetime | None,
         now: Callable[[], datetime],
         clock: Callable[[], float],
@@ -129,8 +62,8 @@ class Subscriber:
             sink: the way to it, open.
             form: makes requests.
             notes: what outlives this process.
-            health: as it was noted last.
-            paused_until: likewise.
+            unwell: whether nothing has succeeded since its failures disabled it.
+            paused_until: as it was noted last.
             now: the wall clock, UTC.
             clock: seconds that only go forward.
         """
@@ -139,15 +72,43 @@ class Subscriber:
         self._sink = sink
         self._form = form
         self._notes = notes
-        self._health = health
-        self._noted = health
+        self._standing = Standing(subscription.disable_after)
+        self._unwell = unwell
+        self._failed_in_a_row = 0
         self._now = now
         self._clock = clock
-        self._free = subscription.concurrency
-        self._limiter = AsyncLimiter(1, 1 / subscription.rate) if subscription.rate else None
+        self._most = self._free = subscription.concurrency
+        self._pace = Pace(subscription.rate)
         self._paused_until = clock() + (paused_until - now()).total_seconds() if paused_until else clock()
         self._breath_until = clock()
         self._listeners: deque[Callable[[], None]] = deque()
+
+    def share(self, part: Fraction) -> None:
+        """Use only this part of the places and of the rate; other processes have the rest."""
+        most = part_of(self.subscription.concurrency, part)
+        self._free += most - self._most
+        self._most = most
+        self._pace.change(part)
+        for changed in tuple(self._listeners):
+            changed()
+
+    def took(self, feed: str, health: Health) -> None:
+        """A feed is delivered here from now on; how it was doing when that was noted last."""
+        self._standing.took(feed, health)
+
+    def left(self, feed: str) -> None:
+        """It is not delivered here any more."""
+        self._standing.left(feed)
+
+    async def note(self, feed: str) -> None:
+        """Write down what is known of a feed, for whoever delivers it next.
+
+        Raises:
+            StoreError: it could not be noted: attempts are missing in the counts.
+        """
+        health = self._standing.counts(feed)
+        if health is not None:
+            await self._notes.health(self.subscription.id, feed, health)
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call this whenever something may be sent that could not before."""
@@ -193,8 +154,7 @@ class Subscriber:
         Raises:
             ValueError: the events cannot be sent in this mode, now or ever.
         """
-        if self._limiter:
-            await self._limiter.acquire()
+        await self._pace.turn()
         if self.resting or self._clock() < self._paused_until or not allowed():
             return None
         try:
@@ -212,30 +172,42 @@ class Subscriber:
         """Another process has learnt that the sink wants nothing before then."""
         self.pause(until - self._now())
 
-    async def learn(self, outcome: Outcome) -> None:
-        """Note how an attempt ended, and tell whom it concerns.
+    async def learn(self, feed: str, outcome: Outcome) -> None:
+        """Note how an attempt at a feed ended, and tell whom it concerns.
 
         Raises:
             StoreError: it could not be noted; the next attempt's end brings it up again.
         """
         if outcome.failure is Failure.CREDENTIAL:
             return  # ours, and nothing was sent: it says nothing of the sink
-        limit = self.subscription.disable_after
-        turn = None
         if outcome.success:
-            self._breath_until = self._clock()
-            self._health, turn = after_success(self._health, self._now())
+            self._breath_until, self._failed_in_a_row = self._clock(), 0
+            self._standing.succeeded(feed, self._now())
+            if self._unwell:
+                await self._notes.recovered(self.subscription.id, self._now())
+                self._unwell = False
         else:
-            self._health, _ = after_failure(self._health, self._now(), disable_after=limit)
+            self._failed_in_a_row += 1
+            self._standing.failed(feed, self._now())
             self._breathe()
-        if self._health.disabled and not self.resting:
+            await self._judge(outcome)
+        for name, health in self._standing.unnoted:
+            await self._notes.health(self.subscription.id, name, health)
+            self._standing.noted(name, health)
+
+    async def _judge(self, outcome: Outcome) -> None:
+        """Let it rest where nothing but failures came for too long, from any process."""
+        if self.resting or not self._too_long():
+            return
+        self._standing.heard(await self._notes.healths(self.subscription.id))
+        if self._too_long():
+            limit = self.subscription.disable_after
             await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.text}")
-        if turn is Turn.RECOVERED:
-            await self._notes.recovered(self.subscription.id, self._now())
-        if turn is not None or _standing(self._health) != _standing(self._noted):
-            health = self._health
-            await self._notes.health(self.subscription.id, health)
-            self._noted = health
+            self._unwell = True
+
+    def _too_long(self) -> bool:
+        since = self._standing.failing_since
+        return since is not None and self._now() - since >= self.subscription.disable_after
 
     async def paused(self, until: datetime) -> None:
         """Write down that the sink wants nothing before then."""
@@ -258,11 +230,7 @@ class Subscriber:
         """Leave an ailing sink alone by new events for a while; what is retried meanwhile makes that no longer."""
         if self.breathing:
             return
-        beyond = self._health.failed_in_a_row - MANY_FAILURES
+        beyond = self._failed_in_a_row - MANY_FAILURES
         if beyond >= 0:
             breath = min(FIRST_BREATH * 2 ** min(beyond, _DOUBLINGS), LONGEST_BREATH)
             self._breath_until = self._clock() + breath
-
-
-def _standing(health: Health) -> tuple[datetime | None, bool]:
-    return health.failing_since, health.disabled

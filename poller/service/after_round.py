@@ -27,18 +27,24 @@ class AfterRound:
 
     def __init__(self, watch: StoreWatch, readiness: Readiness) -> None:
         """Take who wants to know: ``watch`` what the store did, ``readiness`` how the feed does."""
-        self._watch = watch
+        self.watch = watch
         self._readiness = readiness
         self._in_vain: dict[str, int] = defaultdict(int)
 
     def __call__(self, result: RoundResult) -> timedelta | None:
         """Tell; after how long the next round is worth trying, where that may be sooner than its turn."""
         if result.away:
-            self._watch.failed(result.feed, result.error or "no answer")
+            self.watch.failed(result.feed, result.error or "no answer")
             self._in_vain[result.feed] += 1
             pause: timedelta = _FIRST * 2 ** min(self._in_vain[result.feed] - 1, 8)
             return min(pause, LONGEST)
         self._in_vain.pop(result.feed, None)
-        self._watch.worked(result.feed)
+        self.watch.worked(result.feed)
         self._readiness.round(result.feed, result.error)
         return result.wait
+
+    def gone(self, feed: str) -> None:
+        """It is another process's now: what it has met here is of no concern any more."""
+        self._in_vain.pop(feed, None)
+        self.watch.worked(feed)
+        self._readiness.round(feed, None)

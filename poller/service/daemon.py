@@ -1,4 +1,4 @@
-"""The daemon: every feed polled at its times, every subscription delivered, until told to stop.
+"""The daemon: its share of the feeds polled, its share of the subscriptions delivered, until told to stop.
 
 It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
 makes rounds fail and nothing else. The HTTP service answers before, and until the very end. Told to stop, it starts no
@@ -9,14 +9,14 @@ returns.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
+from redis.asyncio import Redis
 
 from poller import __version__
 from poller.config.settings import Settings
@@ -24,19 +24,21 @@ from poller.errors import ConfigurationError
 from poller.service.after_round import AfterRound
 from poller.service.callback import callback_routes
 from poller.service.delivering import Deliverer
+from poller.service.feed_rounds import poll_until
 from poller.service.first_look import look_first
+from poller.service.membership import Membership
 from poller.service.opening import examined, opened_store, until_ready
-from poller.service.polling import Polled, polled_feeds
+from poller.service.polling import polled_feeds
 from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
-from poller.service.schedule import Schedule
 from poller.service.serving import serve
 from poller.service.watching import START, StoreWatch
 from poller.service.web import application
-from poller.stopping import ended
-from poller.store.keys import SubscriptionKeys
-from poller.store.lease import keep_renewed, release_all
+from poller.stopping import ended, first_of
+from poller.store.keys import MemberKeys, SubscriptionKeys
+from poller.store.members import Members
+from poller.store.owners import member_name
 from poller.store.subscriptions import Registry
 
 _log = structlog.get_logger("poller.daemon")
@@ -108,21 +110,26 @@ class _Daemon:
                     await look_first(store.client, settings)
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
                 only = None if "poll" in roles else frozenset[str]()
+                membership = _membership(settings, store.client, watch, shebang)
+                name = membership.name
                 feeds = await stack.enter_async_context(
-                    polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only)
+                    polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only, member=name)
                 )
-                _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
+                ids = [polled.feed.id for polled in feeds]
+                _log.info("started", version=__version__, store=store.shown, feeds=ids, member=name)
                 self._readiness.started()
+                await stack.enter_async_context(membership.running())
                 working = [_watched(stop, watch), self._noted_stop(stop)]
                 if "poll" in roles:
                     after = AfterRound(watch, self._readiness)
-                    working.append(_poll_until(stop, feeds, after, ttl=settings.lease.ttl, now=now))
+                    ttl = settings.lease.ttl
+                    working.append(poll_until(stop, feeds, membership, store.client, after, ttl=ttl, now=now))
                     stores = {polled.feed.id: polled.store for polled in feeds}
                     clock = asyncio.get_running_loop().time
                     retaining = Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock)
                     working.append(retaining.run(stop))
                 if "deliver" in roles:
-                    deliverer = Deliverer(settings, environ, store, shebang=shebang, watch=watch, now=now)
+                    deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
                     working.append(deliverer.run(stop))
                 await _all_of(working)
         finally:
@@ -131,6 +138,12 @@ class _Daemon:
     async def _noted_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._readiness.stopping()
+
+
+def _membership(settings: Settings, client: Redis, watch: StoreWatch, shebang: str) -> Membership:
+    ttl = settings.lease.ttl
+    members = Members(client, MemberKeys.of(settings.redis.prefix), name=member_name(), ttl=ttl, shebang=shebang)
+    return Membership(members, ttl=ttl, watch=watch, clock=asyncio.get_running_loop().time)
 
 
 async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
@@ -145,69 +158,9 @@ async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
 async def _watched(stop: asyncio.Event, watch: StoreWatch) -> None:
     watching = asyncio.create_task(watch.run(), name="store watch")
     try:
-        await _first_of(stop, watching)
+        await first_of(stop, watching)
     finally:
         await ended(watching)
-
-
-async def _poll_until(
-    stop: asyncio.Event,
-    feeds: tuple[Polled, ...],
-    after: AfterRound,
-    *,
-    ttl: timedelta,
-    now: Callable[[], datetime],
-) -> None:
-    stores = [polled.store for polled in feeds]
-    schedule = _scheduled(feeds, after, now)
-    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
-    schedule.start()
-    try:
-        await _first_of(stop, renewing)
-    finally:
-        _log.info("stopping")
-        await schedule.drain()
-        await ended(renewing)
-        await release_all(stores)
-
-
-def _scheduled(feeds: tuple[Polled, ...], after: AfterRound, now: Callable[[], datetime]) -> Schedule:
-    """All rounds; those that list by qualification begin when the source's others have had their first."""
-    schedule = Schedule(now=now)
-    waiting: dict[str, set[str]] = defaultdict(set)
-    followers: dict[str, list[str]] = defaultdict(list)
-
-    async def round_(polled: Polled) -> timedelta | None:
-        again = after(await polled.round())
-        source = polled.feed.id.partition("/")[0]
-        if polled.feed.id in waiting[source]:
-            waiting[source].discard(polled.feed.id)
-            if not waiting[source]:
-                for follower in followers[source]:
-                    schedule.hasten(follower, now())
-        return again
-
-    for polled in feeds:
-        source = polled.feed.id.partition("/")[0]
-        if polled.feed.discover:
-            followers[source].append(polled.feed.id)
-        else:
-            waiting[source].add(polled.feed.id)
-    for polled in feeds:
-        at_once = not (polled.feed.discover and waiting[polled.feed.id.partition("/")[0]])
-        schedule.add(polled.feed.id, partial(round_, polled), polled.timing, at_once=at_once)
-    return schedule
-
-
-async def _first_of(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
-    """Wait for ``stop``. The task should never end before it; if it does, what ended it is raised."""
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({stopping, task}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-    finally:
-        await ended(stopping)
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:

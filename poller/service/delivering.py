@@ -1,4 +1,4 @@
-"""The delivering role: every active subscription to each of its feeds, until told to stop.
+"""The delivering role: this process's share of every active subscription to each of its feeds, until told to stop.
 
 The registry says which subscriptions there are. Its version is looked at every second: whatever changes it, a command
 or another process, is carried out here within that time. A subscription that changes is stopped, in order, and begun
@@ -21,10 +21,12 @@ from poller.config.settings import Settings
 from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.announcing import announce
+from poller.service.membership import Membership
 from poller.service.mending import mend
 from poller.service.noting import RegistryNotes
 from poller.service.opening import OpenStore
 from poller.service.running import Running, Shared, wanted
+from poller.service.sharing import Sharing
 from poller.service.subscribing import filed
 from poller.stopping import ended, unless
 from poller.store.connection import blocking
@@ -36,6 +38,7 @@ from poller.store.registrations import Subscriptions
 from poller.store.stream import arrivals
 from poller.store.subscriptions import Marks, Registry
 
+ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
@@ -52,6 +55,7 @@ class Deliverer:
         settings: Settings,
         environ: Mapping[str, str],
         store: OpenStore,
+        membership: Membership,
         *,
         shebang: str,
         watch: Watch,
@@ -63,11 +67,14 @@ class Deliverer:
             settings: the configuration.
             environ: where credentials may be.
             store: open and ready.
+            membership: this process among the others.
             shebang: the first line of scripts.
             watch: told when the store is away.
             now: the wall clock, UTC.
         """
-        prefix = settings.redis.prefix
+        prefix, clock = settings.redis.prefix, asyncio.get_running_loop().time
+        self._membership = membership
+        self._sharing = Sharing(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
         self._registry = Registry(store.client, SubscriptionKeys.of(prefix))
         self._shared = Shared(
             settings,
@@ -76,6 +83,8 @@ class Deliverer:
             DeliveryScripts(store.client, shebang=shebang),
             self._registry,
             RegistryNotes(self._registry, store, prefix, beside=self._beside),
+            self._sharing,
+            membership.name,
             watch,
             now,
         )
@@ -108,7 +117,9 @@ class Deliverer:
         tasks = [
             asyncio.create_task(leases, name="leases of deliveries"),
             asyncio.create_task(self._listen(), name="arrivals"),
+            asyncio.create_task(self._sharing.run(), name="shares of deliveries"),
         ]
+        self._membership.join(ROLE)
         try:
             await self._synced(stop)
             while not stop.is_set():
@@ -118,6 +129,7 @@ class Deliverer:
                 await self._look()
                 await unless(stop, _LOOK_AGAIN)
         finally:
+            self._membership.leave(ROLE)
             for name in list(self._running):
                 self._leave(name)
             if self._leaving:

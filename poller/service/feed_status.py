@@ -15,6 +15,7 @@ from poller.source.feed import REFUSALS
 from poller.source.learning import learnt_of
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
+from poller.store.owners import owner_of
 from poller.store.registrations import moment_of
 from poller.store.retention import Rule
 from poller.store.standing import held_by, stream_of
@@ -66,6 +67,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
         lost_age_seconds: how long ago that is.
         lease: whether some process polls the feed now.
         lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
+        owner: the process that has the lease; None where there is none, or its name cannot be told.
     """
 
     feed: str
@@ -90,6 +92,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     lost_age_seconds: float | None
     lease: Literal["held", "free"]
     lease_seconds: float | None
+    owner: str | None = None
     stream_bytes: int | None = None
     stream_oldest: str | None = None
     held_by: str | None = None
@@ -145,11 +148,14 @@ async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datet
         asking.xlen(keys.quarantine)
         asking.hlen(keys.listings)
         asking.pttl(keys.lease)
-        fields, *sizes, lease_ms = await asking.execute()
-    return _status(feed_id, state_of(fields), sizes, lease_ms, now)
+        asking.get(keys.lease)
+        fields, *sizes, lease_ms, holder = await asking.execute()
+    return _status(feed_id, state_of(fields), sizes, lease_ms, now, owner=owner_of(holder))
 
 
-def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, now: datetime) -> FeedStatus:
+def _status(
+    feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, now: datetime, *, owner: str | None
+) -> FeedStatus:
     last = _last_round(state.round)
     held = lease_ms > 0
     records, length, quarantined, listings = sizes
@@ -177,6 +183,7 @@ def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int,
         lost_age_seconds=_age(state.lost_at, now),
         lease="held" if held else "free",
         lease_seconds=lease_ms / 1000 if held else None,
+        owner=owner,
     )
 
 

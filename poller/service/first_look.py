@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.errors import StoreRefused
 from poller.service.assembly import keys_of
-from poller.store.connection import translated
+from poller.store.connection import servers, translated
 from poller.store.keys import remembered_key
 
 SEARCH_SECONDS: Final = 1.0
@@ -63,11 +63,12 @@ async def prefixes_of(
     found: set[str] = set()
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
-            with translated(client):
-                async for key in client.scan_iter(match=_EVERY_STATE, count=at_once):
-                    prefix, _, rest = key.decode().rpartition(":{")
-                    if rest.rpartition("}")[0] in feeds:
-                        found.add(prefix)
+            for one in await servers(client):
+                with translated(one):
+                    async for key in one.scan_iter(match=_EVERY_STATE, count=at_once):
+                        prefix, _, rest = key.decode().rpartition(":{")
+                        if rest.rpartition("}")[0] in feeds:
+                            found.add(prefix)
     return found
 
 

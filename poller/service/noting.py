@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Literal
 
@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from poller.delivery.announcements import Announcement, Kind
-from poller.delivery.health import Health
+from poller.delivery.health import Health, health_of
 from poller.service.announcing import announce
 from poller.service.opening import OpenStore
 from poller.store.registrations import Paused
@@ -52,21 +52,37 @@ class RegistryNotes:
         for name in (*self._beside(subscription, moment), subscription):
             await self._registry.note_until(name, moment)
 
-    async def health(self, subscription: str, health: Health) -> None:
-        """How it is doing."""
-        await self._registry.note_health(subscription, msgspec.json.encode(health))
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        """How it is doing at a feed."""
+        await self._registry.note_health(subscription, feed, msgspec.json.encode(health))
+
+    async def healths(self, subscription: str) -> Mapping[str, Health]:
+        """How it is doing at each feed, whoever delivers it."""
+        kept = await self._registry.healths(subscription)
+        return {feed: health_of(health) for feed, health in kept.items()}
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
         """It gets nothing more until somebody resumes it; announced."""
-        if await self._registry.pause(subscription, Paused(by, reason, at)) is None:
+        renewed = _unwell if by == "failures" else None
+        if await self._registry.pause(subscription, Paused(by, reason, at), renewed) is None:
             kind = Kind.SUBSCRIPTION_PAUSED if by == "sink" else Kind.SUBSCRIPTION_DISABLED
             _log.error("subscription paused", subscription=subscription, by=by, reason=reason)
             await self._announce(Announcement(kind, subscription, at, reason))
 
     async def recovered(self, subscription: str, at: datetime) -> None:
-        """It took an event again; announced."""
+        """It took an event again; announced by the first process that says so."""
+        if not await self._registry.renew_health(subscription, _well):
+            return
         _log.info("subscription recovered", subscription=subscription)
         await self._announce(Announcement(Kind.SUBSCRIPTION_RECOVERED, subscription, at, "it took an event again"))
 
     async def _announce(self, announcement: Announcement) -> None:
         await announce(self._client, self._prefix, announcement)
+
+
+def _unwell(kept: bytes) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(health_of(kept), unwell=True))
+
+
+def _well(kept: bytes) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(health_of(kept), unwell=False))

@@ -27,6 +27,7 @@ from poller.source.round import poll
 from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys, remembered_key
+from poller.store.owners import member_name, nonce_of
 from poller.store.qualifications import named_qualifications
 from poller.store.remembering import Memory
 from poller.store.scripts import Scripts
@@ -38,7 +39,7 @@ _LOSSES: Final = {
     "rolled back": Kind.FEED_ROLLED_BACK,
     "replaced": Kind.FEED_REPLACED,
 }
-_PLACES: Final = ("generation", "sequence", "former", "former_sequence")
+_PLACES: Final = ("advice", "generation", "sequence", "former", "former_sequence")
 
 
 class Polled:
@@ -71,6 +72,7 @@ class Polled:
         self.feed = feed
         self.store = store
         self.timing = timing
+        self.api = api
         self._listings = Unchanged(partial(api.ask, patience=feed.patience))
         self._siblings = siblings
         self._client = client
@@ -131,7 +133,7 @@ def _report(result: RoundResult, *, sequence_key: str) -> None:
 
 def _announced(loss: Loss, feed_id: str, at: datetime) -> Announcement:
     place: dict[str, str | int | None] = {name: getattr(loss, name) for name in _PLACES}
-    return Announcement(_LOSSES[loss.kind], feed_id, at, f"{loss.text}; {loss.advice}", place)
+    return Announcement(_LOSSES[loss.kind], feed_id, at, loss.text, place)
 
 
 @asynccontextmanager
@@ -143,13 +145,17 @@ async def polled_feeds(
     shebang: str,
     now: Callable[[], datetime],
     only: frozenset[str] | None = None,
+    member: str | None = None,
 ) -> AsyncIterator[tuple[Polled, ...]]:
     """All feeds of the configuration (or those in ``only``), their sources' clients open.
+
+    ``member`` is the process's name in the leases; one of its own by default.
 
     Raises:
         ConfigurationError: a source cannot be set up.
     """
     scripts = Scripts(client, shebang=shebang)
+    member = member or member_name()
     async with AsyncExitStack() as stack:
         feeds: list[Polled] = []
         for source in settings.sources:
@@ -162,7 +168,7 @@ async def polled_feeds(
                 feeds.append(
                     Polled(
                         feed_of(source, feed),
-                        _store(settings, scripts, client, feed_id),
+                        _store(settings, scripts, client, feed_id, member),
                         api,
                         timing=timing_of(feed),
                         siblings=[keys_of(settings, sibling) for sibling in ids if sibling != feed_id],
@@ -174,12 +180,12 @@ async def polled_feeds(
         yield tuple(feeds)
 
 
-def _store(settings: Settings, scripts: Scripts, client: Redis, feed_id: str) -> FeedStore:
+def _store(settings: Settings, scripts: Scripts, client: Redis, feed_id: str, member: str) -> FeedStore:
     return FeedStore(
         client,
         scripts,
         keys_of(settings, feed_id),
-        nonce=secrets.token_hex(16),
+        nonce=nonce_of(member),
         lease=settings.lease.ttl,
         draw=lambda: secrets.token_hex(8),
         now_ms=lambda: time.time_ns() // 1_000_000,

@@ -1,4 +1,4 @@
-"""One subscription while it is delivered: its sink, its limits, and a pair for each of its feeds.
+"""One subscription while it is delivered: its sink, its limits, and a pair for each of its feeds that is had here.
 
 The law: a subscription that is begun again begins when the one before it has ended, and with what that one has noted.
 A store that fails ends nothing for good; settings that cannot be used are told once and wait to be changed.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
+from fractions import Fraction
 from typing import Final
 
 import msgspec
@@ -20,21 +21,24 @@ from poller.config.settings import Settings
 from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted
-from poller.delivery.health import Health
-from poller.delivery.owning import Watch, own
+from poller.delivery.health import health_of
+from poller.delivery.owning import Owned, Watch
 from poller.delivery.pair import LAST_WAIT, Pair
 from poller.delivery.sink import Sink
-from poller.delivery.subscriber import Notes, Subscriber
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Notes
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
+from poller.service.sharing import Sharing
 from poller.stopping import ended, unless
 from poller.store.deliveries import PairStore
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.keys import FeedKeys, PairKeys
 from poller.store.lease import RELEASE_SECONDS
-from poller.store.registrations import Subscriptions
+from poller.store.owners import nonce_of
+from poller.store.registrations import WHOLE, Subscriptions
 from poller.store.subscriptions import Registry
 
 END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
@@ -58,6 +62,8 @@ class Shared(msgspec.Struct, frozen=True):
         scripts: of its client.
         registry: where the subscriptions are kept.
         notes: what outlives this process.
+        sharing: the leases of the pairs.
+        member: this process's name.
         watch: told when the store is away.
         now: the wall clock, UTC.
     """
@@ -68,6 +74,8 @@ class Shared(msgspec.Struct, frozen=True):
     scripts: DeliveryScripts
     registry: Registry
     notes: Notes
+    sharing: Sharing
+    member: str
     watch: Watch
     now: Callable[[], datetime]
 
@@ -102,6 +110,7 @@ class Running:
         self._name = name
         self._shared = shared
         self._pairs: dict[str, Pair] = {}
+        self._owned: list[Owned] = []
         self._subscriber: Subscriber | None = None
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self._run(kept, after), name=f"subscription {name}")
@@ -127,19 +136,22 @@ class Running:
         """Whether nothing is sent any more until it is begun again: its sink or its failures have ended it."""
         return self._subscriber is not None and self._subscriber.resting
 
-    async def recall(self) -> None:
-        """Hear what the registry says of pauses now.
+    async def recall(self, feed: str, subscriber: Subscriber) -> None:
+        """Hear what the registry says now: of pauses, and of how it does at a feed that another process had before.
 
         Raises:
             StoreError: see :meth:`poller.store.subscriptions.Registry.untils`.
         """
-        self.noted((await self._shared.registry.untils()).get(self._name))
+        registry = self._shared.registry
+        self.noted((await registry.untils()).get(self._name))
+        subscriber.took(feed, health_of(await registry.health(self._name, feed)))
 
     async def stop(self) -> None:
         """End in order: nothing more is started, what is in flight may end, leases are given back."""
         self._stop.set()
-        for pair in self._pairs.values():
-            pair.stop()
+        for owned in self._owned:
+            self._shared.sharing.drop(owned)
+            owned.stop()
         await asyncio.wait([self._task], timeout=END_WITHIN)
         await ended(self._task)
         self._shared.watch.worked(self._name)
@@ -181,7 +193,7 @@ class Running:
                 sink,
                 Form(settings, self.made_of[1], granted),
                 self._shared.notes,
-                health=_health(kept.health.get(self._name)),
+                unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=kept.until.get(self._name),
                 now=self._shared.now,
                 clock=asyncio.get_running_loop().time,
@@ -193,31 +205,42 @@ class Running:
         return await permitted(settings, sink, self._shared.registry, kept, self._stop, public_url=public_url)
 
     async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber, *, since: datetime) -> None:
-        owning = []
-        for feed in settings.feeds or self._shared.settings.feed_ids:
-            store = self._store_of(feed, since)
-            pair = Pair(
-                feed,
-                subscriber,
-                store,
-                now=self._shared.now,
-                clock=asyncio.get_running_loop().time,
-                chance=random.random,
-            )
-            self._pairs[feed] = pair
-            self.stores.append(store)
-            running = own(
-                _Informed(pair, self),
-                store,
-                subscription=self._name,
-                stop=self._stop,
-                watch=self._shared.watch,
-            )
-            owning.append(asyncio.create_task(running, name=f"{self._name} {feed}"))
+        sharing, self.stores = self._shared.sharing, []
+        feeds = settings.feeds or self._shared.settings.feed_ids
+        self._owned = [self._owned_of(feed, subscriber, since) for feed in feeds]
+        running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
+        for owned in self._owned:
+            if self._stop.is_set():  # told so before there was anybody to be told
+                owned.stop()
+            else:
+                sharing.add(owned)
         try:
-            await asyncio.gather(*owning)
+            await asyncio.gather(*running)
         finally:
-            await ended(*owning)
+            for owned in self._owned:
+                sharing.drop(owned)
+            await ended(*running)
+
+    def _owned_of(self, feed: str, subscriber: Subscriber, since: datetime) -> Owned:
+        store, clock = self._store_of(feed, since), asyncio.get_running_loop().time
+        pair = Pair(feed, subscriber, store, now=self._shared.now, clock=clock, chance=random.random)
+        self._pairs[feed] = pair
+        self.stores.append(store)
+        return Owned(
+            _Informed(pair, self, subscriber),
+            store,
+            subscription=self._name,
+            watch=self._shared.watch,
+            changed=lambda: self._shares(subscriber),
+            let_go=self._shared.sharing.tell,
+        )
+
+    def _shares(self, subscriber: Subscriber) -> None:
+        """Use the part of the sink's limits that the pairs here are of all."""
+        here = sum(owned.ours for owned in self._owned)
+        if here:
+            subscriber.share(Fraction(here, len(self._owned)))
+        self._shared.sharing.wake()
 
     def _store_of(self, feed: str, since: datetime) -> PairStore:
         shared, prefix = self._shared, self._shared.settings.redis.prefix
@@ -230,28 +253,27 @@ class Running:
             feed_state=keys.state,
             since=since,
             subscription=self._name,
-            nonce=secrets.token_hex(16),
+            nonce=nonce_of(shared.member),
             lease=shared.settings.lease.ttl,
         )
 
 
 class _Informed:
-    """A pair that begins with what its sink has asked for, be it of the process that had the lease a moment ago."""
+    """A pair that begins with what was noted last, be it by another process, and leaves noted what it knows."""
 
-    def __init__(self, pair: Pair, running: Running) -> None:
+    def __init__(self, pair: Pair, running: Running, subscriber: Subscriber) -> None:
         self.feed = pair.feed
+        self.ready = pair.ready
+        self.stop = pair.stop
         self._pair = pair
         self._running = running
+        self._subscriber = subscriber
 
     async def run(self) -> None:
-        await self._running.recall()
-        await self._pair.run()
-
-
-def _health(kept: bytes | None) -> Health:
-    if kept is None:
-        return Health()
-    try:
-        return msgspec.json.decode(kept, type=Health)
-    except msgspec.MsgspecError:  # another version's
-        return Health()
+        await self._running.recall(self.feed, self._subscriber)
+        try:
+            await self._pair.run()
+            with suppress(StoreError):  # some attempts are missing in the counts then
+                await self._subscriber.note(self.feed)
+        finally:
+            self._subscriber.left(self.feed)

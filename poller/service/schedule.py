@@ -68,6 +68,7 @@ class Schedule:
         self._now = now
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._turns_from = datetime.min.replace(tzinfo=UTC)
         logging.getLogger("apscheduler.scheduler").addFilter(_worth_a_line)
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
@@ -75,9 +76,13 @@ class Schedule:
 
     def add(self, name: str, round_: Round, timing: Timing, *, at_once: bool = True) -> None:
         """Poll ``name`` from now on; its first round comes at once, or in its first turn, or by :meth:`hasten`."""
-        first = self._now() + timedelta(seconds=len(self._scheduler.get_jobs()) / _STARTS_PER_SECOND)
-        start = {"next_run_time": first} if at_once else {}
+        start = {"next_run_time": self._first_turn()} if at_once else {}
         self._scheduler.add_job(self._run, timing.trigger(), args=(name, round_), id=name, **start)
+
+    def remove(self, name: str) -> None:
+        """Poll ``name`` no more, if it is polled at all; a round that runs goes on."""
+        if self._scheduler.get_job(name) is not None:
+            self._scheduler.remove_job(name)
 
     def start(self) -> None:
         """Begin."""
@@ -93,6 +98,11 @@ class Schedule:
         """When the next round of ``name`` is due."""
         job = self._scheduler.get_job(name)
         return job.next_run_time if job is not None else None
+
+    def _first_turn(self) -> datetime:
+        """Now, or soon after the one before: many first rounds are spread out."""
+        self._turns_from = max(self._turns_from + timedelta(seconds=1 / _STARTS_PER_SECOND), self._now())
+        return self._turns_from
 
     async def drain(self) -> None:
         """Start no more rounds, stop those that run, and return when they have stopped."""

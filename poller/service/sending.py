@@ -15,7 +15,7 @@ from poller.delivery.formats import Request, RequestForm
 from poller.delivery.handshake import Granted, pace
 from poller.delivery.signing import Signer
 from poller.delivery.sink import Sink
-from poller.delivery.subscriber import Batching, Event, Subscription
+from poller.delivery.subscription import Batching, Event, Subscription
 from poller.http.addresses import Allowance
 from poller.http.transport import Transport
 from poller.service.assembly import credential_of

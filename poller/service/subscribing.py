@@ -23,9 +23,10 @@ from poller.delivery.signing import Signer
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.service.assembly import keys_of
 from poller.store.connection import translated
+from poller.store.forgetting import forget
 from poller.store.keys import PairKeys, SubscriptionKeys
 from poller.store.registrations import Paused, Registered, Subscriptions, known
-from poller.store.subscriptions import Registry, forget
+from poller.store.subscriptions import Registry
 
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
 _PAUSE: Final = 0.1

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.config.urls import redacted
-from poller.delivery.health import Health
+from poller.delivery.health import health_of, whole
 from poller.service.subscribing import filed, registry_of
 from poller.store.backlogs import Backlog, Pair, backlogs
 from poller.store.registrations import Origin, Pauser, Subscriptions
@@ -106,7 +106,7 @@ def _status(
     name: str, outline: _Outline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
 ) -> SubscriptionStatus:
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
-    health = _health(kept.health.get(name))
+    health = whole(map(health_of, kept.health.get(name, {}).values()))
     since = pause.at if pause else health.failing_since
     return SubscriptionStatus(
         subscription=name,
@@ -140,13 +140,6 @@ def _outline(text: bytes) -> _Outline:
         return msgspec.json.decode(text, type=_Outline)
     except msgspec.DecodeError:
         return _Outline()
-
-
-def _health(kept: bytes | None) -> Health:
-    try:
-        return msgspec.json.decode(kept, type=Health) if kept else Health()
-    except msgspec.DecodeError:
-        return Health()
 
 
 def _handshake(kept: bytes | None) -> str | None:

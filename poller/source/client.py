@@ -1,9 +1,9 @@
 """Asking the API with manners: a path and parameters in, a body out, or an error that says whose fault it was.
 
 The law: what all feeds of a source do together stays within the source's bounds, that is how many requests run at once,
-how many start in a second, and whether any may start at all (:mod:`poller.source.gate`). Repetitions are requests like
-others. What follows a failure is :mod:`poller.source.retrying`'s to say; what goes over the wire
-:mod:`poller.source.exchange` knows.
+how many start in a second, and whether any may start at all (:mod:`poller.source.gate`). Where several processes share
+the feeds, each keeps to its part of the first two. Repetitions are requests like others. What follows a failure is
+:mod:`poller.source.retrying`'s to say; what goes over the wire :mod:`poller.source.exchange` knows.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Self
 
 import httpx
 import msgspec
-from aiolimiter import AsyncLimiter
 
 from poller.credentials.bearer import Credential, NoCredential
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import Transport
+from poller.pacing import Pace, Slots
 from poller.source.exchange import Exchange, Limits, Reply
 from poller.source.gate import Gate
 from poller.source.paging import Params
@@ -69,8 +70,8 @@ class ApiClient:
         self._clock = clock
         self._now = now
         self._gate = Gate(clock=clock, now=now, sleep=sleep, jitter=jitter)
-        self._slots = asyncio.Semaphore(limits.concurrency)
-        self._rate = AsyncLimiter(1, 1 / limits.rate) if limits.rate else None
+        self._slots = Slots(limits.concurrency)
+        self._pace = Pace(limits.rate)
 
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
@@ -80,6 +81,11 @@ class ApiClient:
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
         await self._exchange.__aexit__()
+
+    def share(self, part: Fraction) -> None:
+        """Use only this part of the source's rate and concurrency; other processes have the rest."""
+        self._slots.change(part)
+        self._pace.change(part)
 
     async def get(self, path: str, params: Params = (), *, patience: timedelta = PATIENCE) -> bytes:
         """The body of a 200.
@@ -130,8 +136,7 @@ class ApiClient:
             await self._gate.passed(path, deadline=deadline)
             token = await self._credential.token()
             async with self._slots:
-                if self._rate:
-                    await self._rate.acquire()
+                await self._pace.turn()
                 if self._gate.shut:
                     continue  # another feed's answer shut it while this one was waiting for its turn
                 with self._gate.request(path) as learn:

@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.owners import owner_of
 from poller.store.registrations import milliseconds_of
 
 Pair = tuple[str, str]
@@ -36,6 +37,7 @@ class Backlog(msgspec.Struct, frozen=True):
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
         lost: how many went before they were delivered, ever, for the stream outgrew ``retention.max_bytes``.
+        owner: the process that delivers; None where none does, or its name cannot be told.
     """
 
     feed: str
@@ -44,6 +46,7 @@ class Backlog(msgspec.Struct, frozen=True):
     parked: int
     dead_letters: int
     lost: int = 0
+    owner: str | None = None
 
 
 class _Numbered(msgspec.Struct, frozen=True):
@@ -92,12 +95,15 @@ async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None,
         asking.hlen(own.letters)
         asking.hget(own.state, "lost")
         asking.hget(keys.state, "sequence")
+        asking.get(own.lease)
         if group is not None:
             asking.xpending(keys.events, group_of(name))
             asking.xrange(keys.events, min=f"({group.last.decode()}", count=1)
-        parked, letters, lost, sequence, *answers = await asking.execute()
+        parked, letters, lost, sequence, lease, *answers = await asking.execute()
+    owner = owner_of(lease)
     if group is None:
-        return Backlog(feed, None, None if not parked else _age(parked, now), len(parked), letters, int(lost or 0))
+        seconds = None if not parked else _age(parked, now)
+        return Backlog(feed, None, seconds, len(parked), letters, int(lost or 0), owner)
     pending, following = cast("tuple[dict[str, Any], _Entries]", answers)
     unread = _unread(following, int(sequence or 0), group.lag)
     oldest = [*parked, *filter(None, [pending["min"]]), *(entry for entry, _ in following)]
@@ -108,6 +114,7 @@ async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None,
         parked=len(parked),
         dead_letters=letters,
         lost=int(lost or 0),
+        owner=owner,
     )
 
 

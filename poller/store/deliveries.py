@@ -38,20 +38,19 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from poller.errors import Fenced, GroupGone, StoreUnavailable
+from poller.store.beginnings import SINCE, Beginning
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
-from poller.store.registrations import milliseconds_of
+from poller.store.owners import in_whose_hands
 from poller.store.replays import ReplayPlace, ReplaySpan, replay_of
 from poller.store.scripts import answered
-from poller.store.state import ANEW_AT
-from poller.store.stream import EARLIEST, last_id
+from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
 _FIRST_PAUSE: Final = 0.05  # seconds between tries of a settlement; doubles up to
 _LONGEST_PAUSE: Final = 1.0
 _PLACE: Final = "place"
-_HIGHEST: Final = 2**64 - 1  # the second number of an entry's id
 
 Entry = tuple[str, bytes | None]
 """An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
@@ -78,7 +77,11 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class PairStore:
-    """The store of one subscription to one feed, as its dispatcher sees it."""
+    """The store of one subscription to one feed, as its dispatcher sees it.
+
+    Attributes:
+        claimed: whether the lease may be ours: it was asked for, and neither refused nor let go since.
+    """
 
     def __init__(
         self,
@@ -102,7 +105,8 @@ class PairStore:
             keys: of the pair.
             events: the key of the feed's stream.
             subscription: its id.
-            nonce: proves that the lease is ours; drawn for this value, for it numbers its settlements from 1.
+            nonce: proves that the lease is ours, see :func:`poller.store.owners.nonce_of`; drawn for this value, for it
+                numbers its settlements from 1.
             lease: how long it lives without being renewed.
             feed_state: the key of the feed's state, where it matters that the feed was begun anew.
             since: when the subscription was first known, UTC; None: it is new.
@@ -113,10 +117,10 @@ class PairStore:
         self._scripts = scripts
         self._events = events
         self._group = group_of(subscription)
-        self._nonce = nonce
+        self.nonce = nonce
+        self.claimed = False
         self._lease = lease
-        self._feed_state = feed_state
-        self._since = since
+        self._beginning = Beginning(client, keys, events, feed_state, since)
         self._clock = clock
         self._held_until = 0.0
         self._serial = 0
@@ -132,17 +136,17 @@ class PairStore:
         Raises:
             StoreError: see :func:`~poller.store.connection.translated`.
         """
-        until = self._term()
+        until, self.claimed = self._term(), True
         with answered(self._client):
-            left = await self._scripts.take([self.keys.lease], [self._nonce, self._milliseconds()])
-        self._held_until = until if left is None else 0.0
+            left = await self._scripts.take([self.keys.lease], [self.nonce, self._milliseconds()])
+        self._held_until, self.claimed = (until, True) if left is None else (0.0, False)
         return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
 
     async def renew(self) -> bool:
         """Keep the lease for another term. False: it is lost."""
         until = self._term()
         with answered(self._client):
-            kept = await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()])
+            kept = await self._scripts.renew([self.keys.lease], [self.nonce, self._milliseconds()])
         self._held_until = until if kept else 0.0
         return bool(kept)
 
@@ -150,7 +154,8 @@ class PairStore:
         """Let the lease go, if it is ours."""
         self._held_until = 0.0
         with answered(self._client):
-            await self._scripts.renew([self.keys.lease], [self._nonce, 0])
+            await self._scripts.renew([self.keys.lease], [self.nonce, 0])
+        self.claimed = False
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
         """See to it that the group is there: where it was, or, for a new one, at the end or the beginning.
@@ -160,9 +165,8 @@ class PairStore:
         with answered(self._client):
             place = await self._place()
             if place is None:  # written before there is a group: so one that is lost at once has a place, too
-                new = EARLIEST if start == "earliest" else await last_id(self._client, self._events)
-                if (anew := await self.anew()) is not None:
-                    new = f"{anew - 1}-{_HIGHEST}"
+                new, since = await self._beginning.place(start)
+                await self._client.hsetnx(self.keys.state, SINCE, str(since))
                 await self._client.hsetnx(self.keys.state, _PLACE, new)
                 place = await self._place()
             try:
@@ -172,15 +176,11 @@ class PairStore:
                     raise
 
     async def anew(self) -> int | None:
-        """When the feed was begun anew because it was lost, if the subscription is older; milliseconds, as of entries.
+        """When the feed was begun anew because it was lost, if this pair is older; milliseconds, as of entries.
 
         The baseline that was published then tells it nothing that it was not told before.
         """
-        if not self._feed_state or self._since is None:
-            return None
-        with answered(self._client):
-            anew: bytes | None = await self._client.hget(self._feed_state, ANEW_AT)  # type: ignore[assignment] # bytes, as the client is set up
-        return int(anew) if anew is not None and milliseconds_of(self._since) < int(anew) else None
+        return await self._beginning.anew()
 
     async def parked(self) -> dict[str, bytes]:
         """The deliveries that wait for their next attempt, by entry id, in no order."""
@@ -254,11 +254,11 @@ class PairStore:
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
         replay = settlement.replay or ReplayPlace("", "")
         self._serial += 1
-        checks: list[str | bytes | int] = [self._nonce, self._serial, self._group, settlement.place, now_ms]
+        checks: list[str | bytes | int] = [self.nonce, self._serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
         arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
         if not await self._until_answered(lambda: self._scripts.settle(names, arguments)):
-            raise self._fenced("nothing was written")
+            raise await self._fenced("nothing was written")
 
     async def _until_answered(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """It is sent again while the lease may last: else all of it would be delivered again."""
@@ -278,19 +278,20 @@ class PairStore:
         with answered(self._client):
             try:
                 answer = await self._scripts.read(
-                    [self.keys.lease, self._events], [self._nonce, self._group, CONSUMER, after, most]
+                    [self.keys.lease, self._events], [self.nonce, self._group, CONSUMER, after, most]
                 )
             except ResponseError as error:
                 if str(error).startswith("NOGROUP"):
                     raise GroupGone(f"{self._events} has no group {self._group}") from None
                 raise
         if answer == 0:
-            raise self._fenced("nothing was read")
+            raise await self._fenced("nothing was read")
         return [_entry(*found) for found in answer[0][1]] if answer else []
 
-    def _fenced(self, text: str) -> Fenced:
+    async def _fenced(self, text: str) -> Fenced:
         self._held_until = 0.0
-        return Fenced(f"the lease of {self.keys.lease} is not ours any more; {text}")
+        whose = await in_whose_hands(self._client, self.keys.lease)
+        return Fenced(f"the lease of {self.keys.lease} is not ours any more; {text}{whose}")
 
     def _term(self) -> float:
         """When a lease that is taken now runs out; looked at before it is asked for, so never late."""

@@ -11,15 +11,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
-from poller.store.scripts import RENEW, in_any_case
-
-# KEYS: lease. ARGV: nonce, ttl in ms. Answers nil where it is ours now, else the ms that the other's still has.
-TAKE: Final = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return math.max(redis.call('PTTL', KEYS[1]), 0) end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return false
-"""
+from poller.store.scripts import RENEW, TAKE, in_any_case
 
 # KEYS: lease, events. ARGV: nonce, group, consumer, the id to read after ('>': what nobody has read), how many at most.
 # Answers as XREADGROUP, or 0 where the lease is not ours.

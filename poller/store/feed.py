@@ -26,6 +26,7 @@ from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
 from poller.store.losses import loss_marks
+from poller.store.owners import in_whose_hands
 from poller.store.remembering import Memory
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
@@ -84,7 +85,7 @@ class FeedStore:
 
         Args:
             client: without retries of its own.
-            nonce: proves that the lease is this process'.
+            nonce: proves that the lease is this process', see :func:`poller.store.owners.nonce_of`.
             lease: how long it lives without being renewed.
             draw: a fresh random generation, used where the feed has no state yet.
             now_ms: the wall clock in milliseconds, for the qualifications' order and for when losses were found.
@@ -97,7 +98,6 @@ class FeedStore:
         self.nonce = nonce
         self._client = client
         self._scripts = scripts
-        self._nonce = nonce
         self._lease = lease
         self._draw = draw
         self._now_ms = now_ms
@@ -105,6 +105,21 @@ class FeedStore:
         self._generation = ""
         self._term = 0
         self._codec: SnapshotCodec | None = None
+
+    async def take(self) -> HeldElsewhere | None:
+        """Renew or take the lease, and nothing else; None: it is ours.
+
+        Raises:
+            StoreError: see :func:`~poller.store.connection.translated`.
+        """
+        if not self.held:
+            self._codec = None  # while the lease was not ours, another may have added a dictionary
+        self.held = True  # as in begin
+        self._term += 1
+        with answered(self._client):
+            left = await self._scripts.take([self.keys.lease], [self.nonce, self._milliseconds()])
+        self.held = left is None
+        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
 
     async def begin(self) -> FeedState | HeldElsewhere:
         """Renew or take the lease, and read the feed's state; create it where there is none, or not all of it.
@@ -134,7 +149,7 @@ class FeedStore:
         keys, known = self.keys, self.memory.known
         names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications, keys.listings]
         before = (" ".join(known.lineage), known.sequence) if known else ("", 0)
-        return [*names, keys.events], [self._nonce, self._milliseconds(), self._draw(), *before]
+        return [*names, keys.events], [self.nonce, self._milliseconds(), self._draw(), *before]
 
     async def _without_loss(self, state: FeedState, found: str) -> FeedState:
         """The state once it says what was lost, if something was. A feed that is another's is to be read anew."""
@@ -155,7 +170,7 @@ class FeedStore:
         """Keep the lease for another term. False: it is lost."""
         term = self._term
         with answered(self._client):
-            kept = bool(await self._scripts.renew([self.keys.lease], [self._nonce, self._milliseconds()]))
+            kept = bool(await self._scripts.renew([self.keys.lease], [self.nonce, self._milliseconds()]))
         if not kept and term == self._term:  # a round that began meanwhile knows better
             self.held = False
         return kept
@@ -164,7 +179,7 @@ class FeedStore:
         """Let the lease go, if it is ours."""
         self.held = False
         with answered(self._client):
-            await self._scripts.renew([self.keys.lease], [self._nonce, 0])
+            await self._scripts.renew([self.keys.lease], [self.nonce, 0])
         reach("lease.released")
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
@@ -231,7 +246,7 @@ class FeedStore:
     async def _write(self, commit: Commit) -> None:
         codec = await self._loaded()
         dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
-        arguments = commit_arguments(commit, codec, dictionary, nonce=self._nonce, now_ms=self._now_ms())
+        arguments = commit_arguments(commit, codec, dictionary, nonce=self.nonce, now_ms=self._now_ms())
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
         names += [keys.qualifications, keys.dictionaries, keys.listings]
@@ -241,7 +256,8 @@ class FeedStore:
         reach("commit.sent")
         if outcome == b"FENCED":
             self.held = False
-            raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written")
+            whose = await in_whose_hands(self._client, keys.lease)
+            raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written{whose}")
         if outcome == b"STALE":
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
         self._codec = codec

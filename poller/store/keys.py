@@ -10,7 +10,7 @@ key ends in        type    holds
 ``state``          HASH    generation, sequence, digest of the last commit, and the marks of :mod:`poller.store.state`
 ``snapshots``      HASH    record key to snapshot (:mod:`poller.store.snapshots`)
 ``dictionaries``   HASH    number to the compression dictionary that snapshots name
-``lease``          STRING  the nonce of the process that may write; expires
+``lease``          STRING  who may write: the process's name, ``/`` and a nonce; expires
 ``quarantine``     STREAM  records that could not be used: ``raw`` (cut), ``reason``, ``digest`` (of all of it); bounded
 ``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
@@ -23,10 +23,11 @@ A subscription to a feed has keys of its own there, ``sub:ID:…``:
 =================  ======  ==========================================================================================
 key ends in        type    holds
 =================  ======  ==========================================================================================
-``lease``          STRING  the nonce of the process that delivers; expires
-``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``settled``: who wrote
-                           last, and the serial number of that; the replay (:mod:`poller.store.replays`); and how
-                           many events went before they were delivered (``lost``), in how many ``overruns``
+``lease``          STRING  who delivers: the process's name, ``/`` and a nonce; expires
+``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
+                           first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
+                           the replay (:mod:`poller.store.replays`); and how many events went before they were
+                           delivered (``lost``), in how many ``overruns``
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
 ``letters``        HASH    entry id to a dead letter; ``0-N`` to that of the Nth overrun
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
@@ -42,10 +43,21 @@ key ends in        type    holds
 ``registry``       HASH    where it comes from, its settings as in the file, since when it is there
 ``secrets``        HASH    the signing secrets that were made for it here; nowhere else are they shown or kept
 ``paused``         HASH    who paused it, why and when; absent while it is active
-``health``         HASH    how it does, as whoever delivers writes it
+``health``         HASH    how it does, as whoever delivers writes it: by id, a space, and the feed; what holds for all
+                           of one by its id alone
 ``until``          HASH    until when its sink wants nothing, milliseconds of the wall clock
 ``handshakes``     HASH    whether its sink has granted events, as whoever asks writes it
 ``parked``         STRING  a number, of no subscription, that rises when a command parks deliveries or asks for a replay
+=================  ======  ==========================================================================================
+
+The processes that share the work lie under the hash tag ``{members}`` (:mod:`poller.store.members`):
+
+=================  ======  ==========================================================================================
+key ends in        type    holds
+=================  ======  ==========================================================================================
+``version``        STRING  a number that rises when one comes, goes, or lets go of leases that others may take
+``roles``          HASH    a process's name to what it does, separated by commas
+``beats``          ZSET    a process's name by when it counts as gone, milliseconds of the server's clock
 =================  ======  ==========================================================================================
 
 Under the hash tag ``{operations}`` lies what is about the daemon itself: the public stream ``events``, and ``feeds``, a
@@ -118,6 +130,19 @@ class SubscriptionKeys(msgspec.Struct, frozen=True):
     def of(cls, prefix: str) -> SubscriptionKeys:
         """The keys of the subscriptions under a prefix."""
         return cls(*(f"{prefix}:{{subscriptions}}:{name}" for name in cls.__struct_fields__))
+
+
+class MemberKeys(msgspec.Struct, frozen=True):
+    """The keys of the processes that share the work."""
+
+    version: str
+    roles: str
+    beats: str
+
+    @classmethod
+    def of(cls, prefix: str) -> MemberKeys:
+        """The keys of the members under a prefix."""
+        return cls(*(f"{prefix}:{{members}}:{name}" for name in cls.__struct_fields__))
 
 
 def operations_key(prefix: str) -> str:

@@ -20,13 +20,13 @@ from typing import Final, Literal
 import msgspec
 
 from poller.errors import ConfigurationError, SubscriptionTaken
-from poller.store.registrations import Origin, Paused, Registered, Subscriptions, known
+from poller.store.registrations import WHOLE, Origin, Paused, Registered, Subscriptions, health_field, known
 
 Part = Literal["registry", "secrets", "paused", "health", "until", "handshakes"]
 PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "paused", "health", "until", "handshakes")
 
 Write = tuple[Part, str, bytes | None]
-"""Which hash, the subscription's id, and what it holds from now on; None deletes it."""
+"""Which hash, which field of it, and what that holds from now on; None deletes it."""
 
 _json: Final = msgspec.json.Encoder().encode
 _NONE: Final = Subscriptions()
@@ -101,11 +101,20 @@ def removing(kept: Subscriptions, subscription: str) -> list[Write]:
         SubscriptionUnknown: there is none of this id.
     """
     known(kept, subscription)
-    return [(part, subscription, None) for part in PARTS]
+    writes: list[Write] = [(part, subscription, None) for part in PARTS if part != "health"]
+    return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]
 
 
-def pausing(kept: Subscriptions, subscription: str, pause: Paused) -> tuple[list[Write], Paused | None]:
+def pausing(
+    kept: Subscriptions, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
+) -> tuple[list[Write], Paused | None]:
     """What is to be written so that it rests, and the pause that it was in before.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        pause: why it rests.
+        renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
@@ -113,7 +122,17 @@ def pausing(kept: Subscriptions, subscription: str, pause: Paused) -> tuple[list
     known(kept, subscription)
     before = kept.paused.get(subscription)
     stays = before is not None and not (before.by == "removed" and pause.by == "operator")
-    return [] if stays else [("paused", subscription, _json(pause))], before
+    if stays:
+        return [], before
+    writes: list[Write] = [("paused", subscription, _json(pause))]
+    return writes + (renewing(kept, subscription, renewed) if renewed else []), before
+
+
+def renewing(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]) -> list[Write]:
+    """What is to be written so that the health that is kept of the whole subscription is another one."""
+    health = kept.health.get(subscription, {}).get(WHOLE, b"")
+    fresh = renewed(health)
+    return [("health", health_field(subscription, WHOLE), fresh)] if fresh != health else []
 
 
 def resuming(
@@ -124,16 +143,17 @@ def resuming(
     Args:
         kept: what is there.
         subscription: its id.
-        renewed: makes of its health, where there is some, that of one that starts again.
+        renewed: makes of its health at a feed, where there is some, that of one that starts again.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
     known(kept, subscription)
-    before, health = kept.paused.get(subscription), kept.health.get(subscription)
+    before = kept.paused.get(subscription)
     writes: list[Write] = [] if before is None else [("paused", subscription, None)]
-    if health is not None and renewed(health) != health:
-        writes.append(("health", subscription, renewed(health)))
+    for feed, health in kept.health.get(subscription, {}).items():
+        if (fresh := renewed(health)) != health:
+            writes.append(("health", health_field(subscription, feed), fresh))
     return writes, before
 
 

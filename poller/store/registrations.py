@@ -18,6 +18,9 @@ from poller.errors import SubscriptionUnknown
 Origin = Literal["file", "run"]
 Pauser = Literal["operator", "sink", "failures", "removed"]
 
+WHOLE: Final = ""
+"""In place of a feed: the whole subscription."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -58,7 +61,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
         registered: every subscription there is; the other parts hold no id that is not here.
         secrets: the signing secrets that were made for a subscription here; never to be shown.
         paused: those that rest.
-        health: how they do, opaque.
+        health: how they do at each feed, opaque; under :data:`WHOLE` what holds for all of one.
         until: until when the sink wants nothing, UTC; may have passed.
         handshakes: whether the sink has granted events, opaque.
     """
@@ -67,7 +70,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
     registered: Mapping[str, Registered] = {}
     secrets: Mapping[str, tuple[str, ...]] = {}
     paused: Mapping[str, Paused] = {}
-    health: Mapping[str, bytes] = {}
+    health: Mapping[str, Mapping[str, bytes]] = {}
     until: Mapping[str, datetime] = {}
     handshakes: Mapping[str, bytes] = {}
 
@@ -94,7 +97,7 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
 
     Args:
         version: absent where nothing was ever written.
-        hashes: registry, secrets, paused, health, until and handshakes, each by id.
+        hashes: registry, secrets, paused, health, until and handshakes, each by id; health by that and the feed.
 
     Raises:
         ValueError: a part cannot be read; the message names it.
@@ -108,12 +111,26 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
             {name: _read("registry", name, value, Registered) for name, value in registry.items()},
             {name: _read("secrets", name, value, tuple[str, ...]) for name, value in secrets.items()},
             {name: _read("paused", name, value, Paused) for name, value in paused.items()},
-            health,
+            by_feed(health),
             {name: moment_of(_read("until", name, value, int)) for name, value in until.items()},
             handshakes,
         )
     except OverflowError:
         raise ValueError("until: a moment that is none") from None
+
+
+def health_field(subscription: str, feed: str) -> str:
+    """Where the health of a subscription at a feed is kept. Neither holds a space."""
+    return f"{subscription} {feed}".rstrip()
+
+
+def by_feed(health: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
+    """What is kept by :func:`health_field`, by subscription and feed."""
+    found: dict[str, dict[str, bytes]] = {}
+    for field, value in health.items():
+        subscription, _, feed = field.partition(" ")
+        found.setdefault(subscription, {})[feed] = value
+    return found
 
 
 def milliseconds_of(moment: datetime) -> int:

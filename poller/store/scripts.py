@@ -48,8 +48,8 @@ end
 # other's lease still has. The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream
 # lacks the last event that was published, and else what was missing ('all'; or 'order', where an operator wants it):
 # then the feed was begun anew, with nothing left of what was known, and never with a half of it.
-# The stream stays, for others may still need what is in it; and the sequence goes on from the highest number that
-# anybody knows of, for whoever compares it would take what comes for old.
+# The stream stays, for others may still need what is in it; and the sequence goes on from its last event, or, where it
+# has none, from the highest number that anybody knows of: whoever compares numbers would take what comes for old.
 BEGIN: Final = (
     _COUNTS
     + """
@@ -87,10 +87,7 @@ local formers, sequence = ARGV[4], ARGV[5]
 if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
 if tonumber(have[2] or 0) and tonumber(have[2] or 0) > tonumber(sequence) then sequence = have[2] end
 local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
-if newest then
-  local number = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"')
-  if number and tonumber(number) > tonumber(sequence) then sequence = number end
-end
+if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"') or sequence end
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
@@ -102,6 +99,14 @@ redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200),
 return {redis.call('HGETALL', KEYS[2]), found}
 """
 )
+
+# KEYS: lease. ARGV: nonce, ttl in ms. Answers nil where it is ours now, else the ms that the other's still has.
+TAKE: Final = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return math.max(redis.call('PTTL', KEYS[1]), 0) end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return false
+"""
 
 # KEYS: lease. ARGV: nonce, lease ttl in ms (0 lets it go). Answers 1 where it was ours.
 RENEW: Final = """
@@ -211,6 +216,7 @@ class Scripts:
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
         self.begin: AsyncScript = client.register_script(shebang + BEGIN)
+        self.take: AsyncScript = client.register_script(in_any_case(shebang) + TAKE)
         self.renew: AsyncScript = client.register_script(in_any_case(shebang) + RENEW)
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 

@@ -20,9 +20,18 @@ from redis.asyncio import Redis
 from poller.errors import StoreError
 from poller.store import registering
 from poller.store.connection import translated
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
+from poller.store.keys import SubscriptionKeys
 from poller.store.registering import PARTS, Synced, Write
-from poller.store.registrations import Paused, Subscriptions, milliseconds_of, moment_of, subscriptions_of
+from poller.store.registrations import (
+    WHOLE,
+    Paused,
+    Subscriptions,
+    by_feed,
+    health_field,
+    milliseconds_of,
+    moment_of,
+    subscriptions_of,
+)
 
 T = TypeVar("T")
 _NONE: Final = Subscriptions()
@@ -47,10 +56,10 @@ end
 return 1
 """
 
-# KEYS: registry, a hash. ARGV: field, value. Answers 1, or 0 where there is no such subscription.
+# KEYS: registry, a hash. ARGV: subscription, value, field. Answers 1, or 0 where there is no such subscription.
 NOTE: Final = """
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+redis.call('HSET', KEYS[2], ARGV[3], ARGV[2])
 return 1
 """
 
@@ -59,13 +68,6 @@ NOTE_LATER: Final = """
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
 local before = redis.call('HGET', KEYS[2], ARGV[1])
 if not before or tonumber(before) < tonumber(ARGV[2]) then redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) end
-return 1
-"""
-
-# KEYS: the feed's events, and the keys of the pair. ARGV: the group.
-FORGET: Final = """
-if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1]) end
-redis.call('DEL', unpack(KEYS, 2))
 return 1
 """
 
@@ -157,13 +159,20 @@ class Registry:
         """
         await self._change(lambda kept: (registering.removing(kept, subscription), None))
 
-    async def pause(self, subscription: str, pause: Paused) -> Paused | None:
+    async def pause(
+        self, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
+    ) -> Paused | None:
         """Let it rest; the pause that it was in before, which stays unless it was ``removed``. None: it was active.
+
+        Args:
+            subscription: its id.
+            pause: why.
+            renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
 
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        return await self._change(lambda kept: registering.pausing(kept, subscription, pause))
+        return await self._change(lambda kept: registering.pausing(kept, subscription, pause, renewed))
 
     async def resume(
         self, subscription: str, renewed: Callable[[bytes], bytes] = lambda health: health
@@ -172,21 +181,47 @@ class Registry:
 
         Args:
             subscription: its id.
-            renewed: makes of its health, where there is some, that of one that starts again. What is noted of its
-                health in the same instant may be overwritten.
+            renewed: makes of its health at a feed, where there is some, that of one that starts again. What is noted
+                of its health in the same instant may be overwritten.
 
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
         return await self._change(lambda kept: registering.resuming(kept, subscription, renewed))
 
-    async def note_health(self, subscription: str, health: bytes) -> bool:
-        """Keep how it does. False: there is no such subscription."""
-        return await self._note(NOTE, self._keys.health, subscription, health)
+    async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
+        """Keep how it does at a feed. False: there is no such subscription."""
+        return await self._note(NOTE, self._keys.health, subscription, health, health_field(subscription, feed))
+
+    async def healths(self, subscription: str) -> dict[str, bytes]:
+        """How it does at each feed, as it is kept."""
+        with translated(self._client):
+            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.health))
+        kept = by_feed({field.decode(): value for field, value in found.items()})
+        return dict(kept.get(subscription, {}))
+
+    async def health(self, subscription: str, feed: str) -> bytes | None:
+        """How it does at a feed, as it is kept."""
+        with translated(self._client):
+            field = health_field(subscription, feed)
+            return cast("bytes | None", await self._client.hget(self._keys.health, field))
+
+    async def renew_health(self, subscription: str, renewed: Callable[[bytes], bytes]) -> bool:
+        """Make another one of what is kept of the whole one's health; whether it was another one before.
+
+        Where several do it at once, one of them is told True.
+        """
+
+        def plan(kept: Subscriptions) -> tuple[list[Write], bool]:
+            there = WHOLE in kept.health.get(subscription, {})
+            writes = registering.renewing(kept, subscription, renewed) if there else []
+            return writes, bool(writes)
+
+        return await self._change(plan)
 
     async def note_handshake(self, subscription: str, handshake: bytes) -> bool:
         """Keep whether its sink has granted events. False: there is no such subscription."""
-        return await self._note(NOTE, self._keys.handshakes, subscription, handshake)
+        return await self._note(NOTE, self._keys.handshakes, subscription, handshake, subscription)
 
     async def handshake(self, subscription: str) -> bytes | None:
         """What is kept of its sink's permission, opaque."""
@@ -227,19 +262,6 @@ class Registry:
         with translated(self._client):
             return bool(await self._client.eval(CHANGE, len(names), *names, *arguments))
 
-    async def _note(self, script: str, key: str, subscription: str, value: bytes | int) -> bool:
+    async def _note(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
         with translated(self._client):
-            return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, value))
-
-
-async def forget(client: Redis, feed: FeedKeys, pair: PairKeys, subscription: str) -> None:
-    """Delete what a removed subscription has at one feed: its group, and all that waits there or was given up.
-
-    A process that still delivers for it is fenced, for its lease goes too.
-
-    Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
-    """
-    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
-    with translated(client):
-        await client.eval(FORGET, len(keys), *keys, group_of(subscription))
+            return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))

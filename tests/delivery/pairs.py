@@ -18,7 +18,8 @@ from poller.delivery.formats import Request
 from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
 from poller.delivery.pair import Pair
-from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event, Subscription
 from poller.stopping import ended
 from poller.store.deliveries import PairStore
 from poller.store.delivery_scripts import DeliveryScripts
@@ -75,6 +76,9 @@ class _Unnoted:
 
     until = health = rest = recovered = _note
 
+    async def healths(self, _: str) -> dict[str, Health]:
+        return {}
+
 
 def _form(events: list[Event], _: int) -> Request:
     return Request({}, events[0][1])
@@ -97,7 +101,6 @@ async def delivering(
         sink,
         cast("Any", _form),
         _Unnoted(),
-        health=Health(),
         paused_until=None,
         now=lambda: datetime.now(UTC),
         clock=clock,

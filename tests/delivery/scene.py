@@ -18,7 +18,8 @@ from poller.delivery.formats import RequestForm
 from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
 from poller.delivery.pair import Deliveries, Pair
-from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event, Subscription
 from poller.errors import StoreUnavailable
 
 OK = Outcome(status=204)
@@ -73,16 +74,21 @@ class Posted:
 
 @dataclass
 class Noted:
-    """What was noted, in order; ``away`` lets the next ones fail."""
+    """What was noted, in order, and what is noted of each feed; ``away`` lets the next ones fail."""
 
     told: list[tuple[str, Any]] = field(default_factory=list)
     away: int = 0
+    kept: dict[str, Health] = field(default_factory=dict)
 
     async def until(self, subscription: str, moment: datetime) -> None:  # noqa: ARG002 -- as the real one
         self._note("until", moment)
 
-    async def health(self, subscription: str, health: Health) -> None:  # noqa: ARG002 -- as the real one
+    async def health(self, subscription: str, feed: str, health: Health) -> None:  # noqa: ARG002 -- as the real one
         self._note("health", health)
+        self.kept[feed] = health
+
+    async def healths(self, subscription: str) -> dict[str, Health]:  # noqa: ARG002 -- as the real one
+        return self.kept
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:  # noqa: ARG002 -- as the real one
         self._note("rest", by)
@@ -125,7 +131,6 @@ def subscriber(
         posted,
         Formed("batch" if wanted.batching.max_events > 1 else "structured"),
         noted or Noted(),
-        health=Health(),
         paused_until=paused_until,
         now=wall,
         clock=clock or asyncio.get_running_loop().time,

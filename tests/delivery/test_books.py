@@ -18,7 +18,7 @@ from poller.delivery.intake import Intake
 from poller.delivery.kept import before, deliveries_of, letter_of, place_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.subscriber import Batching, Event, Subscription
+from poller.delivery.subscription import Batching, Event, Subscription
 from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger, at_once
@@ -262,6 +262,18 @@ def test_baselines_are_for_those_who_asked_for_the_beginning() -> None:
         books = Books(subscription(start=start))
         books.take_in([("1-0", baseline), ("2-0", written())], now=NOW)
         assert sent(books) == expected
+
+
+def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
+    """Who asked for the beginning has had it; what was published before the loss is still owed to him."""
+    baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
+    entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
+    books = Books(subscription(start="earliest"))
+    assert books.meets_baseline(entries)
+    assert not books.meets_baseline(entries[2:])
+    assert not Books(subscription(start="now")).meets_baseline(entries)
+    books.take_in(entries, now=NOW, anew=5)
+    assert sent(books) == ["4-0", "6-0"]
 
 
 def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:

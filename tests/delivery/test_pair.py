@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from poller.delivery.attempts import Patience
 from poller.delivery.kept import letter_of
 from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.subscriber import Batching
+from poller.delivery.subscription import Batching
 from poller.errors import Fenced
 from poller.store.connection import commands
 from poller.store.deliveries import PairStore

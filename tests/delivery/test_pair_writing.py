@@ -13,7 +13,8 @@ from poller.delivery.formats import Request
 from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
 from poller.delivery.pair import GATHER, WINDOW, Pair
-from poller.delivery.subscriber import Event, Subscriber, Subscription
+from poller.delivery.subscriber import Subscriber
+from poller.delivery.subscription import Event, Subscription
 from poller.stopping import ended
 from poller.store.deliveries import Entry, Settlement
 from poller.store.replays import ReplaySpan
@@ -81,8 +82,11 @@ class Notes:
     async def until(self, subscription: str, moment: datetime) -> None:
         raise AssertionError(subscription, moment)
 
-    async def health(self, subscription: str, health: Health) -> None:
-        raise AssertionError(subscription, health)
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        assert health.delivered == 1, (subscription, feed, health)
+
+    async def healths(self, subscription: str) -> dict[str, Health]:
+        raise AssertionError(subscription)
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
         raise AssertionError(subscription, by, reason, at)
@@ -104,9 +108,7 @@ async def delivering(
         "s", lambda _: True, Patience([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
     notes = Notes()
-    subscriber = Subscriber(
-        wanted, sink, request, notes, health=Health(), paused_until=None, now=lambda: NOW, clock=clock
-    )
+    subscriber = Subscriber(wanted, sink, request, notes, paused_until=None, now=lambda: NOW, clock=clock)
     pair = Pair("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
     running = asyncio.create_task(pair.run())
     try:

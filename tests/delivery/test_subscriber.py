@@ -94,9 +94,9 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     clock = Clock()
     sink = made(clock)
     for _ in range(MANY_FAILURES - 1):
-        await sink.learn(BROKEN)
+        await sink.learn("acme/a", BROKEN)
     assert "breathing" not in state(sink)
-    await sink.learn(BROKEN)
+    await sink.learn("acme/a", BROKEN)
     assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
     clock.passes(FIRST_BREATH)
     assert "breathing" not in state(sink)
@@ -106,12 +106,12 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     ends = sink.next_moment
     assert ends == pytest.approx(clock.seconds + FIRST_BREATH)
     for _ in range(30):
-        await sink.learn(BROKEN)
+        await sink.learn("acme/a", BROKEN)
     assert sink.next_moment == ends
     clock.passes(FIRST_BREATH)
-    await sink.learn(BROKEN)
+    await sink.learn("acme/a", BROKEN)
     assert sink.next_moment == pytest.approx(clock.seconds + LONGEST_BREATH)
-    await sink.learn(OK)
+    await sink.learn("acme/a", OK)
     assert "breathing" not in state(sink)
     sink.begin(fresh=True)
     assert "breathing" not in state(sink)
@@ -132,16 +132,16 @@ async def test_nothing_but_failures_is_told_once() -> None:
     """Health is noted when it turns, not with each attempt; after so long the subscription rests."""
     clock, noted = Clock(), Noted()
     sink = made(clock, noted, disable_after=timedelta(seconds=10))
-    await sink.learn(BROKEN)
-    await sink.learn(BROKEN)
+    await sink.learn("acme/a", BROKEN)
+    await sink.learn("acme/a", BROKEN)
     assert noted.names() == ["health"]
     clock.passes(10)
-    await sink.learn(BROKEN)
-    await sink.learn(BROKEN)
-    assert noted.names() == ["health", "rest", "health"]
+    await sink.learn("acme/a", BROKEN)
+    await sink.learn("acme/a", BROKEN)
+    assert noted.names() == ["health", "rest"]
     assert "resting" in state(sink)
-    await sink.learn(OK)  # it was on its way
-    assert noted.names()[3:] == ["recovered", "health"]
+    await sink.learn("acme/a", OK)  # it was on its way
+    assert noted.names()[2:] == ["recovered", "health"]
 
 
 async def test_what_could_not_be_noted_is_brought_up_again() -> None:
@@ -149,9 +149,9 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
     clock, noted = Clock(), Noted(away=1)
     sink = made(clock, noted, disable_after=timedelta(0))
     with pytest.raises(StoreUnavailable):
-        await sink.learn(BROKEN)
+        await sink.learn("acme/a", BROKEN)
     assert "resting" not in state(sink)
-    await sink.learn(BROKEN)
+    await sink.learn("acme/a", BROKEN)
     assert "resting" in state(sink)
     assert noted.names() == ["rest", "health"]
 

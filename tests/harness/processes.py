@@ -76,8 +76,10 @@ class Daemon:
                     since = len(self.lines)
                     await self._more.wait_for(lambda: len(self.lines) > since or self.gone.is_set())  # noqa: B023 -- used at once
 
-    async def started(self) -> None:
-        await self.until(lambda line: line.get("event") == "started", "started")
+    async def started(self) -> str:
+        """Wait until it has started; its name among the processes."""
+        line = await self.until(lambda line: line.get("event") == "started", "started")
+        return str(line["member"])
 
     async def polled(self, resources: Sequence[str], *, since: int = 0) -> None:
         """Wait until it had a good round of each of these, counted from a line of its log on."""
@@ -88,14 +90,6 @@ class Daemon:
                 ),  # type: ignore[misc] # feed is bound here
                 f"a good round of {resource}",
                 since=since,
-            )
-
-    async def skipped(self, resources: Sequence[str]) -> None:
-        """Wait until it skipped a round of each of these, for another daemon has the lease. Needs the level debug."""
-        for resource in resources:
-            await self.until(
-                lambda line, feed=f"acme/{resource}": _round_of(line, feed) and line["mode"] == "skipped",  # type: ignore[misc] # feed is bound here
-                f"a skipped round of {resource}",
             )
 
     def rounds(self, *, since: int = 0) -> list[Line]:

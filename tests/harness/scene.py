@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -114,6 +115,21 @@ class Scene:
     async def leases(self) -> int:
         """How many feeds are leased to somebody."""
         return sum([int(await self.client.exists(lease(resource))) for resource in RESOURCES])
+
+    async def owners(self, *leases: str) -> dict[str, str]:
+        """Which process has each of these leases, those of all feeds by default; the free ones are left out."""
+        names = leases or tuple(map(lease, RESOURCES))
+        values = zip(names, cast("list[bytes | None]", [await self.client.get(name) for name in names]), strict=True)
+        return {name: value.decode().partition("/")[0] for name, value in values if value}
+
+    async def shared(self, *counts: int, leases: Sequence[str] = ()) -> dict[str, str]:
+        """Wait until so many processes have so many leases each, in any order; :meth:`owners` then."""
+        async with patience(f"leases to be shared {counts}"):
+            owners = await self.owners(*leases)
+            while sorted(Counter(owners.values()).values()) != sorted(counts):
+                await self._more()
+                owners = await self.owners(*leases)
+        return owners
 
     async def verdict(self, upto: int | None = None) -> Verdict:
         """Judge all streams; they are read before the log, so that all they can rightly hold is in it."""

@@ -84,12 +84,14 @@ async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) ->
     settings = configured(tmp_path)
     await added(client, settings, "a")
     registry = registry_of(settings, client)
-    bad = Health(failing_since=NOW, failed_in_a_row=7, failed=9, disabled=True, unwell=True)
-    await registry.note_health("a", msgspec.json.encode(bad))
+    bad = Health(failing_since=NOW, failed=9, unwell=True)
+    for feed in FEEDS:
+        await registry.note_health("a", feed, msgspec.json.encode(bad))
     await registry.pause("a", Paused("failures", "5 d", NOW))
     await subscribing.resume(registry, settings, "a")
     kept = await registry.all()
-    found = msgspec.json.decode(kept.health["a"], type=Health)
-    assert (found.failing_since, found.disabled, found.failed, found.unwell) == (None, False, 9, True)
+    for feed in FEEDS:
+        found = msgspec.json.decode(kept.health["a"][feed], type=Health)
+        assert (found.failing_since, found.failed, found.unwell) == (None, 9, True)
     assert not kept.paused
     assert subscribing.health_resumed(b"[]") == b"[]"

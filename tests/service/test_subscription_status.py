@@ -23,7 +23,8 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
     await added(client, settings, "a")
     registry = registry_of(settings, client)
     since = NOW - timedelta(hours=1)
-    await registry.note_health("a", msgspec.json.encode(Health(since, 3, delivered=4, failed=5)))
+    await registry.note_health("a", FEEDS[0], msgspec.json.encode(Health(since, delivered=3, failed=5)))
+    await registry.note_health("a", "acme/elsewhere", msgspec.json.encode(Health(delivered=1)))
     await registry.note_handshake("a", encoded(Refused("no")))
     await registry.note_until("a", NOW + timedelta(seconds=1))
     events = FeedKeys.of("poller", FEEDS[0]).events
@@ -62,7 +63,7 @@ async def test_what_another_version_wrote_is_shown_as_far_as_it_can_be(client: F
     """Settings, health and handshake that cannot be read cost only themselves."""
     settings = configured(tmp_path)
     await registry_of(settings, client).add("a", b'{"sink":7}', (), NOW)
-    await registry_of(settings, client).note_health("a", b"[]")
+    await registry_of(settings, client).note_health("a", FEEDS[0], b"[]")
     await registry_of(settings, client).note_handshake("a", b"[]")
     (one,) = await subscription_statuses(client, settings, now=NOW)
     assert (one.sink, one.state, one.handshake) == ("?", "active", "?")

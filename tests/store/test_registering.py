@@ -11,7 +11,7 @@ import pytest
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.store import registering
 from poller.store.registering import PARTS, Synced, Write
-from poller.store.registrations import Paused, Subscriptions, milliseconds_of, subscriptions_of
+from poller.store.registrations import Paused, Subscriptions, health_field, milliseconds_of, subscriptions_of
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -25,7 +25,7 @@ def applied(kept: Subscriptions, writes: list[Write]) -> Subscriptions:
         {name.encode(): encode(one) for name, one in kept.registered.items()},
         {name.encode(): encode(one) for name, one in kept.secrets.items()},
         {name.encode(): encode(one) for name, one in kept.paused.items()},
-        {name.encode(): one for name, one in kept.health.items()},
+        {health_field(name, feed).encode(): one for name, feeds in kept.health.items() for feed, one in feeds.items()},
         {name.encode(): encode(milliseconds_of(one)) for name, one in kept.until.items()},
         {name.encode(): one for name, one in kept.handshakes.items()},
     ]
@@ -93,7 +93,13 @@ def test_one_of_the_file_and_one_of_run_time_cannot_be_the_same() -> None:
 def test_removed_is_gone_altogether() -> None:
     """Law: no part keeps anything of a removed subscription."""
     kept = applied(Subscriptions(), registering.adding(Subscriptions(), "a", ONE, ["whsec_x"], NOW))
-    parts: list[Write] = [("health", "a", b"1"), ("until", "a", b"5"), ("handshakes", "a", b"1")]
+    parts: list[Write] = [
+        ("health", "a", b"1"),
+        ("health", "a s/f", b"2"),
+        ("health", "a s/g", b"3"),
+        ("until", "a", b"5"),
+        ("handshakes", "a", b"1"),
+    ]
     kept = applied(kept, [*parts, *registering.pausing(kept, "a", Paused("sink", "410", NOW))[0]])
     assert all(getattr(kept, part if part != "registry" else "registered") for part in PARTS)
     assert applied(kept, registering.removing(kept, "a")) == Subscriptions(version=kept.version + 1)
@@ -102,10 +108,13 @@ def test_removed_is_gone_altogether() -> None:
 def test_resumed_starts_again() -> None:
     """Law: the pause ends, its health is renewed, and the caller is told what had paused it."""
     pause = Paused("failures", "5 d", NOW)
-    kept = applied(filed("a"), [("health", "a", b"bad"), *registering.pausing(filed("a"), "a", pause)[0]])
+    kept = applied(
+        filed("a"),
+        [("health", "a", b"bad"), ("health", "a s/f", b"bad"), *registering.pausing(filed("a"), "a", pause)[0]],
+    )
     writes, before = registering.resuming(kept, "a", lambda _: b"good")
     after = applied(kept, writes)
-    assert (before, after.paused, after.health) == (pause, {}, {"a": b"good"})
+    assert (before, after.paused, after.health) == (pause, {}, {"a": {"": b"good", "s/f": b"good"}})
     assert registering.resuming(after, "a", lambda health: health) == ([], None)
 
 

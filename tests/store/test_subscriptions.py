@@ -10,10 +10,11 @@ from redis.asyncio import Redis
 
 from poller.errors import ConfigurationError, StoreError, StoreRefused, SubscriptionTaken, SubscriptionUnknown
 from poller.store.connection import commands
+from poller.store.forgetting import forget
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
 from poller.store.registering import Synced
 from poller.store.registrations import Paused
-from poller.store.subscriptions import Registry, forget
+from poller.store.subscriptions import Registry
 from tests.stores import all_keys
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -29,14 +30,14 @@ async def test_what_is_written_is_read(store_client: Redis) -> None:
     await registry.add("a", SETTINGS, ["whsec_1", "whsec_2"], NOW)
     await registry.pause("a", PAUSE)
     version = await registry.version()
-    assert await registry.note_health("a", b"well")
+    assert await registry.note_health("a", "s/f", b"well")
     assert await registry.note_handshake("a", b"granted")
     assert await registry.note_until("a", NOW)
     kept = await registry.all()
     one = kept.registered["a"]
     assert (one.origin, bytes(one.settings), one.since) == ("run", SETTINGS, NOW)
     assert (kept.secrets, kept.paused) == ({"a": ("whsec_1", "whsec_2")}, {"a": PAUSE})
-    assert (kept.health, kept.handshakes, kept.until) == ({"a": b"well"}, {"a": b"granted"}, {"a": NOW})
+    assert (kept.health, kept.handshakes, kept.until) == ({"a": {"s/f": b"well"}}, {"a": b"granted"}, {"a": NOW})
     assert kept.version == version == await registry.version()
 
 
@@ -77,10 +78,10 @@ async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:
     """Law: nothing is noted of a subscription that is not there, and nothing at all is left of a removed one."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, ["whsec_1"], NOW)
-    await registry.note_health("a", b"well")
+    await registry.note_health("a", "s/f", b"well")
     await registry.pause("a", PAUSE)
     await registry.remove("a")
-    assert not await registry.note_health("a", b"well")
+    assert not await registry.note_health("a", "s/f", b"well")
     assert not await registry.note_handshake("a", b"granted")
     assert not await registry.note_until("a", NOW)
     assert await all_keys(store_client) == {KEYS.version.encode()}

@@ -1,0 +1,89 @@
+"""A subscription as its deliveries see it: what is wanted and how, the way to its sink, and where things are noted.
+
+Values and protocols; nothing here does anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
+
+import msgspec
+
+from poller.delivery.attempts import Patience
+from poller.delivery.envelope import Envelope
+from poller.delivery.filters import Predicate
+from poller.delivery.formats import Request
+from poller.delivery.health import Health
+from poller.delivery.outcome import Outcome
+
+Event = tuple[Envelope, bytes]
+
+
+class Batching(msgspec.Struct, frozen=True):
+    """How events are gathered; what is reached first sends them."""
+
+    max_events: int = 1
+    max_bytes: int | None = None
+    linger: timedelta = timedelta(0)
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What is wanted, and how.
+
+    Attributes:
+        id: its name.
+        wanted: whether an event is delivered.
+        start: where a new one begins; "now" gets no baselines.
+        batching: how many events a request carries.
+        patience: how often an event is tried.
+        disable_after: of nothing but failures it is given up.
+        concurrency: requests in flight.
+        rate: requests a second; None for no limit.
+    """
+
+    id: str
+    wanted: Predicate
+    patience: Patience
+    disable_after: timedelta
+    start: Literal["now", "earliest"] = "now"
+    batching: Batching = Batching()
+    concurrency: int = 8
+    rate: float | None = None
+
+
+class Notes(Protocol):
+    """Where it is written down what outlives this process."""
+
+    async def until(self, subscription: str, moment: datetime) -> None:
+        """The sink wants nothing before then."""
+        ...
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        """How it is doing at a feed."""
+        ...
+
+    async def healths(self, subscription: str) -> Mapping[str, Health]:
+        """How it is doing at each feed, whoever delivers it."""
+        ...
+
+    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
+        """It gets nothing more until somebody resumes it; announced."""
+        ...
+
+    async def recovered(self, subscription: str, at: datetime) -> None:
+        """It took an event again; announced once, whoever says so."""
+        ...
+
+
+Form = Callable[[Sequence[Event], int], Request]
+"""The request that carries these events at a time (seconds since 1970); ValueError: they cannot be sent like that."""
+
+
+class Poster(Protocol):
+    """The way to the sink; see :class:`poller.delivery.sink.Sink`."""
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
+        """Send this once."""
+        ...

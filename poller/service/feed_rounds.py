@@ -1,0 +1,169 @@
+"""The polling role: each feed polled at its times by the process that has its lease.
+
+A feed whose lease is taken has its first round at once, or when its siblings have had theirs. One whose lease is lost
+or handed back has none any more here; it is handed back between rounds, never within one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+from redis.asyncio import Redis
+
+from poller.service.after_round import AfterRound
+from poller.service.lots import Lot
+from poller.service.membership import Membership
+from poller.service.polling import Polled
+from poller.service.schedule import Schedule
+from poller.service.sharing import Sharing
+from poller.service.siblings import Siblings
+from poller.stopping import ended, first_of
+from poller.store.feed import HeldElsewhere
+from poller.store.lease import keep_renewed, release_all
+
+ROLE: Final = "poll"
+
+_log = structlog.get_logger("poller.daemon")
+
+
+async def poll_until(
+    stop: asyncio.Event,
+    feeds: Sequence[Polled],
+    membership: Membership,
+    client: Redis,
+    after: AfterRound,
+    *,
+    ttl: timedelta,
+    now: Callable[[], datetime],
+) -> None:
+    """Poll this process's share of the feeds until ``stop`` is set, then let all leases go.
+
+    Args:
+        stop: ends it, in order.
+        feeds: all that there are, each with its store and its client.
+        membership: this process among the others.
+        client: of the store.
+        after: told of each round.
+        ttl: how long leases live.
+        now: the wall clock, UTC.
+    """
+    stores = [polled.store for polled in feeds]
+    schedule = Schedule(now=now)
+    clock = asyncio.get_running_loop().time
+    sharing = Sharing(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
+    for lot in lots_of(feeds, schedule, sharing.rested, after, now):
+        sharing.add(lot)
+    schedule.start()
+    membership.join(ROLE)
+    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
+    taking = asyncio.create_task(sharing.run(), name="shares")
+    try:
+        await first_of(stop, renewing, taking)
+    finally:
+        _log.info("stopping")
+        membership.leave(ROLE)
+        await ended(taking)
+        await schedule.drain()
+        await ended(renewing)
+        await release_all(stores)
+        membership.tell()
+
+
+def lots_of(
+    feeds: Sequence[Polled],
+    schedule: Schedule,
+    rested: Callable[[Lot], None],
+    after: AfterRound,
+    now: Callable[[], datetime],
+) -> list[FeedLot]:
+    """All feeds as they are shared; ``rested`` is told of each that was busy and is not any more."""
+    sources: dict[str, list[Polled]] = defaultdict(list)
+    for polled in feeds:
+        sources[polled.feed.id.partition("/")[0]].append(polled)
+    lots = []
+    for own in sources.values():
+        siblings = Siblings(len(own), own[0].api.share)
+        lots += [FeedLot(polled, schedule, siblings, rested=rested, after=after, now=now) for polled in own]
+    return lots
+
+
+class FeedLot:
+    """A feed, its lease, and its rounds; see :class:`poller.service.lots.Lot`."""
+
+    def __init__(
+        self,
+        polled: Polled,
+        schedule: Schedule,
+        siblings: Siblings,
+        *,
+        rested: Callable[[Lot], None],
+        after: AfterRound,
+        now: Callable[[], datetime],
+    ) -> None:
+        """Nothing is polled yet."""
+        self.name = polled.feed.id
+        self.busy = False
+        self.lease = polled.store.keys.lease
+        self.nonce = polled.store.nonce.encode()
+        self._polled = polled
+        self._schedule = schedule
+        self._siblings = siblings
+        self._rested = rested
+        self._after = after
+        self._now = now
+        self._ours = False
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is ours, as far as is known."""
+        return self._polled.store.held
+
+    async def take(self) -> HeldElsewhere | None:
+        """Take the lease; None: it is ours."""
+        return await self._polled.store.take()
+
+    def begin(self) -> None:
+        """Poll it, from now on."""
+        self._ours = True
+        self._siblings.came(self._polled.feed)
+        # Those that are taken in the same turn are here by then, and known to be waited for.
+        asyncio.get_running_loop().call_soon(self._start)
+
+    def lost(self) -> None:
+        """Poll it no more."""
+        if self._ours:
+            self._ours = False
+            self._schedule.remove(self.name)
+            self._after.gone(self.name)
+            self._hasten(self._siblings.went(self._polled.feed))
+
+    async def end(self) -> None:
+        """Poll it no more, and let the lease go."""
+        self.lost()
+        await self._polled.store.release()
+
+    def _start(self) -> None:
+        if self._ours:
+            at_once = self._siblings.begins_at_once(self._polled.feed)
+            self._schedule.add(self.name, self._round, self._polled.timing, at_once=at_once)
+
+    async def _round(self) -> timedelta | None:
+        if not self._ours:  # it was handed back after this was begun
+            return None
+        self.busy = True
+        try:
+            result = await self._polled.round()
+        finally:
+            self.busy = False
+            self._rested(self)
+        self._hasten(self._siblings.polled(self._polled.feed))
+        return self._after(result) or self._siblings.again(self._polled.feed, result)
+
+    def _hasten(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._schedule.hasten(name, self._now())

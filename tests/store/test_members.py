@@ -1,0 +1,86 @@
+"""Laws of :mod:`poller.store.members`, on all stores: whoever knows the version knows who is there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.store.connection import commands
+from poller.store.keys import MemberKeys
+from poller.store.members import Members, Seen, members_now
+from tests.harness.waiting import patience
+from tests.stores import all_keys
+
+KEYS = MemberKeys.of("poller")
+LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=60)
+POLL, BOTH = ["poll"], ["poll", "deliver"]
+
+
+@pytest.fixture
+async def client(any_store: str) -> AsyncIterator[Redis]:
+    client = commands(any_store)
+    yield client
+    await client.aclose()
+
+
+def member(client: Redis, name: str, ttl: timedelta = LONG) -> Members:
+    return Members(client, KEYS, name=name, ttl=ttl, shebang="#!lua\n")
+
+
+async def test_each_change_is_another_version(client: Redis) -> None:
+    """Law: one that comes, does something else or goes, and one that lets go of leases; nothing else is a change."""
+    one, other = member(client, "b"), member(client, "a")
+    alone = await one.beat(BOTH, Seen())
+    assert alone.roles == {"b": {"poll", "deliver"}}
+    assert await one.beat(BOTH, alone) is alone
+    assert await one.look(alone) is alone
+    both = await other.beat(POLL, Seen())
+    assert both.version != alone.version
+    assert (both.doing("poll"), both.doing("deliver")) == (("a", "b"), ("b",))
+    assert await one.look(alone) == both
+    less = await one.beat(["deliver"], both)
+    assert (less.doing("poll"), less.doing("deliver")) == (("a",), ("b",))
+    told = await one.look(less, tell=True)
+    assert (told.version != less.version, told.roles) == (True, less.roles)
+    left = await one.leave(told)
+    assert left.roles == {"a": {"poll"}}
+    assert await one.leave(left) is left
+    assert await members_now(client, KEYS) == left.roles
+
+
+async def test_one_that_is_silent_is_gone(client: Redis) -> None:
+    """Law: by the server's clock, for all, with the first look after it, whoever looks; it may come back."""
+    silent, other = member(client, "silent", SHORT), member(client, "other")
+    seen = await other.beat(POLL, await silent.beat(POLL, Seen()))
+    assert seen.doing("poll") == ("other", "silent")
+    async with patience("the silent one to be gone"):
+        while "silent" in await members_now(client, KEYS):  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.005)
+        gone = await other.look(seen)
+    assert gone.doing("poll") == ("other",)
+    assert gone.version != seen.version
+    assert (await silent.beat(POLL, seen)).doing("poll") == ("other", "silent")
+
+
+async def test_a_beat_is_for_one_term(client: Redis) -> None:
+    """Law: one that goes on saying that it is there stays, however short its terms are."""
+    busy, other = member(client, "busy", timedelta(milliseconds=400)), member(client, "other")
+    seen = await other.beat(POLL, await busy.beat(POLL, Seen()))
+    for _ in range(12):
+        await asyncio.sleep(0.05)  # between two beats time has to pass, for that is what is tested
+        assert await busy.beat(POLL, seen) is seen
+        assert await other.look(seen) is seen
+
+
+async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:
+    """Law: but for the version, which must not begin anew."""
+    for name in "ab":
+        await member(client, name).beat(POLL, Seen())
+    for name in "ab":
+        await member(client, name).leave(Seen())
+    assert await all_keys(client) == {KEYS.version.encode()}
+    assert await members_now(client, KEYS) == {}
