@@ -6,6 +6,8 @@ and a round that is told to stop finishes its commit.
 
 A round that is late because the process was busy or asleep runs once, not as often as it was missed. One that comes due
 while the one before still runs is left out, which is how it is meant to be and no reason for a warning.
+
+APScheduler goes by the wall clock. Where that jumps, an interval stays what it is: no round is due later than that.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
+import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -28,6 +31,10 @@ from poller.stopping import ended
 _STARTS_PER_SECOND: Final = 100.0
 # To APScheduler a job still runs for a moment after its round has ended, and what comes due meanwhile is left out.
 _SOONEST: Final = timedelta(milliseconds=100)
+_LOOK: Final = timedelta(seconds=1)
+_JUMP: Final = timedelta(milliseconds=500)  # a clock that is corrected by less is waited for
+
+_log = structlog.get_logger("poller.schedule")
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -63,9 +70,12 @@ Round = Callable[[], Awaitable[timedelta | None]]
 class Schedule:
     """The jobs of one process. Used within one event loop."""
 
-    def __init__(self, *, now: Callable[[], datetime]) -> None:
-        """Take the wall clock, UTC."""
+    def __init__(self, *, now: Callable[[], datetime], look: timedelta = _LOOK) -> None:
+        """Take the wall clock, UTC, and how often to look whether it has jumped."""
         self._now = now
+        self._look = look
+        self._looking: asyncio.Task[None] | None = None
+        self._intervals: dict[str, timedelta] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
         logging.getLogger("apscheduler.scheduler").addFilter(_worth_a_line)
@@ -77,11 +87,14 @@ class Schedule:
         """Poll ``name`` from now on; its first round comes at once, or in its first turn, or by :meth:`hasten`."""
         first = self._now() + timedelta(seconds=len(self._scheduler.get_jobs()) / _STARTS_PER_SECOND)
         start = {"next_run_time": first} if at_once else {}
+        if timing.interval is not None:
+            self._intervals[name] = timing.interval
         self._scheduler.add_job(self._run, timing.trigger(), args=(name, round_), id=name, **start)
 
     def start(self) -> None:
         """Begin."""
         self._scheduler.start()
+        self._looking = asyncio.create_task(self._keep_time(), name="clock")
 
     def hasten(self, name: str, moment: datetime) -> None:
         """Let the next round of ``name`` come at this moment, unless its turn is sooner."""
@@ -97,11 +110,33 @@ class Schedule:
     async def drain(self) -> None:
         """Start no more rounds, stop those that run, and return when they have stopped."""
         self._draining = True
+        if self._looking is not None:
+            await ended(self._looking)
         if self._scheduler.running:
             self._scheduler.pause()
         await ended(*self._running)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
+
+    async def _keep_time(self) -> None:
+        """Compare the wall clock with the one that only goes forward, for as long as there are rounds."""
+        clock = asyncio.get_running_loop().time
+        ahead = self._now().timestamp() - clock()
+        while True:
+            await asyncio.sleep(self._look.total_seconds())
+            ahead, before = self._now().timestamp() - clock(), ahead
+            if abs(ahead - before) > _JUMP.total_seconds():
+                _log.warning("the wall clock has jumped", seconds=round(ahead - before, 3))
+                self._after_jump()
+
+    def _after_jump(self) -> None:
+        """What was an interval ahead at most is so again, spread over the interval; who slept by the old time wakes."""
+        jobs, now = self._scheduler.get_jobs(), self._now()
+        for number, job in enumerate(jobs):
+            interval = self._intervals.get(job.id)
+            if interval is not None and job.next_run_time is not None and job.next_run_time > now + interval:
+                job.modify(next_run_time=now + interval * (number / len(jobs)))
+        self._scheduler.wakeup()
 
     async def _run(self, name: str, round_: Round) -> None:
         if not self._draining:  # what was handed over before would have nobody who waits for its end

@@ -195,3 +195,46 @@ def test_neither_interval_nor_cron_is_refused() -> None:
     """Law: a feed without a time is a mistake, not a default."""
     with pytest.raises(ValueError, match="interval or by cron"):
         Timing(None, None, timedelta()).trigger()
+
+
+class Clock:
+    """A wall clock that can be set."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return now() + self.ahead
+
+
+async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
+    """Law: a clock that went an hour ahead and came back does not keep a feed waiting for that hour."""
+    clock, rounds = Clock(), Rounds()
+    clock.ahead = timedelta(hours=1)
+    schedule = Schedule(now=clock, look=timedelta(milliseconds=10))
+    schedule.add("a", rounds, OFTEN)  # due now, by a clock that is an hour ahead
+    schedule.start()
+    try:
+        await asyncio.sleep(0)  # the clock is looked at for the first time
+        assert not rounds.begun
+        clock.ahead = timedelta()
+        await asyncio.wait_for(rounds.enough.wait(), 5)
+    finally:
+        await schedule.drain()
+
+
+async def test_a_clock_that_did_not_jump_changes_nothing() -> None:
+    """Law: what is due later than an interval because somebody said so stays there."""
+    clock = Clock()
+    schedule = Schedule(now=clock, look=timedelta(milliseconds=1))
+    schedule.add("a", Rounds(), OFTEN, at_once=False)
+    schedule.start()
+    try:
+        due = now() + timedelta(hours=1)
+        schedule._scheduler.modify_job("a", next_run_time=due)
+        looked = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, looked.set)
+        await looked.wait()
+        assert schedule.next_round("a") == due
+    finally:
+        await schedule.drain()
