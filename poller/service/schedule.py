@@ -7,7 +7,7 @@ and a round that is told to stop finishes its commit.
 A round that is late because the process was busy or asleep runs once, not as often as it was missed. One that comes due
 while the one before still runs is left out, which is how it is meant to be and no reason for a warning.
 
-APScheduler goes by the wall clock. Where that jumps, an interval stays what it is: no round is due later than that.
+APScheduler goes by the wall clock. Whoever sets that, an interval stays what it is: no round is due later than that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ _STARTS_PER_SECOND: Final = 100.0
 # To APScheduler a job still runs for a moment after its round has ended, and what comes due meanwhile is left out.
 _SOONEST: Final = timedelta(milliseconds=100)
 _LOOK: Final = timedelta(seconds=1)
-_JUMP: Final = timedelta(milliseconds=500)  # a clock that is corrected by less is waited for
 
 _log = structlog.get_logger("poller.schedule")
 
@@ -71,11 +70,11 @@ class Schedule:
     """The jobs of one process. Used within one event loop."""
 
     def __init__(self, *, now: Callable[[], datetime], look: timedelta = _LOOK) -> None:
-        """Take the wall clock, UTC, and how often to look whether it has jumped."""
+        """Take the wall clock, UTC, and how often to look whether it was set."""
         self._now = now
         self._look = look
         self._looking: asyncio.Task[None] | None = None
-        self._intervals: dict[str, timedelta] = {}
+        self._longest: dict[str, timedelta] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
         logging.getLogger("apscheduler.scheduler").addFilter(_worth_a_line)
@@ -88,7 +87,7 @@ class Schedule:
         first = self._now() + timedelta(seconds=len(self._scheduler.get_jobs()) / _STARTS_PER_SECOND)
         start = {"next_run_time": first} if at_once else {}
         if timing.interval is not None:
-            self._intervals[name] = timing.interval
+            self._longest[name] = timing.interval + timing.jitter
         self._scheduler.add_job(self._run, timing.trigger(), args=(name, round_), id=name, **start)
 
     def start(self) -> None:
@@ -119,23 +118,19 @@ class Schedule:
             self._scheduler.shutdown(wait=False)
 
     async def _keep_time(self) -> None:
-        """Compare the wall clock with the one that only goes forward, for as long as there are rounds."""
-        clock = asyncio.get_running_loop().time
-        ahead = self._now().timestamp() - clock()
+        """Look again and again whether the wall clock has jumped, for as long as there are rounds."""
         while True:
             await asyncio.sleep(self._look.total_seconds())
-            ahead, before = self._now().timestamp() - clock(), ahead
-            if abs(ahead - before) > _JUMP.total_seconds():
-                _log.warning("the wall clock has jumped", seconds=round(ahead - before, 3))
-                self._after_jump()
+            self._straighten()
 
-    def _after_jump(self) -> None:
-        """What was an interval ahead at most is so again, spread over the interval; who slept by the old time wakes."""
-        jobs, now = self._scheduler.get_jobs(), self._now()
-        for number, job in enumerate(jobs):
-            interval = self._intervals.get(job.id)
-            if interval is not None and job.next_run_time is not None and job.next_run_time > now + interval:
-                job.modify(next_run_time=now + interval * (number / len(jobs)))
+    def _straighten(self) -> None:
+        """What is due later than it can be is due within its interval; and who sleeps by an old clock is woken."""
+        now, jobs = self._now(), self._scheduler.get_jobs()
+        late = [job for job in jobs if job.id in self._longest and job.next_run_time > now + self._longest[job.id]]
+        for number, job in enumerate(late):
+            job.modify(next_run_time=now + self._longest[job.id] * (number / len(late)))
+        if late:
+            _log.warning("the wall clock was set back", feeds=len(late))
         self._scheduler.wakeup()
 
     async def _run(self, name: str, round_: Round) -> None:

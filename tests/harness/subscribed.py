@@ -72,15 +72,16 @@ class Subscribed:
         secret = self.played.directory / "secret"
         secret.write_text(SECRET)
         secret.chmod(0o600)
-        tables = [self._table(wish, secret) for wish in self.wishes if wish.sink not in without]
+        sinks = differing.get("sinks", self.sinks.url)
+        tables = [self._table(wish, secret, sinks) for wish in self.wishes if wish.sink not in without]
         path.write_text(path.read_text() + "".join(tables))
         return path
 
-    def _table(self, wish: Wish, secret: Path) -> str:
+    def _table(self, wish: Wish, secret: Path, sinks: str) -> str:
         lines = [
             "[[subscriptions]]",
             f'id = "{wish.sink}"',
-            f'sink = "{self.sinks.url}/{wish.sink}"',
+            f'sink = "{sinks}/{wish.sink}"',
             'allow_private = true\nstart = "earliest"\ntimeout = "400ms"',
             *([f'secret_files = ["{secret}"]'] if wish.signed else []),
             *([] if "retry" in wish.lines else [f"retry = {{ schedule = {PATIENT} }}"]),
@@ -121,18 +122,28 @@ class Subscribed:
     async def caught_up(self, *, seconds: float = PATIENCE) -> dict[str, Deliveries]:
         """Wait until each sink has what the source has at this moment, or in vain; the verdict on each."""
         upto, deadline = await self.played.version(), time.monotonic() + seconds
+        found = await self.published(upto, deadline)
+        assert found.clean, str(found)
+        verdicts = await self.delivered(deadline)
+        for wish in self.wishes:
+            if verdicts[wish.sink].clean:
+                told = await self.told_by(wish, upto)
+                assert told is None or not told.lost, f"{wish.sink}: {told}"
+        return verdicts
+
+    async def published(self, upto: int, deadline: float) -> Verdict:
+        """Wait until the streams have what the source had up to a version, or for the deadline; the verdict on them."""
         while (found := await self.source_verdict(upto)).lost and time.monotonic() < deadline:
             await self._soon(within=0.25)  # a verdict costs more than a look
-        assert found.clean, str(found)
+        return found
+
+    async def delivered(self, deadline: float) -> dict[str, Deliveries]:
+        """Wait until each sink has what the streams have, or for the deadline; the verdict on each."""
         due = {feed: len(await self.entries(feed)) for feed in self.feeds}
         owed = {wish.sink: {read(event)["id"] for event in await self._owed(wish)} for wish in self.wishes}
         while time.monotonic() < deadline and any(owed[name] - self.taken(name) for name in owed):
             await self._soon()
-        verdicts = {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
-        for wish in self.wishes:
-            if verdicts[wish.sink].clean:
-                await self._follows_source(wish, upto)
-        return verdicts
+        return {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
 
     async def verdict(self, wish: Wish, due: Mapping[str, int] | None = None) -> Deliveries:
         """Judge one sink."""
@@ -226,15 +237,14 @@ class Subscribed:
     async def _log(self) -> list[dict[str, Any]]:
         return [line for line in await self.played.log() if line["resource"] in self.feeds]
 
-    async def _follows_source(self, wish: Wish, upto: int) -> None:
-        """A sink that gets all of a feed has been told, by its own log, all that the source did there."""
+    async def told_by(self, wish: Wish, upto: int) -> Verdict | None:
+        """Judge a sink by the source's history, as if what it has taken were the stream; None: it does not get all."""
         entries = {feed: await self.entries(feed) for feed in self.feeds}
         if not all(wish.wants(read(event)) for found in entries.values() for _, event in found):
-            return
+            return None
         taken = self.taken(wish.sink)
         told = {feed: [event for _, event in found if read(event)["id"] in taken] for feed, found in entries.items()}
-        verdict = judge(await self._log(), told, upto=upto)
-        assert not verdict.lost, f"{wish.sink}: {verdict}"
+        return judge(await self._log(), told, upto=upto)
 
 
 @asynccontextmanager
@@ -247,10 +257,11 @@ async def subscribed(
     records: int = 40,
     changes_per_second: float = 60,
     feeds: Sequence[str] = FEEDS,
+    faults: str = "",
 ) -> AsyncIterator[Subscribed]:
     """A scene with sinks for the time of the block."""
     with sink_process(directory / "sinks", seed) as sinks:
         async with scene(
-            directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed
+            directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed, faults=faults
         ) as played:
             yield Subscribed(played, sinks, wishes, feeds)

@@ -1,0 +1,53 @@
+"""All faults, in the order of the table, and how often each strikes where nothing else is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.chaos.faults import (
+    clock,
+    failpoint,
+    kill,
+    lost_reply,
+    pause,
+    power_cut,
+    sigterm,
+    sinks,
+    source,
+    store_freeze,
+    store_full,
+    store_kill,
+    store_loading,
+    store_network,
+    store_parent,
+    store_readonly,
+    store_scripts,
+)
+
+if TYPE_CHECKING:
+    from tests.chaos.fault import Fault
+
+_MODULES = (
+    kill,
+    failpoint,
+    sigterm,
+    pause,
+    lost_reply,
+    store_network,
+    store_kill,
+    power_cut,
+    store_freeze,
+    store_loading,
+    store_readonly,
+    store_scripts,
+    store_full,
+    store_parent,
+    source,
+    sinks,
+    clock,
+)
+FAULTS: dict[str, Fault] = {module.FAULT.name: module.FAULT for module in _MODULES}
+ROWS = [fault.row for fault in FAULTS.values()]
+MOST = {fault.name: fault.most for fault in FAULTS.values()}
+ACCEPTANCE = {"kill": 200, "failpoint": 52, "pause": 80, "redis-kill": 80}
+SHORT = dict.fromkeys(FAULTS, 5)
