@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tests.chaos.faults import (
     clock,
@@ -22,6 +22,7 @@ from tests.chaos.faults import (
     store_parent,
     store_readonly,
     store_scripts,
+    storm,
 )
 
 if TYPE_CHECKING:
@@ -42,12 +43,17 @@ _MODULES = (
     store_scripts,
     store_full,
     store_parent,
+    storm,
     source,
     sinks,
     clock,
 )
-FAULTS: dict[str, Fault] = {module.FAULT.name: module.FAULT for module in _MODULES}
-ROWS = [fault.row for fault in FAULTS.values()]
-MOST = {fault.name: fault.most for fault in FAULTS.values()}
-ACCEPTANCE = {"kill": 200, "failpoint": 52, "pause": 80, "redis-kill": 80}
-SHORT = dict.fromkeys(FAULTS, 5)
+FAULTS: Final[dict[str, Fault]] = {module.FAULT.name: module.FAULT for module in _MODULES}
+ROWS: Final = [fault.row for fault in FAULTS.values()]
+MOST: Final = {fault.name: fault.most for fault in FAULTS.values()}
+
+USUAL: Final = dict.fromkeys(FAULTS, 5)
+"""How often each strikes in a run."""
+
+ACCEPTANCE: Final = dict.fromkeys(FAULTS, 10) | {"kill": 200, "failpoint": 52, "pause": 80, "redis-kill": 80}
+"""What has to hold before anything is released."""

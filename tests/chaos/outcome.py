@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from tests.harness.checker import Verdict
     from tests.harness.delivered import Deliveries
 
-COLUMNS = (
-    ("times", "changes", "lost", "doubled", "misclassified", "out of order")
-    + ("requests", "again", "lost", "wrong", "out of order")
-    + ("other",)
-)
+_OF_STREAMS = ("lost", "doubled", "misclassified", "out of order")
+_OF_SINKS = ("requests", "again", "lost", "wrong", "out of order")
+COLUMNS = ("times", "changes", *_OF_STREAMS, *_OF_SINKS, "other")
 _BAD = (2, 3, 4, 5, 8, 9, 10, 11)
 IN_FLIGHT = 8
 """How many requests a process may have begun for a sink when it is stopped."""
@@ -52,6 +50,11 @@ class Outcome:
     @property
     def held(self) -> bool:
         return not any(self.figures()[place] for place in _BAD)
+
+    @property
+    def caught(self) -> bool:
+        """Whether the judges found something, and it did come to that."""
+        return self.stream is not None and not self.held and not self.remarks
 
     def figures(self) -> list[int]:
         """One for each column."""
@@ -90,13 +93,19 @@ def table(outcomes: Iterable[Outcome], rows: Sequence[str]) -> str:
 
 
 def _lines(figures: Mapping[str, Sequence[int]], rows: Sequence[str]) -> Iterator[str]:
-    yield "| fault | times | changes | streams: lost | doubled | misclassified | out of order " + (
-        "| webhooks: requests | again | lost | wrong | out of order | other |"
+    yield (
+        "| fault | times | changes | "
+        + " | ".join((*_headed("streams", _OF_STREAMS), *_headed("webhooks", _OF_SINKS)))
+        + " | other |"
     )
     yield "|---|" + "---:|" * len(COLUMNS)
     for row in rows:
         yield _line(row, figures[row])
     yield _line("**in all**", figures[""])
+
+
+def _headed(whose: str, columns: Sequence[str]) -> tuple[str, ...]:
+    return f"{whose}: {columns[0]}", *columns[1:]
 
 
 def _line(name: str, figures: Sequence[int]) -> str:

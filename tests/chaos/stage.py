@@ -144,7 +144,7 @@ class Stage:
 
     async def keep(self, directory: Path) -> None:
         """Write down what there is to see."""
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True)  # noqa: ASYNC240 -- a local directory, and nobody else waits
         self.replicas.keep_logs(directory)
         (directory / "source.jsonl").write_text("\n".join(json.dumps(line, default=str) for line in await self.log()))
         for feed in self.scene.feeds:
@@ -183,7 +183,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         if setting.misbehaviour:
             await scene.played.call("profiles?on=0")
         ends = {"store": url, "source": scene.played.source, "sinks": scene.sinks.url}
-        wires = {
+        wires: dict[str, Wire] = {
             name: await stack.enter_async_context(wired(end)) for name, end in ends.items() if name in setting.between
         }
         proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
@@ -193,7 +193,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
             _own_store(config, url, directory / EMBEDDED)
         environ = {name: text.format(directory=directory) for name, text in setting.environ.items()}
         load = Load(scene.played, Random(chapter.seed), per_second=CHANGES, removals=cast.removals)
-        replicas = Replicas(partial(_daemon, config), cast.commands, environ)
+        replicas = Replicas(partial(started_with, config), cast.commands, environ)
         stack.push_async_callback(load.close)
         stack.push_async_callback(replicas.close)
         for wish in cast.wishes:
@@ -204,9 +204,10 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         yield Stage(directory, cast, scene, replicas, load, served, wires, proxy)
 
 
-def _daemon(
+def started_with(
     config: Path, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
 ) -> AbstractAsyncContextManager[Daemon]:
+    """A process with this configuration, for the time of a block."""
     return daemon(config, command=command, failpoint=failpoint, environ=environ)
 
 

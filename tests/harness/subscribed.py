@@ -7,10 +7,12 @@ next attempt has no outside name; it is read where it lies.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.harness.checker import Verdict, judge
@@ -24,7 +26,6 @@ from tests.harness.waiting import PATIENCE, patience
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from pathlib import Path
 
     from tests.harness.delivered import Deliveries, Entry
 
@@ -67,22 +68,28 @@ class Subscribed:
     _taken: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def config(self, name: str = "poller", *, without: Sequence[str] = (), **differing: str) -> Path:
-        """A configuration file with all subscriptions but some."""
+        """A configuration file with all subscriptions but some.
+
+        Args:
+            name: of the file.
+            without: the ids of those.
+            differing: ``sinks`` (their URL), ``sink_timeout``, and what a scene takes.
+        """
         path = self.played.config(name, resources=self.feeds, **{"ttl": "1s"} | differing)
         secret = self.played.directory / "secret"
         secret.write_text(SECRET)
         secret.chmod(0o600)
-        sinks = differing.get("sinks", self.sinks.url)
-        tables = [self._table(wish, secret, sinks) for wish in self.wishes if wish.sink not in without]
+        sinks, timeout = differing.get("sinks", self.sinks.url), differing.get("sink_timeout", "400ms")
+        tables = [self._table(wish, secret, sinks, timeout) for wish in self.wishes if wish.sink not in without]
         path.write_text(path.read_text() + "".join(tables))
         return path
 
-    def _table(self, wish: Wish, secret: Path, sinks: str) -> str:
+    def _table(self, wish: Wish, secret: Path, sinks: str, timeout: str) -> str:
         lines = [
             "[[subscriptions]]",
             f'id = "{wish.sink}"',
             f'sink = "{sinks}/{wish.sink}"',
-            'allow_private = true\nstart = "earliest"\ntimeout = "400ms"',
+            f'allow_private = true\nstart = "earliest"\ntimeout = "{timeout}"',
             *([f'secret_files = ["{secret}"]'] if wish.signed else []),
             *([] if "retry" in wish.lines else [f"retry = {{ schedule = {PATIENT} }}"]),
             wish.lines,
@@ -258,9 +265,10 @@ async def subscribed(
     changes_per_second: float = 60,
     feeds: Sequence[str] = FEEDS,
     faults: str = "",
+    logged: bool = True,
 ) -> AsyncIterator[Subscribed]:
-    """A scene with sinks for the time of the block."""
-    with sink_process(directory / "sinks", seed) as sinks:
+    """A scene with sinks for the time of the block; their log may be left out, where nobody is to be judged."""
+    with sink_process(directory / "sinks" if logged else Path(os.devnull), seed) as sinks:
         async with scene(
             directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed, faults=faults
         ) as played:

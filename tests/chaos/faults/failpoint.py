@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.chaos.stage import Stage
+    from tests.harness.processes import Daemon
 
 _LATEST = 6
 _ON_THE_WAY_OUT = "lease.released"
@@ -35,7 +36,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     await stage.replicas.add()
 
 
-async def _made_way(stage: Stage, one, rng: Random) -> None:
+async def _made_way(stage: Stage, one: Daemon, rng: Random) -> None:
     if rng.randrange(2):
         await one.kill()
         await stage.scene.killed()

@@ -1,6 +1,4 @@
-"""A process is stopped for longer than its leases last; another one takes over; then it wakes and believes itself in
-charge.
-"""
+"""A process is stopped for longer than its leases last, and replaced; then it wakes and believes itself in charge."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     victim.send(rng.choice((signal.SIGTERM, signal.SIGINT)))
     async with patience("it to stop", _LONGEST):
         code = await victim.left()
-    if code:
+    if code and victim.lines:  # who has said nothing yet has not got as far as hearing a signal
         stage.remarks.append(f"told to stop, it left with {code}: {victim}")
     await stage.replicas.replace(victim)
 

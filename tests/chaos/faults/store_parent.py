@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # has no types of its own
 
 from tests.chaos.fault import Fault, Setting
 from tests.chaos.stage import EMBEDDED

@@ -16,9 +16,9 @@ _NOBODY = ("127.0.0.1", "1")
 
 async def strike(stage: Stage, rng: Random) -> None:
     client = stage.scene.played.client
-    await client.execute_command("REPLICAOF", *_NOBODY)
+    await client.replicaof(*_NOBODY)
     await stage.rest(0.2 + 2 * rng.random())
-    await client.execute_command("REPLICAOF", "NO", "ONE")
+    await client.replicaof("NO", "ONE")
 
 
 FAULT = Fault(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tests.chaos.fault import Fault, Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from random import Random
 
     from tests.chaos.stage import Stage
@@ -21,8 +21,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     for _ in range(3):
         await client.script_flush()
         await stage.rest(rng.random() * 0.05)
-    busy = asyncio.create_task(client.eval(_BUSY, 0, str(rng.randrange(_TURNS))))
-    await busy
+    await cast("Awaitable[None]", client.eval(_BUSY, 0, str(rng.randrange(_TURNS))))
     await client.script_flush()
 
 
