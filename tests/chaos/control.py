@@ -41,10 +41,10 @@ class Control:
 CONTROLS: Final = (Control("events", "kill"), Control("snapshots", "kill"), Control("events", "lost-reply"))
 
 
-async def play_control(control: Control, directory: Path, seed: int) -> Outcome:
+async def play_control(control: Control, directory: Path, seed: int, *, times: int = _TIMES) -> Outcome:
     """Play it; :attr:`~tests.chaos.outcome.Outcome.caught` says whether the judges saw what was wrong."""
     commands = (("tests.harness.naive", control.first), _DISPATCHER)
     cast = Cast(commands, (Wish("one", signed=False),), removals=False, commits=b"XADD")
     fault = replace(FAULTS[control.fault], row=control.row, patience=_PATIENCE)
-    chapter = planned({fault.name: min(_TIMES, fault.most)}, seed, most=MOST)[0]
+    chapter = planned({fault.name: min(times, fault.most)}, seed, most=MOST)[0]
     return await play(chapter, fault, directory, cast)

@@ -62,5 +62,5 @@ class Fault:
     most: int = 20
     replaces: bool = False
     loses_writes: bool = False
-    patience: float = 30.0
+    patience: float = 60.0
     missing: Callable[[], str | None] = lambda: None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _RECORDS = 400
 _ENTRIES = 2000
 _SAMPLE_SECONDS = 5.0
-_CONFIG = {"interval": "200ms", "ttl": "2s", "limit": "200", "reconcile": "60s", "sink_timeout": "10s"}
+_CONFIG = {"interval": "500ms", "ttl": "10s", "limit": "200", "reconcile": "60s", "sink_timeout": "10s"}
 _COMMANDS: Final = (("poller", "run"), ("poller", "run"))
 
 

@@ -99,8 +99,8 @@ class Watched:
 
     @property
     def held(self) -> bool:
-        slopes = [_slope(one) for one in self._processes.values()]
-        drifts = [_drifts(one.sockets) for one in self._processes.values()]
+        slopes = [slope(one.at, one.rss) for one in self._processes.values()]
+        drifts = [drifts(one.sockets) for one in self._processes.values()]
         return not (self._unexplained or self.strayed or any(drifts) or max(slopes) >= MOST_SLOPE)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Watched:
         for pid, one in self._processes.items():
             lines.append(
                 f"process {pid}: RSS {one.rss[0]:.1f} MB at first, {one.rss[-1]:.1f} MB now, "
-                f"slope {_slope(one):+.2f} MB/h; sockets {_span(one.sockets)}"
+                f"slope {slope(one.at, one.rss):+.2f} MB/h; sockets {_span(one.sockets)}"
             )
         lines.append(f"Redis' connections named poller: {_span(self._clients)}")
         lines.append(f"warnings within {EXPLAINED:.0f} s of a restart: {dict(self._explained)}")
@@ -116,18 +116,18 @@ class Watched:
         return "\n".join([*lines, *self._unexplained[:10], *self.strayed])
 
 
-def _slope(seen: _Process) -> float:
-    """MB an hour, by least squares, after a warm-up."""
-    begin = int(len(seen.at) * _WARM_UP)
-    at, rss = seen.at[begin:], seen.rss[begin:]
+def slope(at: Sequence[float], sizes: Sequence[float]) -> float:
+    """What ``sizes`` grow by in an hour, by least squares, after a warm-up; ``at`` in seconds."""
+    begin = int(len(at) * _WARM_UP)
+    at, sizes = at[begin:], sizes[begin:]
     if len(at) < 2:
         return 0.0
-    middle_at, middle = sum(at) / len(at), sum(rss) / len(rss)
+    middle_at, middle = sum(at) / len(at), sum(sizes) / len(sizes)
     spread = sum((one - middle_at) ** 2 for one in at)
-    return sum((x - middle_at) * (y - middle) for x, y in zip(at, rss, strict=True)) / spread * 3600
+    return sum((x - middle_at) * (y - middle) for x, y in zip(at, sizes, strict=True)) / spread * 3600
 
 
-def _drifts(counts: Sequence[int]) -> bool:
+def drifts(counts: Sequence[int]) -> bool:
     """Whether the second half has more at its least than the first half had at its most."""
     half = len(counts) // 2
     return half > 0 and min(counts[half:]) > max(counts[:half])

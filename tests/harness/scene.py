@@ -131,10 +131,10 @@ class Scene:
         streams = {resource: await self.events(resource) for resource in RESOURCES}
         return judge(await self.log(), streams, upto=version)
 
-    async def growth(self, count: int, *, unless: asyncio.Event) -> None:
-        """Wait until the streams have grown by so many entries, or the event is set."""
+    async def growth(self, count: int, *, unless: asyncio.Event, seconds: float = PATIENCE) -> None:
+        """Wait until the streams have grown by so many entries, or the event is set; at most so long."""
         target = await self.published() + count
-        async with patience(f"{count} more events"):
+        async with patience(f"{count} more events", seconds):
             while await self.published() < target and not unless.is_set():
                 await self._more()
 
