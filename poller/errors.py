@@ -19,6 +19,10 @@ class ConfigurationError(PollerError):
     """The configuration or the command line cannot be used. Exit code 2."""
 
 
+class AddressTaken(ConfigurationError):
+    """Another process listens on the address already."""
+
+
 class SubscriptionUnknown(ConfigurationError):
     """There is no subscription of this id."""
 

@@ -1,6 +1,55 @@
-"""What holds for all tests: hypothesis judges what they do, never how fast a busy machine does it."""
+"""What holds for all tests: on which store they run; and hypothesis judges what they do, never how fast."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.stores import SINGLE, STORES, Store, Stores, only_one_server
 
 settings.register_profile("poller", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("poller")
+
+_EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES)}
+"""On which a test runs that does not go by the chosen one alone, unless one is chosen."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--store", choices=STORES, help="run on this kind of store alone")
+    parser.addoption("--resp", choices=("2", "3"), help="speak this version of RESP")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each kind of store for the tests that ask for it; the chosen one alone, if there is one."""
+    one: Store | None = metafunc.config.getoption("--store")
+    for name, kinds in _EACH.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, kinds if one is None else (one,))
+
+
+@pytest.fixture(scope="session")
+def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    """All stores of the run."""
+    with ExitStack() as stack:
+        yield Stores(stack, tmp_path_factory.mktemp, request.config.getoption("--resp"))
+
+
+@pytest.fixture(scope="session")
+def chosen(request: pytest.FixtureRequest) -> Store:
+    """The kind of store on which most tests run."""
+    return request.config.getoption("--store") or "valkey"
+
+
+@pytest.fixture
+def store_url(stores: Stores, chosen: Store) -> str:
+    """The URL of an empty store."""
+    return stores.emptied(chosen)
+
+
+@pytest.fixture
+def one_server(chosen: Store) -> None:
+    """For a test that is about one server alone."""
+    only_one_server(chosen)

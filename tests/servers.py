@@ -19,13 +19,13 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 Kind = Literal["valkey", "redis"]
 KINDS: Final[tuple[Kind, ...]] = ("valkey", "redis")
 Fsync = Literal["always", "everysec", "no"]
 
-_READY: Final = ("Ready to accept connections", "The server is now ready to accept connections")
+_READY: Final = ("Ready to accept connections", "The server is now ready to accept connections", "Sentinel ID is")
 _PORT_TAKEN: Final = "Address already in use"
 
 
@@ -105,17 +105,26 @@ def running(
 def _started(program: Path, directory: Path, settings: Mapping[str, str | tuple[str, ...]], *, tcp: bool) -> Server:
     """A ready server. A loopback port may be taken between finding and using it: then another one is tried."""
     while True:
-        port = _free_port() if tcp else 0
+        port = free_port() if tcp else 0
         place = {"port": str(port), "bind": "127.0.0.1"} if tcp else {"port": "0", "unixsocket": str(directory / "s")}
-        command = [str(program), *_options({**place, **settings})]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            _until_ready(process)
+            process = launched([str(program), *_options({**place, **settings})])
         except NotStarted as failure:
             if tcp and _PORT_TAKEN in str(failure):
                 continue
             raise
         return Server(f"redis://127.0.0.1:{port}" if tcp else f"unix://{directory / 's'}", process, directory)
+
+
+def launched(command: Sequence[str]) -> subprocess.Popen[str]:
+    """A server's process once it is ready.
+
+    Raises:
+        NotStarted: it left before that.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    _until_ready(process)
+    return process
 
 
 def _options(settings: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
@@ -145,7 +154,8 @@ def _drain(log: IO[str]) -> None:
             pass
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nobody listens on just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

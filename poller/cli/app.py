@@ -179,6 +179,7 @@ def resync(
     context: typer.Context,
     feed: Feed,
     *,
+    anew: Annotated[bool, typer.Option("--anew", help="Forget what is known of it, and publish all of it.")] = False,
     config: Config = None,
     log_format: Format = None,
     log_level: Verbosity = None,
@@ -187,7 +188,7 @@ def resync(
     from poller.cli.orders import order  # noqa: PLC0415 -- late
     from poller.store.orders import Order  # noqa: PLC0415 -- late
 
-    order(Asked.by(context, config, log_format, log_level), feed, Order.RESYNC)
+    order(Asked.by(context, config, log_format, log_level), feed, Order.ANEW if anew else Order.RESYNC)
 
 
 @app.command()

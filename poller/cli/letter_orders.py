@@ -107,6 +107,11 @@ def _not_redelivered(became: Redelivered) -> list[str]:
         problems.append(unknown([one.text for one in became.absent]))
     if became.empty:
         problems.append(f"{', '.join(one.text for one in became.empty)}: its event is not kept any more")
+    if became.overruns:
+        problems.append(
+            f"{', '.join(one.text for one in became.overruns)}: these events went with the oldest of their stream and "
+            f"are kept nowhere; the source knows what their records are now (drop it when that is dealt with)"
+        )
     if became.full:
         problems.append(
             f"{_counted(len(became.full))} left where they are, for a thousand deliveries of theirs wait already; "

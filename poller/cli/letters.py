@@ -16,7 +16,7 @@ from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_bytes, say_json, say_table, warn
 from poller.cli.spans import ago
 from poller.config.settings import Settings
-from poller.delivery.kept import Attempt
+from poller.delivery.kept import Attempt, Overrun
 from poller.errors import ConfigurationError, PollerError
 from poller.service.letters import Letters, OpenedEvent
 from poller.service.once import STORE_PATIENCE
@@ -70,7 +70,7 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
     found = run(_opened(settings, understood(settings, text)))
     if found is None:
         raise PollerError(unknown([text]))
-    content = bytes(found.letter.event) if isinstance(found, OpenedEvent) else found.raw
+    content = _content(found)
     if raw:
         say_bytes(content)
         return
@@ -79,6 +79,9 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
     say(f"at      {listed.at}")
     say(f"reason  {escaped(listed.reason)}")
     say(f"bytes   {listed.bytes}{_cut(found)}")
+    if isinstance(found, OpenedEvent) and found.letter.overrun:
+        _say_overrun(found.letter.overrun)
+        return
     if isinstance(found, OpenedEvent):
         _say_attempts(found.letter.attempts)
     say("")
@@ -115,6 +118,17 @@ async def _opened(settings: Settings, wanted: LetterId) -> Opened | OpenedEvent 
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         return await Letters(store.client, settings.redis.prefix).opened(wanted)
+
+
+def _content(found: Opened | OpenedEvent) -> bytes:
+    if isinstance(found, Opened):
+        return found.raw
+    return b"" if found.letter.overrun else bytes(found.letter.event)
+
+
+def _say_overrun(overrun: Overrun) -> None:
+    say(f"from    {overrun.first}")
+    say(f"before  {overrun.left or '- (none was left)'}")
 
 
 def _say_attempts(attempts: Sequence[Attempt]) -> None:

@@ -16,10 +16,12 @@ from poller.store.orders import Order, give
 _DONE: Final = {
     Order.RELEASE: "its next round lets the held removals through",
     Order.RESYNC: "its next round reads it in full; nothing is published unless something differs",
+    Order.ANEW: "its next round forgets what is known of it and publishes all its records as a baseline",
 }
 _SENSELESS: Final = {
     Order.RELEASE: "nothing of it is held",
     Order.RESYNC: "it was never read, and its first round reads it in full anyway",
+    Order.ANEW: "nothing is known of it",
 }
 
 

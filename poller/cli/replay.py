@@ -117,6 +117,9 @@ async def _replay(
         feeds = feeds_of(all_of, named, subscription)
         found = [await asking.planned(feed, *places, name=name) for feed in feeds]
         begun = await _begun(asking, [one for one in found if one is not None])
+        for one in begun:
+            if places[0] == EARLIEST and one.first > 1:
+                warn(f"{one.feed} begins at {one.since}; what was before that is gone")
         if all_of.paused:
             warn(f"{subscription} is paused: it gets them once it is resumed")
         if wait:

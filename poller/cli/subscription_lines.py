@@ -53,6 +53,8 @@ def reasons(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
         yield f"nothing but failures{since}"
     elif one.state == "new":
         yield "no daemon has been started with it yet"
+    if one.lost:
+        yield f"{one.lost} events went before they were delivered: poller dead-letters list"
     if one.until is not None:
         yield f"its sink wants nothing before {one.until}"
     if one.handshake not in {None, "granted"}:

@@ -98,7 +98,7 @@ def holds_password(url: str) -> bool:
     rest, _, query = url.partition("://")[2].partition("?")
     user_and_password, at, _ = rest.rpartition("@")
     return (bool(at) and ":" in user_and_password) or any(
-        name.lower() == "password" for name, _ in parse_qsl(query, keep_blank_values=True)
+        name.lower() in {"password", "sentinel_password"} for name, _ in parse_qsl(query, keep_blank_values=True)
     )
 
 

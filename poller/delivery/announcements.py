@@ -9,8 +9,13 @@ type                                      subject                  when
 ``poller.subscription.disabled.v1``       subscription             nothing but failures for ``disable_after``
 ``poller.subscription.recovered.v1``      subscription             its first success after that
 ``poller.subscription.paused.v1``         subscription             the sink answered 410 or 415, or an operator did it
-``poller.subscription.overrun.v1``        subscription             events went that it still needed (``retention``)
+``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or the group of somebody else
+                                                                   that is named, still needed (``retention``)
+``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
 ``poller.feed.held.v1``                   feed                     a reading would remove too much
+``poller.feed.lost.v1``                   feed                     the store has lost what it kept of it, or its stream
+``poller.feed.rolledback.v1``             feed                     the store holds what it held before
+``poller.feed.replaced.v1``               feed                     the store holds another installation's data of it
 ========================================  =======================  ===============================================
 
 Pure. Where they are written is the store's business.
@@ -41,7 +46,11 @@ class Kind(StrEnum):
     SUBSCRIPTION_RECOVERED = "poller.subscription.recovered.v1"
     SUBSCRIPTION_PAUSED = "poller.subscription.paused.v1"
     SUBSCRIPTION_OVERRUN = "poller.subscription.overrun.v1"
+    SUBSCRIPTION_LOST = "poller.subscription.lost.v1"
     FEED_HELD = "poller.feed.held.v1"
+    FEED_LOST = "poller.feed.lost.v1"
+    FEED_ROLLED_BACK = "poller.feed.rolledback.v1"
+    FEED_REPLACED = "poller.feed.replaced.v1"
 
 
 class Announcement(msgspec.Struct, frozen=True):

@@ -69,6 +69,7 @@ class Books:
         self._due: dict[str, float] = {}  # when those that are parked may be tried again, by our clock
         self._restored: set[str] = set()  # read by a predecessor, if not by us; settled since or not
         self._draft = Draft()
+        self._anew: int | None = None
 
     def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
         """What is parked, in the order of the stream.
@@ -130,15 +131,23 @@ class Books:
         one = self._deliveries.get(entry)
         return bytes(one.event) if one else b""
 
-    def take_in(self, entries: Sequence[Entry], *, now: datetime, known_to: str = "") -> Sequence[tuple[str, str]]:
+    def meets_baseline(self, entries: Sequence[Entry]) -> bool:
+        """Whether some of these may have been told before, should the feed have been begun anew."""
+        return self._subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
+
+    def take_in(
+        self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", anew: int | None = None
+    ) -> Sequence[tuple[str, str]]:
         """Entries that were read, in the order of the stream; those that cannot be delivered, with the reason.
 
         Args:
             entries: what was read.
             now: the wall clock, UTC.
             known_to: entries up to this one were read before.
+            anew: baselines from this moment on (milliseconds, as of entries) tell again what was told before.
         """
         refused = []
+        self._anew = anew
         known = place_of(known_to) if known_to else (-1, -1)
         for entry, event in entries:
             if not self.lanes.holds(entry):
@@ -163,7 +172,7 @@ class Books:
         key = record_of(envelope)
         last = self.lanes.last(key)
         behind = last is None or place_of(last) < place_of(entry)  # else it was settled before what waits in its lane
-        if not behind or not self._wanted(envelope, event):
+        if not behind or not self._wanted(envelope, entry, event):
             self._draft.acked.append(entry)
             return None
         tried = self.lanes.tried(key)
@@ -173,9 +182,12 @@ class Books:
             self._park(waiting, Delivery(key))
         return None
 
-    def _wanted(self, envelope: Envelope, event: bytes) -> bool:
+    def _wanted(self, envelope: Envelope, entry: str, event: bytes) -> bool:
         subscription = self._subscription
-        return subscription.wanted(envelope) and not (subscription.start == "now" and event.endswith(_BASELINE))
+        if event.endswith(_BASELINE):
+            told = self._anew is not None and place_of(entry)[0] >= self._anew
+            return subscription.start != "now" and not told and subscription.wanted(envelope)
+        return subscription.wanted(envelope)
 
     def conclude(
         self,

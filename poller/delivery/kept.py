@@ -64,20 +64,40 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, attempts=(*known, _attempt(outcome, at)))
 
 
-class Letter(msgspec.Struct, frozen=True):
-    """A dead letter: an event that was given up.
+class Overrun(msgspec.Struct, frozen=True):
+    """Events that went before they were delivered, for their stream outgrew ``retention.max_bytes``.
+
+    Attributes:
+        first: the first entry that went.
+        left: the first one after it that did not; None where none was left.
+        events: how many went.
+        sequence: of the first of them; None where it was no event of ours.
+        last_sequence: of the last; None likewise.
+    """
+
+    first: str
+    left: str | None
+    events: int
+    sequence: int | None
+    last_sequence: int | None
+
+
+class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A dead letter: an event that was given up, or one for all that went in an overrun.
 
     Attributes:
         event: as it stands in the stream; null where the stream had lost it.
         reason: one line.
         at: when it was given up, RFC 3339.
         attempts: how they ended.
+        overrun: what went, where that is what it tells.
     """
 
     event: msgspec.Raw
     reason: str
     at: str
     attempts: tuple[Attempt, ...] = ()
+    overrun: Overrun | None = None
 
 
 encode: Final = msgspec.json.Encoder().encode

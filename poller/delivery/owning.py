@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from poller.errors import Fenced, StoreError
+from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.stopping import unless
 from poller.store.feed import HeldElsewhere
 from poller.store.lease import Lease, release_all
@@ -35,6 +35,23 @@ class Leased(Lease, Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Who tells of a store that is away, once for all; see :class:`poller.service.watching.StoreWatch`."""
+
+    @property
+    def away(self) -> bool:
+        """Whether that is known and told already."""
+        ...
+
+    def failed(self, who: str, text: str) -> None:
+        """It did not do what ``who`` asked."""
+        ...
+
+    def worked(self, who: str) -> None:
+        """It did, or nobody asks any more."""
+        ...
+
+
 class Runs(Protocol):
     """What is done while the lease is held; see :class:`poller.delivery.pair.Pair`."""
 
@@ -51,6 +68,7 @@ async def own(
     *,
     subscription: str,
     stop: asyncio.Event,
+    watch: Watch,
     pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
 ) -> None:
     """Deliver whenever the lease can be had, until told to stop; then let it go.
@@ -60,23 +78,28 @@ async def own(
         store: its lease.
         subscription: for the log.
         stop: ends it.
+        watch: told when the store is away.
         pause: waits for so many seconds, or for the stop.
     """
     log = _log.bind(feed=pair.feed, subscription=subscription)
     failing: str | None = None
+    who = f"{subscription} {pair.feed}"
     try:
         while not stop.is_set():
             wait = _LOOK_AGAIN
             try:
                 held = await store.take()
+                watch.worked(who)
                 if held is None:
                     await pair.run()
                     return
                 wait = min(max(held.remaining, _SHORTEST), _LOOK_AGAIN)
                 failing = None
             except Fenced as error:
-                log.warning("lease lost", error=str(error))
+                (log.debug if watch.away else log.warning)("lease lost", error=str(error))
                 wait = _AFTER_LOSS
+            except StoreUnavailable as error:
+                watch.failed(who, str(error))
             except StoreError as error:
                 if str(error) != failing:
                     failing = str(error)
@@ -86,4 +109,5 @@ async def own(
                 wait = _AFTER_FAULT
             await pause(stop, wait.total_seconds())
     finally:
+        watch.worked(who)
         await release_all([store])

@@ -47,6 +47,10 @@ _log = structlog.get_logger("poller.delivery")
 class Deliveries(Entries, Parked, Asked, Protocol):
     """What a pair needs of the store; see :class:`poller.store.deliveries.PairStore`."""
 
+    async def anew(self) -> int | None:
+        """Since when baselines tell nothing new."""
+        ...
+
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
         """Write down what became of entries."""
         ...
@@ -175,7 +179,8 @@ class Pair:
         if not entries:
             return
         self._largest = max(1, *(len(event or b"") for _, event in entries))
-        refused = self._books.take_in(entries, now=self._now(), known_to=self._intake.known_to)
+        anew = await self._store.anew() if self._books.meets_baseline(entries) else None
+        refused = self._books.take_in(entries, now=self._now(), known_to=self._intake.known_to, anew=anew)
         for entry, reason in refused:
             _log.warning(
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason

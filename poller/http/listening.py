@@ -7,6 +7,7 @@ socket, no task. Signals are left to whoever runs the loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from poller.errors import ConfigurationError
+from poller.errors import AddressTaken, ConfigurationError
 
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
 _GRACE_SECONDS: Final = 2
@@ -48,6 +49,7 @@ async def listening(app: Any, host: str, port: int, *, longest_head: int = LONGE
         longest_head: bytes of a request's line and headers at most.
 
     Raises:
+        AddressTaken: another process listens there.
         ConfigurationError: the address cannot be listened on.
     """
     with listener(host, port) as sock:
@@ -84,6 +86,7 @@ def listener(host: str, port: int) -> socket.socket:
     """A socket that listens.
 
     Raises:
+        AddressTaken: another one does.
         ConfigurationError: it cannot.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -96,4 +99,5 @@ def listener(host: str, port: int) -> socket.socket:
         return sock
     except OSError as error:
         sock.close()
-        raise ConfigurationError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        kind = AddressTaken if error.errno == errno.EADDRINUSE else ConfigurationError
+        raise kind(f"cannot listen on {host} port {port}: {error.strerror or error}") from error

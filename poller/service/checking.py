@@ -10,6 +10,8 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from poller.changes.records import Record, Rejected, record_reader
@@ -23,7 +25,7 @@ from poller.service.not_yet import not_yet
 from poller.source.client import ApiClient
 from poller.source.envelope import Page, decode_page
 from poller.source.feed import Feed
-from poller.store.checks import DURABLE, Durability, Finding, Severity, check_store
+from poller.store.checks import check_store, weighed
 from poller.store.connection import commands, shown
 from poller.store.embedded import EmbeddedServer
 from poller.store.embedded_process import SOCKET
@@ -56,20 +58,13 @@ async def _check_store(settings: Settings) -> AsyncGenerator[Checked]:
         url = EmbeddedServer(directory).url
     try:
         async with commands(url) as client:
-            findings = await check_store(client)
+            findings = await check_store(client, now=partial(datetime.now, UTC))
     except (StoreError, ConfigurationError) as error:
         yield Checked("error", "store", str(error))
         return
     yield Checked("ok", "store", f"{shown(url)} answers")
     for finding in findings:
-        yield Checked(_weighed(finding, settings.redis.durability), "store", finding.text)
-
-
-def _weighed(finding: Finding, durability: Durability) -> Severity:
-    """What a finding means under ``redis.durability``."""
-    if finding.name not in DURABLE or finding.severity == "ok" or durability == "warn":
-        return finding.severity
-    return "error" if durability == "require" else "ok"
+        yield Checked(weighed(finding, settings.redis.durability).severity, "store", finding.text)
 
 
 def _not_started(directory: Path) -> Checked:

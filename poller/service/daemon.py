@@ -1,8 +1,9 @@
 """The daemon: every feed polled at its times, every subscription delivered, until told to stop.
 
 It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
-makes rounds fail and nothing else. Told to stop, it starts no more rounds, lets each running commit finish, gives its
-leases back so that another process can go on at once, and returns.
+makes rounds fail and nothing else. The HTTP service answers before, and until the very end. Told to stop, it starts no
+more rounds, lets each running commit finish, gives its leases back so that another process can go on at once, and
+returns.
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from poller import __version__
 from poller.config.settings import Settings
-from poller.http.listening import listening
+from poller.errors import ConfigurationError
+from poller.service.after_round import AfterRound
+from poller.service.callback import callback_routes
 from poller.service.delivering import Deliverer
+from poller.service.first_look import look_first
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
+from poller.service.probes import probe_routes
+from poller.service.readiness import Readiness
+from poller.service.retaining import Retaining
 from poller.service.schedule import Schedule
+from poller.service.serving import serve
+from poller.service.watching import START, StoreWatch
 from poller.service.web import application
 from poller.stopping import ended
 from poller.store.keys import SubscriptionKeys
@@ -56,30 +65,72 @@ async def run(
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.
         StoreError: the store does not want us, or the embedded one does not start.
     """
-    async with AsyncExitStack() as stack:
-        # What may take long at the start is given up when told to stop.
-        store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
-        shebang = await _unless_stopped(until_ready(store, patience=None), stop) if store else None
-        if store is None or shebang is None:
-            return
-        await examined(settings, store)
-        only = None if "poll" in roles else frozenset[str]()
-        feeds = await stack.enter_async_context(
-            polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only)
-        )
-        _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
-        working: list[Coroutine[None, None, None]] = []
-        if "poll" in roles:
-            working.append(_poll_until(stop, feeds, ttl=settings.lease.ttl, now=now))
-        if "deliver" in roles:
-            working.append(Deliverer(settings, environ, store, shebang=shebang, now=now).run(stop))
-        if "serve" in roles and settings.http.public_url and settings.http.bind:
-            registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
-            url = await stack.enter_async_context(listening(application(registry), *settings.http.bind))
-            _log.info("listening", url=url)
-            working.append(_waited(stop))
-        await _all_of(working)
+    daemon = _Daemon(settings, environ, now=now)
+    serving = settings.http.bind if "serve" in roles else None
+    if serving is None and roles == {"serve"}:
+        raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
+    over = asyncio.Event()
+    working = [daemon.work(roles, stop, over)]
+    if serving is not None:
+        working.append(serve(daemon.site(), serving, until=over))
+    await _all_of(working)
     _log.info("stopped")
+
+
+class _Daemon:
+    """What is there before the store answers, and until everything else has ended."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], *, now: Callable[[], datetime]) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._now = now
+        self._watch = StoreWatch(settings.redis.durability, now=now, clock=asyncio.get_running_loop().time)
+        self._readiness = Readiness(self._watch)
+        self._registry: Registry | None = None
+
+    def site(self) -> Any:
+        """What is served; further routes go here."""
+        return application(*probe_routes(self._readiness), *callback_routes(lambda: self._registry))
+
+    async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
+        """Do everything but serving; ``over`` is set when it has ended."""
+        settings, environ, now, watch = self._settings, self._environ, self._now, self._watch
+        try:
+            async with AsyncExitStack() as stack:
+                # What may take long at the start is given up when told to stop.
+                store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
+                ready = until_ready(store, patience=None, away=partial(watch.failed, START)) if store else None
+                shebang = await _unless_stopped(ready, stop) if ready else None
+                if store is None or shebang is None:
+                    return
+                watch.attach(store.client, await examined(settings, store, now=now))
+                if "poll" in roles:
+                    await look_first(store.client, settings)
+                self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
+                only = None if "poll" in roles else frozenset[str]()
+                feeds = await stack.enter_async_context(
+                    polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only)
+                )
+                _log.info("started", version=__version__, store=store.shown, feeds=[polled.feed.id for polled in feeds])
+                self._readiness.started()
+                working = [_watched(stop, watch), self._noted_stop(stop)]
+                if "poll" in roles:
+                    after = AfterRound(watch, self._readiness)
+                    working.append(_poll_until(stop, feeds, after, ttl=settings.lease.ttl, now=now))
+                    stores = {polled.feed.id: polled.store for polled in feeds}
+                    clock = asyncio.get_running_loop().time
+                    retaining = Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock)
+                    working.append(retaining.run(stop))
+                if "deliver" in roles:
+                    deliverer = Deliverer(settings, environ, store, shebang=shebang, watch=watch, now=now)
+                    working.append(deliverer.run(stop))
+                await _all_of(working)
+        finally:
+            over.set()
+
+    async def _noted_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._readiness.stopping()
 
 
 async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
@@ -91,15 +142,24 @@ async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
         await ended(*tasks)
 
 
-async def _waited(stop: asyncio.Event) -> None:
-    await stop.wait()
+async def _watched(stop: asyncio.Event, watch: StoreWatch) -> None:
+    watching = asyncio.create_task(watch.run(), name="store watch")
+    try:
+        await _first_of(stop, watching)
+    finally:
+        await ended(watching)
 
 
 async def _poll_until(
-    stop: asyncio.Event, feeds: tuple[Polled, ...], *, ttl: timedelta, now: Callable[[], datetime]
+    stop: asyncio.Event,
+    feeds: tuple[Polled, ...],
+    after: AfterRound,
+    *,
+    ttl: timedelta,
+    now: Callable[[], datetime],
 ) -> None:
     stores = [polled.store for polled in feeds]
-    schedule = _scheduled(feeds, now)
+    schedule = _scheduled(feeds, after, now)
     renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
     schedule.start()
     try:
@@ -111,21 +171,21 @@ async def _poll_until(
         await release_all(stores)
 
 
-def _scheduled(feeds: tuple[Polled, ...], now: Callable[[], datetime]) -> Schedule:
+def _scheduled(feeds: tuple[Polled, ...], after: AfterRound, now: Callable[[], datetime]) -> Schedule:
     """All rounds; those that list by qualification begin when the source's others have had their first."""
     schedule = Schedule(now=now)
     waiting: dict[str, set[str]] = defaultdict(set)
     followers: dict[str, list[str]] = defaultdict(list)
 
     async def round_(polled: Polled) -> timedelta | None:
-        result = await polled.round()
+        again = after(await polled.round())
         source = polled.feed.id.partition("/")[0]
         if polled.feed.id in waiting[source]:
             waiting[source].discard(polled.feed.id)
             if not waiting[source]:
                 for follower in followers[source]:
                     schedule.hasten(follower, now())
-        return result.wait
+        return again
 
     for polled in feeds:
         source = polled.feed.id.partition("/")[0]

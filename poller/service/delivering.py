@@ -3,7 +3,7 @@
 The registry says which subscriptions there are. Its version is looked at every second: whatever changes it, a command
 or another process, is carried out here within that time. A subscription that changes is stopped, in order, and begun
 again from what is written; the others go on meanwhile. A number beside the version tells that a command has parked
-deliveries or wants a replay.
+deliveries or wants a replay. A version that is lower than it was means that the store has lost the registry.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import structlog
 
 from poller.config.settings import Settings
-from poller.errors import StoreError
+from poller.delivery.owning import Watch
+from poller.errors import StoreError, StoreUnavailable
+from poller.service.announcing import announce
+from poller.service.mending import mend
 from poller.service.noting import RegistryNotes
 from poller.service.opening import OpenStore
 from poller.service.running import Running, Shared, wanted
@@ -34,6 +38,8 @@ from poller.store.subscriptions import Marks, Registry
 
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
 _BLOCK: Final = timedelta(seconds=2)
+_REGISTRY: Final = "the subscriptions"
+_ARRIVALS: Final = "what arrives in the streams"
 
 _log = structlog.get_logger("poller.delivery")
 
@@ -48,6 +54,7 @@ class Deliverer:
         store: OpenStore,
         *,
         shebang: str,
+        watch: Watch,
         now: Callable[[], datetime],
     ) -> None:
         """Take what they work with.
@@ -57,6 +64,7 @@ class Deliverer:
             environ: where credentials may be.
             store: open and ready.
             shebang: the first line of scripts.
+            watch: told when the store is away.
             now: the wall clock, UTC.
         """
         prefix = settings.redis.prefix
@@ -68,12 +76,14 @@ class Deliverer:
             DeliveryScripts(store.client, shebang=shebang),
             self._registry,
             RegistryNotes(self._registry, store, prefix, beside=self._beside),
+            watch,
             now,
         )
         self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
         self._running: dict[str, Running] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._seen: Marks | None = None
+        self._kept: Subscriptions | None = None
         self._failing: str | None = None
 
     def _beside(self, name: str, until: datetime) -> list[str]:
@@ -136,10 +146,13 @@ class Deliverer:
         """Carry out what has changed in the registry."""
         try:
             marks = await self._registry.marks()
+            if self._kept is not None and marks.version < self._kept.version:
+                self._kept = await self._mended(self._kept)
+                self._seen, marks = None, marks._replace(version=self._kept.version)
             if self._seen is None or marks.version != self._seen.version:
-                kept = await self._registry.all()
-                self._carry_out(kept)
-                marks = marks._replace(version=kept.version)
+                self._kept = await self._registry.all()
+                self._carry_out(self._kept)
+                marks = marks._replace(version=self._kept.version)
             if self._seen is not None and marks.parked != self._seen.parked:
                 for running in self._running.values():
                     running.reload()
@@ -149,11 +162,19 @@ class Deliverer:
                 for name, running in self._running.items():
                     running.noted(untils.get(name))
             self._failing = None
+            self._shared.watch.worked(_REGISTRY)
         except StoreError as error:
             self._away(error)
 
-    def _away(self, error: StoreError) -> None:
-        if str(error) != self._failing:
+    async def _mended(self, before: Subscriptions) -> Subscriptions:
+        shared = self._shared
+        told = partial(announce, shared.store.client, shared.settings.redis.prefix)
+        return await mend(self._registry, filed(shared.settings), before, now=shared.now(), announce=told)
+
+    def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._shared.watch.failed(who, str(error))
+        elif str(error) != self._failing:
             self._failing = str(error)
             _log.warning("the subscriptions cannot be read", error=self._failing)
 
@@ -184,11 +205,12 @@ class Deliverer:
             client = blocking(self._shared.store.url, block=_BLOCK)
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK):
+                    self._shared.watch.worked(_ARRIVALS)
                     for key in fresh:
                         for running in self._running.values():
                             running.news(self._streams[key])
             except StoreError as error:
-                self._away(error)
+                self._away(error, _ARRIVALS)
                 await asyncio.sleep(_LOOK_AGAIN)
             finally:
                 with suppress(Exception):  # it is gone, whatever it says

@@ -9,10 +9,15 @@ from typing import Any, Literal
 import msgspec
 from redis.asyncio import Redis
 
+from poller.changes.events import recorded_time
+from poller.config.settings import Settings
 from poller.source.feed import REFUSALS
 from poller.source.learning import learnt_of
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
+from poller.store.registrations import moment_of
+from poller.store.retention import Rule
+from poller.store.standing import held_by, stream_of
 from poller.store.state import FeedState, state_of
 
 State = Literal["never read", "reading", "ok", "failing", "held"]
@@ -46,6 +51,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
         records: how many are known, removed ones included.
         events: how many were published so far.
         stream_length: how many of these the stream still holds.
+        stream_bytes: the memory that it takes, about; None where nobody asked.
+        stream_oldest: when the first of these was published, RFC 3339; None where there is none, or nobody asked.
+        held_by: the consumer group for which that one stays, though it is older than ``retention.age``; None likewise.
         quarantined: how many unusable records are kept.
         delta_token: whether the next round is a delta.
         paging: how its listings were seen to end; None before one was read.
@@ -53,6 +61,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
         refused: the parameters that the API refused and that are left out since, in words.
         listings: how many are read, of a feed with one for each qualification; else 0.
         oldest_seconds: how long ago the listing was read that was not read for the longest time; None before all were.
+        lost: what the store has lost of the feed last, in words; None where nothing was lost.
+        lost_at: when that was noticed, RFC 3339.
+        lost_age_seconds: how long ago that is.
         lease: whether some process polls the feed now.
         lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
     """
@@ -74,8 +85,14 @@ class FeedStatus(msgspec.Struct, frozen=True):
     refused: tuple[str, ...]
     listings: int
     oldest_seconds: float | None
+    lost: str | None
+    lost_at: str | None
+    lost_age_seconds: float | None
     lease: Literal["held", "free"]
     lease_seconds: float | None
+    stream_bytes: int | None = None
+    stream_oldest: str | None = None
+    held_by: str | None = None
 
 
 class _LastRound(Counts, frozen=True):
@@ -84,8 +101,32 @@ class _LastRound(Counts, frozen=True):
     error: str | None = None
 
 
+async def feed_statuses(client: Redis, settings: Settings, *, now: datetime) -> list[FeedStatus]:
+    """The status of every feed, in the order of the configuration, with what is known of its stream.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    prefix, found = settings.redis.prefix, []
+    oldest = Rule(settings.retention.age, settings.retention.max_bytes).oldest(now)
+    for feed in settings.feed_ids:
+        keys = FeedKeys.of(prefix, feed)
+        status = await feed_status(client, feed, keys, now=now)
+        stream = await stream_of(client, keys.events)
+        holding = await held_by(client, prefix, feed, stream, oldest=oldest)
+        found.append(
+            msgspec.structs.replace(
+                status,
+                stream_bytes=stream.size,
+                stream_oldest=recorded_time(moment_of(stream.first[0])) if stream.first else None,
+                held_by=holding,
+            )
+        )
+    return found
+
+
 async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datetime) -> FeedStatus:
-    """The status of one feed.
+    """The status of one feed, without what is known of its stream.
 
     Args:
         client: of the store.
@@ -118,7 +159,7 @@ def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int,
         state="held" if state.held else _word(last, begun=held or records > 0),
         mode=last.mode if last else None,
         error=last.error if last else None,
-        good_at=state.good_at.isoformat(timespec="milliseconds").replace("+00:00", "Z") if state.good_at else None,
+        good_at=_written(state.good_at),
         good_age_seconds=_age(state.good_at, now),
         round=_counts(last) if last else None,
         records=records,
@@ -131,9 +172,16 @@ def _status(feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int,
         refused=(*learnt.refused, *(("sinceDeltaToken",) if state.refusals >= REFUSALS else ())),
         listings=listings,
         oldest_seconds=_age(state.oldest, now),
+        lost=state.lost,
+        lost_at=_written(state.lost_at),
+        lost_age_seconds=_age(state.lost_at, now),
         lease="held" if held else "free",
         lease_seconds=lease_ms / 1000 if held else None,
     )
+
+
+def _written(moment: datetime | None) -> str | None:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
 
 
 def _age(moment: datetime | None, now: datetime) -> float | None:

@@ -12,7 +12,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.events import recorded_time
-from poller.delivery.kept import Letter, delivery_again, encode, letter_of
+from poller.delivery.kept import Letter, Overrun, delivery_again, encode, letter_of
 from poller.errors import PollerError
 from poller.store import dead_letters, given_up
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened
@@ -42,12 +42,14 @@ class Redelivered(msgspec.Struct, frozen=True):
         absent: these were not there, or not any more.
         full: these stay, for so many wait already.
         empty: these hold no event, for the stream had lost it.
+        overruns: these hold none, for each tells of many that went.
     """
 
     moved: int
     absent: tuple[LetterId, ...] = ()
     full: tuple[LetterId, ...] = ()
     empty: tuple[LetterId, ...] = ()
+    overruns: tuple[LetterId, ...] = ()
 
 
 class Letters:
@@ -124,7 +126,7 @@ class Letters:
 
     async def redeliver(self, wanted: Sequence[LetterId]) -> Redelivered:
         """Have events delivered once more, from their first attempt on, whoever delivers."""
-        became: dict[LetterId, Moved | None] = {}
+        became: dict[LetterId, Moved | type[Overrun] | None] = {}
         try:
             for one in wanted:
                 became[one] = await self._redeliver(one)
@@ -134,16 +136,19 @@ class Letters:
             sum(moved is Moved.MOVED for moved in became.values()),
             *(
                 tuple(one for one, moved in became.items() if moved is what)
-                for what in (Moved.ABSENT, Moved.FULL, None)
+                for what in (Moved.ABSENT, Moved.FULL, None, Overrun)
             ),
         )
 
-    async def _redeliver(self, wanted: LetterId) -> Moved | None:
+    async def _redeliver(self, wanted: LetterId) -> Moved | type[Overrun] | None:
         raw = await self._read(wanted)
         if raw is None:
             return Moved.ABSENT
+        letter = _letter(wanted, raw)
+        if letter.overrun:
+            return Overrun
         try:
-            delivery = encode(delivery_again(_letter(wanted, raw)))
+            delivery = encode(delivery_again(letter))
         except ValueError:
             return None
         return await given_up.redeliver(self._client, self._pair(wanted), wanted.entry, letter=raw, delivery=delivery)
@@ -178,4 +183,15 @@ def _letter(wanted: LetterId, raw: bytes) -> Letter:
 
 def _event(owner: Owner, entry: str, at: str, letter: Letter) -> DeadLetter:
     name = LetterId(owner.feed, entry, owner.subscription).text
+    if letter.overrun:
+        reason = f"{_counted(letter.overrun)}: {letter.reason}"
+        return DeadLetter(name, "overrun", owner.feed, at, reason, 0, owner.subscription)
     return DeadLetter(name, "event", owner.feed, at, letter.reason, len(letter.event), owner.subscription)
+
+
+def _counted(overrun: Overrun) -> str:
+    """How many events went, and which."""
+    count = f"{overrun.events} event{'' if overrun.events == 1 else 's'}"
+    if overrun.sequence is None or overrun.last_sequence is None:
+        return count
+    return f"{count}, sequence {overrun.sequence} to {overrun.last_sequence}"

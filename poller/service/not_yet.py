@@ -13,8 +13,7 @@ import msgspec
 
 from poller.config.settings import Settings
 
-UNTRIMMED: Final = "this version does not trim streams yet: every event is kept"
-UNSERVED: Final = "this version serves the callback of handshakes only, and that where public_url is set"
+UNSERVED: Final = "this version serves nothing yet that needs admin_token_file"
 
 
 class NotYet(msgspec.Struct, frozen=True):
@@ -26,9 +25,6 @@ class NotYet(msgspec.Struct, frozen=True):
 
 def not_yet(settings: Settings) -> tuple[NotYet, ...]:
     """The tables that were set, in the file or by the environment, and do nothing."""
-    found = []
-    if settings.http.model_fields_set and settings.http.bind is not None and not settings.http.public_url:
-        found.append(NotYet("http", UNSERVED))
-    if settings.retention.model_fields_set:
-        found.append(NotYet("retention", UNTRIMMED))
-    return tuple(found)
+    if settings.http.admin_token_file is not None:
+        return (NotYet("http", UNSERVED),)
+    return ()

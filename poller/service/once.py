@@ -9,6 +9,7 @@ from typing import Final
 
 from poller.config.settings import Settings
 from poller.errors import StoreError
+from poller.service.first_look import look_first
 from poller.service.opening import examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.source.feed import Mode
@@ -52,7 +53,8 @@ async def once(
     try:
         async with opened_store(settings) as store:
             shebang = await until_ready(store, patience=STORE_PATIENCE)
-            await examined(settings, store)
+            await examined(settings, store, now=now)
+            await look_first(store.client, settings)
             async with polled_feeds(
                 settings, environ, store.client, shebang=shebang, now=now, only=frozenset(feed_ids)
             ) as feeds:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
 from poller.stopping import ended
-from poller.store.checks import check_store, enforced
+from poller.store.checks import Finding, check_store, enforced
 from poller.store.connection import commands, shown, translated
 from poller.store.embedded import EmbeddedServer
 from poller.store.scripts import SHEBANG
@@ -75,8 +75,16 @@ async def _client(url: str) -> AsyncIterator[Redis]:
         await client.aclose()
 
 
+def _told(text: str) -> None:
+    _log.warning("store is away", error=text)
+
+
 async def until_ready(
-    store: OpenStore, *, patience: timedelta | None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    store: OpenStore,
+    *,
+    patience: timedelta | None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    away: Callable[[str], None] = _told,
 ) -> str:
     """Wait until the store answers; gives the first line that its scripts begin with.
 
@@ -84,6 +92,7 @@ async def until_ready(
         store: open.
         patience: how long to wait before the failure is raised; None: until cancelled.
         sleep: waits for so many seconds.
+        away: told each time that it does not answer, in one line.
 
     Raises:
         StoreUnavailable: it did not answer for so long.
@@ -99,7 +108,7 @@ async def until_ready(
         except StoreUnavailable as error:
             if patience is not None and clock() + pause - begun > patience.total_seconds():
                 raise
-            _log.warning("store is away", error=str(error), next_try_seconds=pause)
+            away(str(error))
         await sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -109,12 +118,14 @@ def _major(version: object) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-async def examined(settings: Settings, store: OpenStore) -> None:
-    """Hold the store to ``redis.durability``, and log what is worth knowing about it.
+async def examined(settings: Settings, store: OpenStore, *, now: Callable[[], datetime]) -> Sequence[Finding]:
+    """Hold the store to ``redis.durability``, and log what is worth knowing about it; everything that was found.
 
     Raises:
         ConfigurationError: it is less durable than is required.
         StoreError: it does not answer.
     """
-    for finding in enforced(await check_store(store.client), settings.redis.durability):
+    findings = await check_store(store.client, now=now)
+    for finding in enforced(findings, settings.redis.durability):
         _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
+    return findings

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
+from typing import Final
 
 import msgspec
 import structlog
@@ -25,11 +26,19 @@ from poller.source.result import RoundResult
 from poller.source.round import poll
 from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
-from poller.store.keys import FeedKeys
+from poller.store.keys import FeedKeys, remembered_key
 from poller.store.qualifications import named_qualifications
+from poller.store.remembering import Memory
 from poller.store.scripts import Scripts
+from poller.store.state import Loss
 
 _log = structlog.get_logger("poller.round")
+_LOSSES: Final = {
+    "lost": Kind.FEED_LOST,
+    "rolled back": Kind.FEED_ROLLED_BACK,
+    "replaced": Kind.FEED_REPLACED,
+}
+_PLACES: Final = ("generation", "sequence", "former", "former_sequence")
 
 
 class Polled:
@@ -80,13 +89,16 @@ class Polled:
         )
         _report(result, sequence_key=self.store.keys.events)
         if result.held is not None:
-            await self._announce_held(result.held)
+            await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
+        if result.loss is not None:
+            await self._announce(_announced(result.loss, self.feed.id, self._now()))
+        with suppress(StoreError):  # the rounds say what is wrong, and the next one notes it
+            await self.store.memory.note()
         return result
 
-    async def _announce_held(self, reason: str) -> None:
+    async def _announce(self, announcement: Announcement) -> None:
         try:
-            held = Announcement(Kind.FEED_HELD, self.feed.id, self._now(), reason)
-            await announce(self._client, self._prefix, held)
+            await announce(self._client, self._prefix, announcement)
         except StoreError as error:  # the log and the status say it too
             _log.warning("not announced", feed=self.feed.id, error=str(error))
 
@@ -104,13 +116,22 @@ def _report(result: RoundResult, *, sequence_key: str) -> None:
             delta_token=learnt.delta_token,
             refused=learnt.refused,
         )
+    loss = result.loss
+    if loss is not None:
+        place = {"generation": loss.generation, "former": loss.former}
+        _log.error(f"feed {loss.kind}", feed=result.feed, lost=loss.text, advice=loss.advice, **place)
     fields = {**result.public, "stream": sequence_key}
-    if not result.ok:
-        _log.warning("round", **fields)
-    elif result.mode is Mode.SKIPPED:
+    if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
         _log.debug("round", **fields)
+    elif not result.ok:
+        _log.warning("round", **fields)
     else:
         _log.info("round", **fields)
+
+
+def _announced(loss: Loss, feed_id: str, at: datetime) -> Announcement:
+    place: dict[str, str | int | None] = {name: getattr(loss, name) for name in _PLACES}
+    return Announcement(_LOSSES[loss.kind], feed_id, at, f"{loss.text}; {loss.advice}", place)
 
 
 @asynccontextmanager
@@ -162,4 +183,5 @@ def _store(settings: Settings, scripts: Scripts, client: Redis, feed_id: str) ->
         lease=settings.lease.ttl,
         draw=lambda: secrets.token_hex(8),
         now_ms=lambda: time.time_ns() // 1_000_000,
+        memory=Memory(client, remembered_key(settings.redis.prefix), feed_id),
     )

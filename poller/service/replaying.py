@@ -37,15 +37,22 @@ class Planned(msgspec.Struct, frozen=True):
         feed: ``SOURCE/NAME``.
         subscription: its id.
         span: which entries.
-        first: the sequence number of its first event.
+        entry: its first entry.
+        first: the sequence number of the event there.
         events: how many it covers, before the subscription's filters.
     """
 
     feed: str
     subscription: str
     span: ReplaySpan
+    entry: str
     first: int
     events: int
+
+    @property
+    def since(self) -> str:
+        """When its first event was published, RFC 3339."""
+        return _moment(self.entry)
 
 
 class Subscribed(msgspec.Struct, frozen=True):
@@ -99,6 +106,8 @@ class Replays:
                 f"{feed} does not go back so far any more: it begins at {_moment(oldest[0])}, "
                 f"--from {oldest[0]} (or earliest) takes all that there is"
             )
+        if oldest is None and start != EARLIEST and place_of(start) <= place_of(read) != (0, 0):
+            raise PollerError(f"{feed} holds none of its events any more; the last of them was from {_moment(read)}")
         upto = read if end == LATEST or place_of(end) > place_of(read) else end
         first = await replays.first(self._client, events, start)
         last = await replays.last(self._client, events, upto)
@@ -106,15 +115,28 @@ class Replays:
             return None
         count = _sequence(last) - _sequence(first) + 1
         return Planned(
-            feed, self._subscription, ReplaySpan(name, before(first[0]), last[0]), _sequence(first), max(count, 1)
+            feed,
+            self._subscription,
+            ReplaySpan(name, before(first[0]), last[0]),
+            first[0],
+            _sequence(first),
+            max(count, 1),
         )
 
     async def begin(self, wanted: Sequence[Planned]) -> list[str]:
-        """Ask for them; the feeds on which one is under way already, where nothing was changed."""
+        """Ask for them; the feeds on which one is under way already, where nothing was changed.
+
+        Raises:
+            Stale: what one of them begins with was trimmed since; it and those after it are not asked for.
+        """
         try:
-            return [one.feed for one in wanted if not await replays.begin(self._client, self._pair(one.feed), one.span)]
+            return [one.feed for one in wanted if not await self._begin(one)]
         finally:
             await self._tell()
+
+    async def _begin(self, one: Planned) -> bool:
+        events = FeedKeys.of(self._prefix, one.feed).events
+        return await replays.begin(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
 
     async def cancel(self, feeds: Sequence[str]) -> list[str]:
         """End those that are under way; on which of these feeds there was one."""

@@ -21,11 +21,11 @@ from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted
 from poller.delivery.health import Health
-from poller.delivery.owning import own
+from poller.delivery.owning import Watch, own
 from poller.delivery.pair import LAST_WAIT, Pair
 from poller.delivery.sink import Sink
 from poller.delivery.subscriber import Notes, Subscriber
-from poller.errors import ConfigurationError, StoreError
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
@@ -58,6 +58,7 @@ class Shared(msgspec.Struct, frozen=True):
         scripts: of its client.
         registry: where the subscriptions are kept.
         notes: what outlives this process.
+        watch: told when the store is away.
         now: the wall clock, UTC.
     """
 
@@ -67,6 +68,7 @@ class Shared(msgspec.Struct, frozen=True):
     scripts: DeliveryScripts
     registry: Registry
     notes: Notes
+    watch: Watch
     now: Callable[[], datetime]
 
 
@@ -140,6 +142,7 @@ class Running:
             pair.stop()
         await asyncio.wait([self._task], timeout=END_WITHIN)
         await ended(self._task)
+        self._shared.watch.worked(self._name)
 
     async def _run(self, kept: Subscriptions, after: asyncio.Task[None] | None) -> None:
         fresh: Subscriptions | None = kept
@@ -149,12 +152,16 @@ class Running:
         while not self._stop.is_set():
             try:
                 fresh = fresh or await self._shared.registry.all()
+                self._shared.watch.worked(self._name)
                 if self._name in wanted(fresh):
                     await self._deliver(fresh)
                 else:  # paused or removed on the way; whoever looks at the registry ends this
                     await self._stop.wait()
             except StoreError as error:
-                _log.warning("not delivering", subscription=self._name, error=str(error))
+                if isinstance(error, StoreUnavailable):
+                    self._shared.watch.failed(self._name, str(error))
+                else:
+                    _log.warning("not delivering", subscription=self._name, error=str(error))
                 fresh = None
                 await unless(self._stop, _AGAIN)
             except (ConfigurationError, ValueError) as error:
@@ -179,16 +186,16 @@ class Running:
                 now=self._shared.now,
                 clock=asyncio.get_running_loop().time,
             )
-            await self._own_all(settings, self._subscriber)
+            await self._own_all(settings, self._subscriber, since=kept.registered[self._name].since)
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url
         return await permitted(settings, sink, self._shared.registry, kept, self._stop, public_url=public_url)
 
-    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber) -> None:
+    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber, *, since: datetime) -> None:
         owning = []
         for feed in settings.feeds or self._shared.settings.feed_ids:
-            store = self._store_of(feed)
+            store = self._store_of(feed, since)
             pair = Pair(
                 feed,
                 subscriber,
@@ -199,20 +206,29 @@ class Running:
             )
             self._pairs[feed] = pair
             self.stores.append(store)
-            running = own(_Informed(pair, self), store, subscription=self._name, stop=self._stop)
+            running = own(
+                _Informed(pair, self),
+                store,
+                subscription=self._name,
+                stop=self._stop,
+                watch=self._shared.watch,
+            )
             owning.append(asyncio.create_task(running, name=f"{self._name} {feed}"))
         try:
             await asyncio.gather(*owning)
         finally:
             await ended(*owning)
 
-    def _store_of(self, feed: str) -> PairStore:
+    def _store_of(self, feed: str, since: datetime) -> PairStore:
         shared, prefix = self._shared, self._shared.settings.redis.prefix
+        keys = FeedKeys.of(prefix, feed)
         return PairStore(
             shared.store.client,
             shared.scripts,
             PairKeys.of(prefix, feed, self._name),
-            events=FeedKeys.of(prefix, feed).events,
+            events=keys.events,
+            feed_state=keys.state,
+            since=since,
             subscription=self._name,
             nonce=secrets.token_hex(16),
             lease=shared.settings.lease.ttl,

@@ -43,6 +43,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         lag_seconds: age of the oldest event that is not delivered; None likewise.
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
+        lost: how many went before they were delivered, ever, for a stream outgrew ``retention.max_bytes``.
         all_feeds: whether it gets all feeds that there are.
         feeds: what waits at each feed that it gets.
     """
@@ -62,6 +63,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     lag_seconds: float | None
     parked: int
     dead_letters: int
+    lost: int
     all_feeds: bool
     feeds: tuple[Backlog, ...]
 
@@ -122,6 +124,7 @@ def _status(
         lag_seconds=max((one.seconds for one in feeds if one.seconds is not None), default=None),
         parked=sum(one.parked for one in feeds),
         dead_letters=sum(one.dead_letters for one in feeds),
+        lost=sum(one.lost for one in feeds),
         all_feeds=outline.feeds is None,
         feeds=feeds,
     )

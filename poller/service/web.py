@@ -1,53 +1,76 @@
-"""The HTTP service: so far the address that a sink calls to grant events after its handshake.
+"""The HTTP service: what every route of it has in common.
 
-Serves what is in the store and nothing of this process, so it may run apart from those who deliver.
+Law: an answer says what may be done with it (security headers, never kept by a cache unless a route says so), a request
+may bring :data:`LARGEST_BODY` and no more, a method that a route does not know is answered 405 with those that it does,
+and GET routes answer HEAD. Routes come from the modules that know what they are about; this one knows none.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-import structlog
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from poller.delivery.handshake import decoded, encoded, state_called
-from poller.errors import StoreError
-from poller.service.handshaking import CALLBACK
-from poller.store.subscriptions import Registry
+LARGEST_BODY: Final = 64 * 1024
+"""Bytes of a request's body."""
 
-_RATE: Final = "WebHook-Allowed-Rate"
+_TOO_LARGE: Final = f"a request may bring {LARGEST_BODY} bytes"
 
-_log = structlog.get_logger("poller.web")
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
-def application(registry: Registry) -> Any:
-    """The ASGI application.
+def application(*routes: BaseRoute) -> Any:
+    """The ASGI application of these routes."""
+    return _Guarded(_Bounded(Starlette(routes=routes)))
 
-    Args:
-        registry: of the subscriptions.
-    """
 
-    async def callback(request: Request) -> Response:
-        """GET or POST by whoever has the key: grants events to the sink of a subscription."""
-        subscription, key = request.query_params.get("id", ""), request.query_params.get("key", "")
-        try:
-            kept = await registry.handshake(subscription)
-            try:
-                before = decoded(kept) if kept else None
-            except msgspec.MsgspecError:  # another version's
-                before = None
-            state = state_called(before, key, request.headers.get(_RATE))
-            if state is None:
-                return PlainTextResponse("no handshake waits for this key\n", status_code=404)
-            await registry.note_handshake(subscription, encoded(state))
-        except StoreError as error:
-            _log.warning("callback", subscription=subscription, error=str(error))
-            return PlainTextResponse("try again later\n", status_code=503)
-        _log.info("handshake", subscription=subscription, **msgspec.to_builtins(state))
-        return PlainTextResponse("granted\n")
+class _Guarded:
+    """Security headers on every answer; a route's own come first."""
 
-    return Starlette(routes=[Route(CALLBACK, callback, methods=["GET", "POST"])])
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+class _Bounded:
+    """No body beyond :data:`LARGEST_BODY`, whether it says how long it is or not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken = 0
+
+        async def receiving() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > LARGEST_BODY:
+                raise HTTPException(413, _TOO_LARGE, {"connection": "close"})  # Starlette answers it
+            return message
+
+        length = Headers(scope=scope).get("content-length", "0")
+        if length.isdecimal() and int(length) > LARGEST_BODY:
+            await PlainTextResponse(_TOO_LARGE, 413, {"connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receiving, send)

@@ -10,8 +10,9 @@ import msgspec
 from poller.changes.commit import Tally
 from poller.source.feed import Mode
 from poller.source.learning import Learnt
+from poller.store.state import Loss
 
-_OURS: Final = frozenset({"held", "learnt", "wait"})
+_OURS: Final = frozenset({"away", "held", "learnt", "loss", "wait"})
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         error: one line where it failed, else None.
         held: why removals wait for an operator, where this round is the first to hold them.
         learnt: what is known of the API, where this round has learnt something new.
+        away: whether it failed because the store was away or did not take what was to be written.
+        loss: what the store was found to have lost of the feed when the round began.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
 
@@ -45,6 +48,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     held: str | None = None
     learnt: Learnt | None = None
+    away: bool = False
+    loss: Loss | None = None
     wait: timedelta | None = None
 
     @classmethod

@@ -93,9 +93,8 @@ async def poll(
     try:
         state = await store.begin()
     except StoreError as error:
-        return RoundResult(
-            feed=feed.id, mode=Mode.SKIPPED, ok=False, seconds=round(clock() - started, 3), error=str(error)
-        )
+        away, seconds = isinstance(error, StoreUnavailable), round(clock() - started, 3)
+        return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)
     if isinstance(state, HeldElsewhere):
         return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=True, wait=state.remaining)
     reach("lease.taken")
@@ -107,7 +106,8 @@ async def poll(
     try:
         await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
     except StoreError as unwritten:
-        return msgspec.structs.replace(result, ok=False, error=result.error or str(unwritten))
+        away = isinstance(unwritten, StoreUnavailable)
+        return msgspec.structs.replace(result, ok=False, error=result.error or str(unwritten), away=away)
     return result
 
 
@@ -194,6 +194,8 @@ class _Reading:
             ),
             held=error if isinstance(failure, RoundHeld) and self._state.held is None else None,
             learnt=learnt if learnt != self._before else None,
+            away=isinstance(failure, StoreUnavailable),
+            loss=self._state.loss,
         )
 
     async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:

@@ -35,6 +35,7 @@ class Backlog(msgspec.Struct, frozen=True):
             there is none; None where there is no group.
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
+        lost: how many went before they were delivered, ever, for the stream outgrew ``retention.max_bytes``.
     """
 
     feed: str
@@ -42,6 +43,7 @@ class Backlog(msgspec.Struct, frozen=True):
     seconds: float | None
     parked: int
     dead_letters: int
+    lost: int = 0
 
 
 class _Numbered(msgspec.Struct, frozen=True):
@@ -88,15 +90,16 @@ async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None,
         asking = client.pipeline(transaction=False)
         asking.hkeys(own.parked)
         asking.hlen(own.letters)
+        asking.hget(own.state, "lost")
         asking.hget(keys.state, "sequence")
         if group is not None:
             asking.xpending(keys.events, group_of(name))
             asking.xrange(keys.events, min=f"({group.last.decode()}", count=1)
-        parked, letters, sequence, *answers = await asking.execute()
+        parked, letters, lost, sequence, *answers = await asking.execute()
     if group is None:
-        return Backlog(feed, None, None if not parked else _age(parked, now), len(parked), letters)
+        return Backlog(feed, None, None if not parked else _age(parked, now), len(parked), letters, int(lost or 0))
     pending, following = cast("tuple[dict[str, Any], _Entries]", answers)
-    unread = group.lag if group.lag is not None else _unread(following, int(sequence or 0))
+    unread = _unread(following, int(sequence or 0), group.lag)
     oldest = [*parked, *filter(None, [pending["min"]]), *(entry for entry, _ in following)]
     return Backlog(
         feed=feed,
@@ -104,17 +107,21 @@ async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None,
         seconds=_age(oldest, now),
         parked=len(parked),
         dead_letters=letters,
+        lost=int(lost or 0),
     )
 
 
-def _unread(following: _Entries, last: int) -> int | None:
+def _unread(following: _Entries, last: int, lag: int | None = None) -> int | None:
+    """The server goes on counting what went unread; the sequence numbers do not."""
     if not following:
         return 0
     try:
         first = int(msgspec.json.decode(following[0][1].get(b"data", b""), type=_Numbered).sequence)
     except (msgspec.DecodeError, ValueError):
-        return None
-    return max(last - first + 1, 1)
+        return lag
+    if lag is None or first <= last < first + lag:
+        return max(last - first + 1, 1)
+    return lag
 
 
 def _age(entries: Sequence[bytes], now: datetime) -> float:

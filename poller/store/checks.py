@@ -2,80 +2,82 @@
 
 Law: the promises rest on a primary that writes everything to disk and evicts nothing. What it does not tell is unknown
 and a warning, never a crash and never "ok". :func:`examine` is pure; :func:`check_store` asks and examines; what
-follows from it at the start is :func:`enforced`. Refuses to know: connections, feeds.
+follows from it under ``redis.durability`` is :func:`enforced` at the start, and :func:`weighed` later.
+Refuses to know: connections, feeds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, Literal
 
+from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from poller.errors import ConfigurationError
+from poller.store.disk_checks import aof, disk, fsync
+from poller.store.finding import Finding, Severity
+from poller.store.memory_checks import eviction, memory, nodes
+from poller.store.server_checks import clock, replicas, role, version
 from poller.store.translation import translated
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+__all__ = ["DURABLE", "Durability", "Finding", "Severity", "check_store", "enforced", "examine", "weighed"]
 
-    from redis.asyncio import Redis
-
-Severity = Literal["ok", "warning", "error"]
 Durability = Literal["require", "warn", "ignore"]
-
-OLDEST: Final = (6, 2)
-"""The first version with the commands used: XTRIM MINID, XAUTOCLAIM."""
-
-HEADROOM: Final = 0.9
-"""The share of maxmemory in use from which an operator should act."""
 
 DURABLE: Final = frozenset({"aof", "eviction"})
 """The findings that ``redis.durability`` is about."""
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at.
-
-    Attributes:
-        severity: ``ok``; ``warning``: works, a promise is weaker or unknown; ``error``: does not work, or will lose.
-        name: ``version``, ``role``, ``eviction``, ``aof``, ``fsync`` or ``memory``.
-        text: what is so and, unless it is ok, how to mend it. One line.
-    """
-
-    severity: Severity
-    name: str
-    text: str
+_JUDGES: Final = (version, role, replicas, clock, eviction, memory, nodes, aof, fsync, disk)
+_ASKED: Final = (
+    "appendfsync",
+    "min-replicas-to-write",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "stream-node-max-bytes",
+    "stream-node-max-entries",
+)
 
 
-def examine(info: Mapping[str, Any]) -> list[Finding]:
-    """Judge the answer to INFO, with ``appendfsync`` from CONFIG GET added where it could be had.
+def examine(told: Mapping[str, Any]) -> list[Finding]:
+    """Judge what the server tells.
 
     Args:
-        info: as redis-py returns it; any key may be missing.
+        told: the answer to INFO as redis-py returns it; with the settings of CONFIG GET by their own names, and under
+            ``clock`` by how many seconds the server's is ahead of ours, where they could be had. Any may be missing.
     """
-    return [_version(info), _role(info), _eviction(info), _aof(info), _fsync(info), _memory(info)]
+    return [judge(told) for judge in _JUDGES]
 
 
-async def check_store(client: Redis) -> list[Finding]:
+async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Finding]:
     """Ask the server and judge it. Changes nothing.
+
+    Args:
+        client: of the store.
+        now: the wall clock, UTC, to hold the server's against.
 
     Raises:
         StoreUnavailable: it does not answer.
-        StoreRefused: wrong credentials. INFO or CONFIG not permitted is no error: what they would tell is unknown.
+        StoreRefused: wrong credentials. INFO, CONFIG or TIME not permitted is no error: what they tell is unknown.
     """
-    info: dict[str, Any] = {}
+    told: dict[str, Any] = {}
     with translated(client):
         await client.ping()  # whoever is not let in at all (password, database number) learns it here
-        try:
-            info |= await client.info()
-        except ResponseError:
-            return examine(info)
-        try:
-            info |= {"appendfsync": (await client.config_get("appendfsync")).get("appendfsync")}
-        except ResponseError:
-            return examine(info)
-    return examine(info)
+        for ask in (_information, _settings, _clock(now)):
+            try:
+                told |= await ask(client)
+            except ResponseError:
+                continue
+    return examine(told)
+
+
+def weighed(finding: Finding, durability: Durability) -> Finding:
+    """The finding with the severity that it has under ``redis.durability``."""
+    if finding.name not in DURABLE or finding.severity == "ok" or durability == "warn":
+        return finding
+    return replace(finding, severity="error" if durability == "require" else "ok")
 
 
 def enforced(findings: Sequence[Finding], durability: Durability) -> list[Finding]:
@@ -86,85 +88,29 @@ def enforced(findings: Sequence[Finding], durability: Durability) -> list[Findin
     Raises:
         ConfigurationError: ``require``, and AOF or eviction is not as it must be, or not known.
     """
-    telling = [finding for finding in findings if finding.severity != "ok"]
+    telling = [finding for finding in findings if weighed(finding, durability).severity != "ok"]
     unmet = [finding for finding in telling if finding.name in DURABLE]
     if durability == "require" and unmet:
         reasons = "; ".join(finding.text for finding in unmet)
         raise ConfigurationError(f'redis.durability = "require" is not met: {reasons}')
-    return [finding for finding in telling if durability != "ignore" or finding not in unmet]
+    return telling
 
 
-def _version(info: Mapping[str, Any]) -> Finding:
-    version = str(info.get("redis_version", ""))
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if len(numbers) < len(OLDEST):
-        return Finding("warning", "version", "version unknown: the server does not tell; 6.2 or newer is needed")
-    if numbers < OLDEST:
-        return Finding("error", "version", f"version {version}: upgrade to 6.2 or newer")
-    return Finding("ok", "version", f"version {info.get('valkey_version', version)}")
+async def _information(client: Redis) -> dict[str, Any]:
+    return dict(await client.info())
 
 
-def _role(info: Mapping[str, Any]) -> Finding:
-    role = info.get("role")
-    if role is None:
-        return Finding("warning", "role", "role unknown: the server does not tell; it must be the primary")
-    if role != "master":
-        return Finding("error", "role", f"role {role}: nothing can be written here; let redis.url name the primary")
-    return Finding("ok", "role", "role primary")
+async def _settings(client: Redis) -> dict[str, Any]:
+    # One after the other: only servers from 7.0 on take several names.
+    return {name: (await client.config_get(name)).get(name) for name in _ASKED}
 
 
-def _eviction(info: Mapping[str, Any]) -> Finding:
-    policy = info.get("maxmemory_policy")
-    if policy is None:
-        return Finding("warning", "eviction", "maxmemory-policy unknown: make sure that it is noeviction")
-    if policy != "noeviction":
-        text = (
-            f"maxmemory-policy {policy}: the server may drop state and events; CONFIG SET maxmemory-policy noeviction"
-        )
-        return Finding("error", "eviction", text)
-    return Finding("ok", "eviction", "maxmemory-policy noeviction")
+def _clock(now: Callable[[], datetime]) -> Callable[[Redis], Any]:
+    async def ask(client: Redis) -> dict[str, Any]:
+        before = now().timestamp()
+        seconds, microseconds = await client.time()
+        after, its = now().timestamp(), seconds + microseconds / 1e6
+        # It read its clock at some moment between ours; only beyond them is it known to differ.
+        return {"clock": its - after if its > after else min(its - before, 0.0)}
 
-
-def _aof(info: Mapping[str, Any]) -> Finding:
-    enabled = info.get("aof_enabled")
-    if enabled is None:
-        return Finding("warning", "aof", "append-only file unknown: make sure that appendonly is yes")
-    if not int(enabled):
-        text = (
-            "append-only file off: a restart loses what was written since the last snapshot; CONFIG SET appendonly yes"
-        )
-        return Finding("warning", "aof", text)
-    if info.get("aof_last_write_status", "ok") != "ok":
-        return Finding("error", "aof", "append-only file cannot be written: make room on the server's disk")
-    return Finding("ok", "aof", "append-only file on")
-
-
-def _fsync(info: Mapping[str, Any]) -> Finding:
-    if not int(info.get("aof_enabled", 1)):
-        return Finding("ok", "fsync", "appendfsync does not matter without an append-only file")
-    fsync = info.get("appendfsync")
-    if fsync is None:
-        return Finding("warning", "fsync", "appendfsync unknown (CONFIG GET refused?): make sure that it is not no")
-    if fsync == "no":
-        text = "appendfsync no: a crash of the machine loses half a minute or more; CONFIG SET appendfsync everysec"
-        return Finding("warning", "fsync", text)
-    loss = "nothing acknowledged is lost" if fsync == "always" else "a crash loses up to a second, which is read again"
-    return Finding("ok", "fsync", f"appendfsync {fsync}: {loss}")
-
-
-def _memory(info: Mapping[str, Any]) -> Finding:
-    limit, used = info.get("maxmemory"), info.get("used_memory")
-    if limit is None or used is None:
-        return Finding("warning", "memory", "memory unknown: watch that maxmemory leaves room")
-    if not int(limit):
-        return Finding("ok", "memory", f"memory {_mebibytes(used)} in use, no maxmemory")
-    text = f"memory {_mebibytes(used)} of {_mebibytes(limit)} in use"
-    if int(used) >= int(limit):
-        return Finding("error", "memory", f"{text}: commits are refused; raise maxmemory or lower retention")
-    if int(used) >= HEADROOM * int(limit):
-        return Finding("warning", "memory", f"{text}: raise maxmemory or lower retention before commits are refused")
-    return Finding("ok", "memory", text)
-
-
-def _mebibytes(count: Any) -> str:
-    return f"{int(count) / 2**20:.1f} MiB"
+    return ask

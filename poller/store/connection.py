@@ -1,94 +1,99 @@
-"""Connections to Redis: which promises a client makes before anything is said through it.
+"""Connections to Redis: one server, the primary that Sentinels name, or a Cluster, by the URL alone.
 
-Law: a command is sent once. redis-py's own Redis() sends it ten more times when a reply is lost, and a script that
-appends would append again. Whoever wants to try again does so knowingly: the commit, which recognises its own digest.
+Law: a command is sent once, whatever the URL. Whoever wants to try again does so knowingly: the commit, which
+recognises its own digest. How that is kept, and what else a client does, is said in :mod:`poller.store.single`,
+:mod:`poller.store.sentinel` and :mod:`poller.store.cluster`.
 
 Two kinds, because a blocking read needs a longer wait than any other command may have: :func:`commands` and
 :func:`blocking`.
-Refuses to know: keys, scripts, feeds. Sentinel and Cluster URLs end at this seam for now.
+Refuses to know: keys, scripts, feeds.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
-from redis.asyncio import BlockingConnectionPool, Connection, Redis
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.connection import HiredisRespSerializer
-from redis.typing import EncodableT
+from redis.asyncio import Redis
 
 from poller.store.address import arguments, shown
+from poller.store.cluster import ClusterClient
+from poller.store.places import CLUSTER, SENTINEL, kind_of, place_of
+from poller.store.sentinel import sentinel_client
+from poller.store.single import CONNECT_TIMEOUT, CONNECTIONS, single_client
 from poller.store.translation import translated
 
-__all__ = ["CONNECT_TIMEOUT", "REPLY_TIMEOUT", "Protocol", "blocking", "commands", "connect", "shown", "translated"]
+__all__ = [
+    "CONNECTIONS",
+    "CONNECT_TIMEOUT",
+    "REPLY_TIMEOUT",
+    "Protocol",
+    "blocking",
+    "commands",
+    "connect",
+    "scattered",
+    "servers",
+    "shown",
+    "translated",
+]
 
 Protocol = Literal[2, 3]
 """The version of RESP. 2 is understood by every server and has no unasked-for messages; nothing here needs 3."""
 
-CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 REPLY_TIMEOUT: Final = timedelta(seconds=5)
-CONNECTIONS: Final = 64
-"""Of one client at most. A command beyond them waits for its turn, as long as it may wait for its reply."""
 
 
-def commands(url: str, *, protocol: Protocol = 2) -> Redis:
+def commands(url: str, *, protocol: Protocol | None = None) -> Redis:
     """A client for everything that answers at once: five seconds for a reply, two for a connection."""
     return connect(url, reply_timeout=REPLY_TIMEOUT, protocol=protocol)
 
 
-def blocking(url: str, *, block: timedelta, protocol: Protocol = 2) -> Redis:
+def blocking(url: str, *, block: timedelta, protocol: Protocol | None = None) -> Redis:
     """A client with connections of its own for XREAD and XREADGROUP that BLOCK at most ``block``."""
     return connect(url, reply_timeout=block + REPLY_TIMEOUT, protocol=protocol)
 
 
-def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol = 2) -> Redis:
-    """A client of redis://, rediss:// or unix:// that never repeats a command and returns bytes.
+def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol | None = None) -> Redis:
+    """A client that never repeats a command and returns bytes.
 
     Connects with its first command, and again with the next one after a failure. Close it with ``aclose()``.
 
+    Args:
+        url: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://.
+        reply_timeout: how long to wait for a reply.
+        protocol: beats the URL's own option; 2 where neither says.
+
     Raises:
-        ConfigurationError: the URL cannot be used, or is one of Sentinel or Cluster.
+        ConfigurationError: the URL cannot be used.
     """
-    settings = {
-        "client_name": "poller",
-        "decode_responses": False,
-        "health_check_interval": 0,  # its PING would be one more reply to lose
-        "protocol": protocol,
-        "retry": Retry(NoBackoff(), 0),
-        "retry_on_error": [],
-        "socket_connect_timeout": CONNECT_TIMEOUT.total_seconds(),
-        "socket_timeout": reply_timeout.total_seconds(),
-    }
-    taken = arguments(url) | settings
-    base = taken.get("connection_class", Connection)
-    ours = type(f"Our{base.__name__}", (_OurConnection, base), {})
-    pool = {"connection_class": ours, "max_connections": CONNECTIONS, "timeout": reply_timeout.total_seconds()}
-    return Redis.from_pool(BlockingConnectionPool(**taken | pool))
+    spoken = {} if protocol is None else {"protocol": protocol}
+    if kind_of(url) == SENTINEL:
+        place = place_of(url, spoken)
+        return sentinel_client(place, reply_timeout=reply_timeout)
+    if kind_of(url) == CLUSTER:
+        place = place_of(url, spoken)
+        return ClusterClient(
+            place.hosts,
+            lambda one: single_client(
+                {**place.arguments, "host": one.host, "port": one.port}, reply_timeout=reply_timeout
+            ),
+        )
+    return single_client(arguments(url) | spoken, reply_timeout=reply_timeout)
 
 
-class _OurConnection(AbstractConnection):
-    """What redis-py's asyncio connections do at a price that is not ours to pay. Mixed into its connection classes."""
+def scattered(client: Redis) -> bool:
+    """Whether what is not under one hash tag may be on different servers."""
+    return isinstance(client, ClusterClient)
 
-    _pack: ClassVar[Callable[..., list[bytes]]] = HiredisRespSerializer().pack
 
-    def pack_command(self, *args: EncodableT) -> list[bytes]:
-        """By hiredis, as the blocking client does: packing in Python costs more than all the rest of a commit."""
-        return self._pack(*args)
+async def servers(client: Redis) -> Sequence[Redis]:
+    """A client of each server that holds a part of the store; closed with ``client``, not before.
 
-    async def send_packed_command(
-        self,
-        command: bytes | str | Iterable[bytes],
-        check_health: bool = True,  # noqa: FBT001, FBT002 -- as there
-    ) -> None:
-        """Without ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation now and then."""
-        limit, self.socket_timeout = self.socket_timeout, None
-        try:
-            async with asyncio.timeout(limit):
-                await super().send_packed_command(command, check_health=check_health)
-        finally:
-            self.socket_timeout = limit
+    Raises:
+        StoreError: see :func:`~poller.store.translation.translated`; a cluster that cannot be asked.
+    """
+    if not isinstance(client, ClusterClient):
+        return [client]
+    with translated(client):
+        return await client.nodes.primaries()

@@ -12,6 +12,7 @@ id                                     names
 =====================================  ================================================================
 ``SOURCE/NAME:ENTRY``                  the entry of the feed's quarantine
 ``SOURCE/NAME:SUBSCRIPTION:ENTRY``     the entry of the feed's stream, as that subscription did not get it
+``SOURCE/NAME:SUBSCRIPTION:0-N``       the entries that went in that subscription's Nth overrun
 =====================================  ================================================================
 
 No part holds a colon and no id a character that means something to a shell.
@@ -61,16 +62,17 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     Attributes:
         id: names it; one word that can be pasted into a shell.
-        kind: ``record``: one that could not be used; ``event``: one that was given up on.
+        kind: ``record``: one that could not be used; ``event``: one that was given up on; ``overrun``: all those that
+            went before they were delivered, for their stream outgrew ``retention.max_bytes``.
         feed: ``SOURCE/NAME``.
         at: when it was given up, RFC 3339 in UTC with milliseconds, by the store's clock.
         reason: why, in words.
         bytes: how many are kept of it.
-        subscription: whose event it was; None for a record.
+        subscription: whose events they were; None for a record.
     """
 
     id: str
-    kind: Literal["record", "event"]
+    kind: Literal["record", "event", "overrun"]
     feed: str
     at: str
     reason: str

@@ -29,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final, Literal, cast
 
@@ -41,14 +41,17 @@ from poller.errors import Fenced, GroupGone, StoreUnavailable
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
+from poller.store.registrations import milliseconds_of
 from poller.store.replays import ReplayPlace, ReplaySpan, replay_of
 from poller.store.scripts import answered
+from poller.store.state import ANEW_AT
 from poller.store.stream import EARLIEST, last_id
 
 CONSUMER: Final = "deliverer"
 _FIRST_PAUSE: Final = 0.05  # seconds between tries of a settlement; doubles up to
 _LONGEST_PAUSE: Final = 1.0
 _PLACE: Final = "place"
+_HIGHEST: Final = 2**64 - 1  # the second number of an entry's id
 
 Entry = tuple[str, bytes | None]
 """An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
@@ -87,6 +90,8 @@ class PairStore:
         subscription: str,
         nonce: str,
         lease: timedelta,
+        feed_state: str = "",
+        since: datetime | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what the store works with.
@@ -99,6 +104,8 @@ class PairStore:
             subscription: its id.
             nonce: proves that the lease is ours; drawn for this value, for it numbers its settlements from 1.
             lease: how long it lives without being renewed.
+            feed_state: the key of the feed's state, where it matters that the feed was begun anew.
+            since: when the subscription was first known, UTC; None: it is new.
             clock: seconds that only go forward, and while this process is stopped, too.
         """
         self.keys = keys
@@ -108,6 +115,8 @@ class PairStore:
         self._group = group_of(subscription)
         self._nonce = nonce
         self._lease = lease
+        self._feed_state = feed_state
+        self._since = since
         self._clock = clock
         self._held_until = 0.0
         self._serial = 0
@@ -144,11 +153,16 @@ class PairStore:
             await self._scripts.renew([self.keys.lease], [self._nonce, 0])
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
-        """See to it that the group is there: where it was, or, for a new one, at the end or the beginning."""
+        """See to it that the group is there: where it was, or, for a new one, at the end or the beginning.
+
+        One that was lost with its feed begins where the feed was begun anew.
+        """
         with answered(self._client):
             place = await self._place()
             if place is None:  # written before there is a group: so one that is lost at once has a place, too
                 new = EARLIEST if start == "earliest" else await last_id(self._client, self._events)
+                if (anew := await self.anew()) is not None:
+                    new = f"{anew - 1}-{_HIGHEST}"
                 await self._client.hsetnx(self.keys.state, _PLACE, new)
                 place = await self._place()
             try:
@@ -156,6 +170,17 @@ class PairStore:
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
+
+    async def anew(self) -> int | None:
+        """When the feed was begun anew because it was lost, if the subscription is older; milliseconds, as of entries.
+
+        The baseline that was published then tells it nothing that it was not told before.
+        """
+        if not self._feed_state or self._since is None:
+            return None
+        with answered(self._client):
+            anew: bytes | None = await self._client.hget(self._feed_state, ANEW_AT)  # type: ignore[assignment] # bytes, as the client is set up
+        return int(anew) if anew is not None and milliseconds_of(self._since) < int(anew) else None
 
     async def parked(self) -> dict[str, bytes]:
         """The deliveries that wait for their next attempt, by entry id, in no order."""

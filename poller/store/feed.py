@@ -25,9 +25,11 @@ from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
+from poller.store.losses import loss_marks
+from poller.store.remembering import Memory
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
-from poller.store.state import FeedState, state_of
+from poller.store.state import FeedState, marked, state_of
 
 LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
@@ -56,7 +58,14 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 class FeedStore:
-    """The store of one feed, as its round sees it. One round at a time."""
+    """The store of one feed, as its round sees it. One round at a time.
+
+    Attributes:
+        keys: of the feed.
+        held: whether the lease is ours, as far as is known.
+        appended: bytes of events that were committed here.
+        nonce: proves that the lease is ours, to whoever else writes for the feed in this process.
+    """
 
     def __init__(  # noqa: D417 -- see below
         self,
@@ -68,6 +77,7 @@ class FeedStore:
         lease: timedelta,
         draw: Callable[[], str],
         now_ms: Callable[[], int],
+        memory: Memory | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Take what the store works with.
@@ -77,10 +87,14 @@ class FeedStore:
             nonce: proves that the lease is this process'.
             lease: how long it lives without being renewed.
             draw: a fresh random generation, used where the feed has no state yet.
-            now_ms: the wall clock in milliseconds, for the qualifications' order only.
+            now_ms: the wall clock in milliseconds, for the qualifications' order and for when losses were found.
+            memory: what is remembered of the feed; by default what this value sees.
         """
         self.keys = keys
+        self.memory = memory or Memory()
         self.held = False
+        self.appended = 0
+        self.nonce = nonce
         self._client = client
         self._scripts = scripts
         self._nonce = nonce
@@ -93,27 +107,43 @@ class FeedStore:
         self._codec: SnapshotCodec | None = None
 
     async def begin(self) -> FeedState | HeldElsewhere:
-        """Renew or take the lease, and read the feed's state; create it where there is none.
+        """Renew or take the lease, and read the feed's state; create it where there is none, or not all of it.
 
         Raises:
-            StoreError: see :func:`~poller.store.connection.translated`.
+            StoreError: see :func:`~poller.store.connection.translated`. What was lost is found again the next time.
         """
+        await self.memory.recall()
         if not self.held:
             self._codec = None  # while the lease was not ours, another may have added a dictionary
         self.held = True  # until told otherwise: it may have been granted though the answer never comes
         self._term += 1
         with answered(self._client):
-            answer = await self._scripts.begin(
-                [self.keys.lease, self.keys.state], [self._nonce, self._milliseconds(), self._draw()]
-            )
+            answer = await self._scripts.begin(*self._beginning())
         if isinstance(answer, int):
             self.held = False
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
-        state = self._state(answer)
+        state, found = self._state(answer[0]), answer[1].decode()
         if state.generation != self._generation:
             self._codec = None  # the dictionaries are gone with the state that they belonged to
         self.held, self._generation = True, state.generation
+        state = await self._without_loss(state, found)
+        self.memory.begun(state, found)
         return state
+
+    def _beginning(self) -> tuple[list[str], list[str | int]]:
+        keys, known = self.keys, self.memory.known
+        names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications, keys.listings]
+        before = (" ".join(known.lineage), known.sequence) if known else ("", 0)
+        return [*names, keys.events], [self._nonce, self._milliseconds(), self._draw(), *before]
+
+    async def _without_loss(self, state: FeedState, found: str) -> FeedState:
+        """The state once it says what was lost, if something was. A feed that is another's is to be read anew."""
+        loss = await self.memory.loss(state, found)
+        if loss is None:
+            return state
+        marks = loss_marks(loss, now_ms=self._now_ms())
+        await self.commit(Commit(state.generation, state.sequence, marks=marks))
+        return msgspec.structs.replace(marked(state, marks), loss=loss)
 
     def _state(self, answer: list[bytes]) -> FeedState:
         try:
@@ -180,7 +210,7 @@ class FeedStore:
             self._codec = None  # read the dictionaries again, if another round comes
             raise StoreError(
                 f"{self.keys.snapshots} holds a snapshot that cannot be read: {error}. The store has lost a part of "
-                f"this feed; to read it anew, delete {self.keys.state} {self.keys.snapshots} {self.keys.dictionaries}"
+                f"this feed, or another version wrote it; `poller resync {self.keys.feed} --anew` has it read anew"
             ) from None
 
     async def commit(self, commit: Commit) -> None:
@@ -215,6 +245,8 @@ class FeedStore:
         if outcome == b"STALE":
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
         self._codec = codec
+        self.appended += sum(map(len, commit.events))
+        self.memory.moved(commit.next_sequence)
         reach("commit.done")
 
     async def _untilanswered(self, send: Callable[[], Awaitable[Any]]) -> Any:

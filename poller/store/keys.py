@@ -15,6 +15,7 @@ key ends in        type    holds
 ``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
+``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.overruns`)
 =================  ======  ==========================================================================================
 
 A subscription to a feed has keys of its own there, ``sub:ID:…``:
@@ -24,9 +25,10 @@ key ends in        type    holds
 =================  ======  ==========================================================================================
 ``lease``          STRING  the nonce of the process that delivers; expires
 ``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``settled``: who wrote
-                           last, and the serial number of that; and the replay (:mod:`poller.store.replays`)
+                           last, and the serial number of that; the replay (:mod:`poller.store.replays`); and how
+                           many events went before they were delivered (``lost``), in how many ``overruns``
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
-``letters``        HASH    entry id to a dead letter
+``letters``        HASH    entry id to a dead letter; ``0-N`` to that of the Nth overrun
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
 =================  ======  ==========================================================================================
 
@@ -45,6 +47,9 @@ key ends in        type    holds
 ``handshakes``     HASH    whether its sink has granted events, as whoever asks writes it
 ``parked``         STRING  a number, of no subscription, that rises when a command parks deliveries or asks for a replay
 =================  ======  ==========================================================================================
+
+Under the hash tag ``{operations}`` lies what is about the daemon itself: the public stream ``events``, and ``feeds``, a
+HASH of each feed to what is remembered of it apart from its own keys (:mod:`poller.store.remembering`).
 """
 
 from __future__ import annotations
@@ -64,11 +69,17 @@ class FeedKeys(msgspec.Struct, frozen=True):
     rejected: str
     qualifications: str
     listings: str
+    overruns: str
 
     @classmethod
     def of(cls, prefix: str, feed: str) -> FeedKeys:
         """The keys of the feed ``SOURCE/NAME`` under a prefix."""
         return cls(*(f"{prefix}:{{{feed}}}:{name}" for name in cls.__struct_fields__))
+
+    @property
+    def feed(self) -> str:
+        """``SOURCE/NAME``."""
+        return self.events.rpartition("{")[2].partition("}")[0]
 
 
 class PairKeys(msgspec.Struct, frozen=True):
@@ -112,3 +123,8 @@ class SubscriptionKeys(msgspec.Struct, frozen=True):
 def operations_key(prefix: str) -> str:
     """The stream of CloudEvents about the daemon itself."""
     return f"{prefix}:{{operations}}:events"
+
+
+def remembered_key(prefix: str) -> str:
+    """What is remembered of the feeds apart from their own keys."""
+    return f"{prefix}:{{operations}}:feeds"

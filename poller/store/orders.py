@@ -21,6 +21,7 @@ class Order(Enum):
 
     RELEASE = (RELEASED, HELD)
     RESYNC = (RESYNC, "generation")
+    ANEW = ("anew", "generation")
 
 
 async def give(client: Redis, keys: FeedKeys, order: Order) -> bool:

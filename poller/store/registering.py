@@ -29,6 +29,7 @@ Write = tuple[Part, str, bytes | None]
 """Which hash, the subscription's id, and what it holds from now on; None deletes it."""
 
 _json: Final = msgspec.json.Encoder().encode
+_NONE: Final = Subscriptions()
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -47,13 +48,16 @@ class Synced(msgspec.Struct, frozen=True):
     returned: tuple[str, ...] = ()
 
 
-def syncing(kept: Subscriptions, file: Mapping[str, bytes], now: datetime) -> tuple[list[Write], Synced]:
+def syncing(
+    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE
+) -> tuple[list[Write], Synced]:
     """What is to be written so that the subscriptions of the file are these, and what that means.
 
     Args:
         kept: what is there.
         file: the settings of each subscription of the file, in JSON, by id; equal settings are equal bytes.
         now: UTC.
+        before: what was there before the store lost it: those of the file are as old and as paused as they were.
 
     Raises:
         ConfigurationError: one of them has the id of a subscription that was added at run time.
@@ -66,7 +70,9 @@ def syncing(kept: Subscriptions, file: Mapping[str, bytes], now: datetime) -> tu
     returned = [name for name in file if name in kept.paused and kept.paused[name].by == "removed"]
     gone = [name for name, one in kept.registered.items() if one.origin == "file" and name not in file]
     removed = [name for name in gone if name not in kept.paused]
-    writes: list[Write] = [_registered(name, "file", file[name], now) for name in added]
+    writes: list[Write] = [_registered(name, "file", file[name], _since(before, name, now)) for name in added]
+    paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
+    writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
     writes += [_registered(name, "file", file[name], kept.registered[name].since) for name in changed]
     writes += [("paused", name, None) for name in returned]
     pause = Paused("removed", "it is not in the configuration file any more", now)
@@ -129,6 +135,10 @@ def resuming(
     if health is not None and renewed(health) != health:
         writes.append(("health", subscription, renewed(health)))
     return writes, before
+
+
+def _since(before: Subscriptions, name: str, now: datetime) -> datetime:
+    return before.registered[name].since if name in before.registered else now
 
 
 def _registered(name: str, origin: Origin, settings: bytes, since: datetime) -> Write:

@@ -21,15 +21,19 @@ from typing import Final, cast
 import msgspec
 from redis.asyncio import Redis
 
+from poller.errors import Stale
 from poller.store.connection import translated
 from poller.store.keys import PairKeys, group_of
 
-# KEYS: state. ARGV: id, after, to. Answers 1, or 0 where one is under way.
+# KEYS: state, events. ARGV: id, after, to, the first entry, which is to be there ('': none is looked for). Answers 1, 0
+# where one is under way, or 2 where that entry is gone.
 _BEGIN: Final = """
 if redis.call('HEXISTS', KEYS[1], 'replay') == 1 then return 0 end
+if ARGV[4] ~= '' and #redis.call('XRANGE', KEYS[2], ARGV[4], ARGV[4]) == 0 then return 2 end
 redis.call('HSET', KEYS[1], 'replay', ARGV[1], 'replay_after', ARGV[2], 'replay_to', ARGV[3])
 return 1
 """
+_GONE: Final = 2
 _FIELDS: Final = ("replay", "replay_after", "replay_to")
 
 Entry = tuple[str, bytes]
@@ -74,14 +78,25 @@ async def replay_of(client: Redis, keys: PairKeys) -> ReplaySpan | None:
     return ReplaySpan(*kept) if len(kept) == len(_FIELDS) else None
 
 
-async def begin(client: Redis, keys: PairKeys, span: ReplaySpan) -> bool:
+async def begin(client: Redis, keys: PairKeys, span: ReplaySpan, *, events: str = "", first: str = "") -> bool:
     """Ask for a replay. False: one is under way, and stays.
 
+    Args:
+        client: of the store.
+        keys: of the pair.
+        span: what is to be delivered once more.
+        events: the stream's key.
+        first: its first entry of the span, which has to be there still; empty: that is not looked at.
+
     Raises:
+        Stale: that entry is gone; nothing was changed.
         StoreError: see :func:`~poller.store.connection.translated`.
     """
     with translated(client):
-        return bool(await client.eval(_BEGIN, 1, keys.state, span.id, span.after, span.to))
+        begun = await client.eval(_BEGIN, 2, keys.state, events or keys.state, span.id, span.after, span.to, first)
+    if begun == _GONE:
+        raise Stale(f"{events} was trimmed meanwhile: {first} is gone; ask again")
+    return bool(begun)
 
 
 async def cancel(client: Redis, keys: PairKeys) -> bool:

@@ -24,17 +24,84 @@ from poller.store.connection import translated
 # Servers from 7.0 on know the shebang. With it, one that is out of memory refuses the script before its first write.
 SHEBANG: Final = "#!lua\n"
 
-# KEYS: lease, state. ARGV: nonce, lease ttl in ms, a fresh generation.
-# Answers the state as a flat list where the lease is ours now, else the ms that the other's lease still has.
-BEGIN: Final = """
+# How much a feed keeps, and whether that is less than its state says: then a part of it is lost, for what a commit has
+# written only grows. Answers the counts as text; the name of what is lost, or nil. "1" stands for a state that an older
+# version wrote, which has published something and so knows at least one record.
+_COUNTS: Final = """
+local function counted(snapshots, dictionaries, qualifications)
+  return redis.call('HLEN', snapshots) .. ' ' .. redis.call('HLEN', dictionaries) .. ' '
+    .. redis.call('ZCARD', qualifications)
+end
+local function lost(counts, kept, sequence)
+  local have, names, at = {}, {'snapshots', 'dictionaries', 'qualifications'}, 0
+  for count in string.gmatch(counts, '%d+') do have[#have + 1] = tonumber(count) end
+  for count in string.gmatch(kept or (sequence ~= '0' and '1' or ''), '%d+') do
+    at = at + 1
+    if have[at] < tonumber(count) then return names[at] end
+  end
+end
+"""
+
+# KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events. ARGV: nonce, lease ttl in ms, a fresh
+# generation, the generations of this feed that the caller knows (the newest first, '' for none), the sequence it knows.
+# Answers, where the lease is ours now, the state as a flat list and a word on what was found; else the ms that the
+# other's lease still has. The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream
+# lacks the last event that was published, and else what was missing ('all'; or 'order', where an operator wants it):
+# then the feed was begun anew, with nothing left of what was known, and never with a half of it.
+# The stream stays, for others may still need what is in it; and the sequence goes on from the highest number that
+# anybody knows of, for whoever compares it would take what comes for old.
+BEGIN: Final = (
+    _COUNTS
+    + """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return redis.call('PTTL', KEYS[1]) end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-if redis.call('HEXISTS', KEYS[2], 'generation') == 0 then
-  redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', '0')
+local streams = redis.call('TYPE', KEYS[7])['ok'] == 'stream'
+local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')
+local found = 'state'
+if have[1] then
+  found = have[6] and 'order' or lost(counted(KEYS[3], KEYS[4], KEYS[5]), have[3], have[2]) or ''
 end
-return redis.call('HGETALL', KEYS[2])
+if found == '' then
+  if have[4] then
+    local last = '0-0'
+    local told = streams and redis.call('XINFO', 'STREAM', KEYS[7]) or {}
+    for i = 1, #told, 2 do
+      if told[i] == 'last-generated-id' then last = told[i + 1] end
+    end
+    local function place(id)
+      local ms, number = string.match(id, '^(%d+)-(%d+)$')
+      return tonumber(ms), tonumber(number)
+    end
+    local ms, number = place(last)
+    local then_ms, then_number = place(have[4])
+    if have[5] or ms < then_ms or (ms == then_ms and number < then_number) then
+      found = 'stream'
+      redis.call('HDEL', KEYS[2], 'torn', 'entry')
+      if last ~= '0-0' then redis.call('HSET', KEYS[2], 'entry', last) end
+    end
+  end
+  return {redis.call('HGETALL', KEYS[2]), found}
+end
+local formers, sequence = ARGV[4], ARGV[5]
+if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
+if tonumber(have[2] or 0) and tonumber(have[2] or 0) > tonumber(sequence) then sequence = have[2] end
+local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
+if newest then
+  local number = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"')
+  if number and tonumber(number) > tonumber(sequence) then sequence = number end
+end
+local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+if not have[1] and left == 0 and not newest then found = 'all' end
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept', '0 0 0')
+if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new'} end
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200),
+  'anew_at', time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000)))
+return {redis.call('HGETALL', KEYS[2]), found}
 """
+)
 
 # KEYS: lease. ARGV: nonce, lease ttl in ms (0 lets it go). Answers 1 where it was ours.
 RENEW: Final = """
@@ -69,24 +136,31 @@ return gone
 # ARGV 9-15: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason, digest),
 #            qualifications (id), dictionaries (field, value), marks (field, value; '' deletes), listings (field,
 #            value).
-# Answers OK, FENCED (the lease is not ours), STALE (planned on another state), or ALREADY (this very commit was
-# written before and its reply got lost); an error where a key holds something else.
+# Answers OK, FENCED (the lease is not ours), STALE (planned on another state, or a part of what is known was lost
+# since), or ALREADY (this very commit was written before and its reply got lost); an error where a key holds something
+# else.
+# A stream that was lost since is no reason to refuse; it is noted for the next BEGIN.
 # Events come first: should a server refuse one of the writes after all (a missing permission), what was written comes
 # again with the same id, and nothing is taken for published that is not.
-COMMIT: Final = """
+COMMIT: Final = (
+    _COUNTS
+    + """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
+local streams = true
 local kinds = {false, 'hash', 'hash', 'stream', 'stream', 'zset', 'zset', 'hash', 'hash'}
 for i = 2, 9 do
   local kind = redis.call('TYPE', KEYS[i])['ok']
   if kind ~= 'none' and kind ~= kinds[i] then
     return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a ' .. kinds[i])
   end
+  if i == 4 then streams = kind ~= 'none' end
 end
-local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'digest')
+local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'digest', 'kept', 'entry')
 if have[1] ~= ARGV[2] then return 'STALE' end
 if ARGV[5] ~= '' and have[3] == ARGV[5] and have[2] == ARGV[4] then return 'ALREADY' end
 if have[2] ~= ARGV[3] then return 'STALE' end
 if redis.call('HLEN', KEYS[8]) ~= tonumber(ARGV[6]) then return 'STALE' end
+if lost(counted(KEYS[3], KEYS[8], KEYS[7]), have[4], have[2]) then return 'STALE' end
 local first, last = {}, {}
 local at = 16
 for i = 9, 15 do
@@ -94,7 +168,8 @@ for i = 9, 15 do
   at = at + tonumber(ARGV[i])
   last[i] = at - 1
 end
-for i = first[10], last[10] do redis.call('XADD', KEYS[4], '*', 'data', ARGV[i]) end
+local entry = have[5]
+for i = first[10], last[10] do entry = redis.call('XADD', KEYS[4], '*', 'data', ARGV[i]) end
 for i = first[11], last[11], 3 do
   if redis.call('ZADD', KEYS[6], 'NX', ARGV[7], ARGV[i + 2]) == 1 then
     redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[8], '*',
@@ -110,9 +185,12 @@ for i = first[14], last[14], 2 do
   if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[2], ARGV[i])
   else redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 end
-redis.call('HSET', KEYS[2], 'sequence', ARGV[4], 'digest', ARGV[5])
+redis.call('HSET', KEYS[2], 'sequence', ARGV[4], 'digest', ARGV[5], 'kept', counted(KEYS[3], KEYS[8], KEYS[7]))
+if entry then redis.call('HSET', KEYS[2], 'entry', entry) end
+if have[5] and not streams then redis.call('HSET', KEYS[2], 'torn', '1') end
 return 'OK'
 """
+)
 
 
 class Scripts:

@@ -11,6 +11,7 @@ Training is deterministic and done once for a feed, as soon as :data:`SAMPLES` r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import zstandard
@@ -21,6 +22,7 @@ SAMPLES: Final = 64
 _SAMPLE_BYTES: Final = 4096  # of one record; longer ones are represented by their beginning
 _DICTIONARY_BYTES: Final = 4096
 _LEVEL: Final = 3
+_WARM: Final = 64
 
 _REMOVED: Final = 1
 _COMPRESSED: Final = 2
@@ -41,14 +43,12 @@ class UnknownDictionary(LookupError):
 
 
 class SnapshotCodec:
-    """Snapshots to bytes and back, with the dictionaries of one feed. Not for several threads at once."""
+    """Snapshots to bytes and back, with the dictionaries of one feed. All codecs are one thread's: they share much."""
 
     def __init__(self, dictionaries: Mapping[int, bytes] | None = None) -> None:
         """Take the dictionaries kept so far, by number; the highest is used for writing."""
-        self._plain = zstandard.ZstdCompressor(compression_params=_FRAME)
-        self._plain_reader = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS)
-        self._readers: dict[int, zstandard.ZstdDecompressor] = {}
-        self._writer: tuple[int, zstandard.ZstdCompressor] | None = None
+        self._dictionaries: dict[int, bytes] = {}
+        self._newest: int | None = None
         self._samples: list[bytes | bytearray | memoryview] = []
         self._trainable = True
         for number, dictionary in sorted((dictionaries or {}).items()):
@@ -57,18 +57,16 @@ class SnapshotCodec:
     @property
     def dictionaries(self) -> int:
         """How many dictionaries are known."""
-        return len(self._readers)
+        return len(self._dictionaries)
 
     def add(self, number: int, dictionary: bytes) -> None:
         """Know one more dictionary, and write with it from now on if it is the newest."""
-        shared = zstandard.ZstdCompressionDict(dictionary)
-        self._readers[number] = zstandard.ZstdDecompressor(dict_data=shared, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
-        if self._writer is None or self._writer[0] < number:
-            self._writer = (number, zstandard.ZstdCompressor(dict_data=shared, compression_params=_FRAME))
+        self._dictionaries[number] = dictionary
+        self._newest = max(self._dictionaries)
 
     def train(self, records: Iterable[bytes]) -> tuple[int, bytes] | None:
         """A dictionary (number, bytes) once enough records went by and none exists; it is not added yet."""
-        if self._writer is not None or not self._trainable:
+        if self._newest is not None or not self._trainable:
             return None
         for raw in records:
             if len(self._samples) >= SAMPLES:
@@ -86,11 +84,11 @@ class SnapshotCodec:
         """The stored form of a snapshot."""
         flags = (_REMOVED if snapshot.removed else 0) | (_MISSING if snapshot.missing else 0)
         head = _varint(snapshot.revision) + _varint(snapshot.sequence)
-        if self._writer is None:
-            packed, mark = self._plain.compress(snapshot.raw), b""
+        if self._newest is None:
+            packed, mark = _compressor(None).compress(snapshot.raw), b""
         else:
-            number, writer = self._writer
-            packed, mark = writer.compress(snapshot.raw), bytes((number,))
+            packed = _compressor(self._dictionaries[self._newest]).compress(snapshot.raw)
+            mark = bytes((self._newest,))
             flags |= _DICTIONARY
         if len(packed) < len(snapshot.raw):
             return bytes((flags | _COMPRESSED,)) + head + mark + packed
@@ -117,16 +115,30 @@ class SnapshotCodec:
         return Snapshot(revision, sequence, raw, bool(flags & _REMOVED), bool(flags & _MISSING))
 
     def _decompress(self, packed: bytes, *, dictionary: bool) -> bytes:
-        reader, frame = self._plain_reader, packed
+        known, frame = None, packed
         if dictionary:
             number, frame = packed[0], packed[1:]
-            if number not in self._readers:
+            if number not in self._dictionaries:
                 raise UnknownDictionary(number)
-            reader = self._readers[number]
+            known = self._dictionaries[number]
         try:
-            return reader.decompress(frame)
+            return _decompressor(known).decompress(frame)
         except zstandard.ZstdError as error:
             raise ValueError(f"not a snapshot: {error}") from None
+
+
+# What zstd needs to work with a dictionary is some 250 KiB, and 100 KiB without one. A process may have thousands of
+# feeds of which few change at any time: what is needed lately is kept, and made again (20 µs) where it is not there.
+@lru_cache(maxsize=_WARM)
+def _compressor(dictionary: bytes | None) -> zstandard.ZstdCompressor:
+    known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
+    return zstandard.ZstdCompressor(dict_data=known, compression_params=_FRAME)
+
+
+@lru_cache(maxsize=_WARM)
+def _decompressor(dictionary: bytes | None) -> zstandard.ZstdDecompressor:
+    known = zstandard.ZstdCompressionDict(dictionary) if dictionary is not None else None
+    return zstandard.ZstdDecompressor(dict_data=known, format=zstandard.FORMAT_ZSTD1_MAGICLESS)
 
 
 def _varint(number: int) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -28,6 +28,32 @@ LEARNT: Final = "learnt"
 ROTATION: Final = "rotation"
 OLDEST: Final = "oldest"
 ID_FIELD: Final = "id_field"
+ANEW_AT: Final = "anew_at"
+LOST: Final = "lost"
+LOST_AT: Final = "lost_at"
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What a store has lost of a feed.
+
+    Attributes:
+        kind: ``lost``: a part or all of what was known, or the stream; ``rolled back``: it holds what it held before;
+            ``replaced``: it holds what was never ours.
+        text: which part, in words.
+        advice: what an operator is to do, in words.
+        generation: of the feed now.
+        sequence: of its last event now.
+        former: the generation that was known before.
+        former_sequence: the sequence that was known before, at least.
+    """
+
+    kind: Literal["lost", "rolled back", "replaced"]
+    text: str
+    advice: str
+    generation: str
+    sequence: int
+    former: str | None = None
+    former_sequence: int | None = None
 
 
 class FeedState(msgspec.Struct, frozen=True):
@@ -50,6 +76,11 @@ class FeedState(msgspec.Struct, frozen=True):
         rotation: when the reading of all listings that is under way began; None where none is.
         oldest: when the listing was read that was not read for the longest time; None before all were.
         round: the last round's result as JSON, as ``poller once --json`` prints it.
+        formers: the generations before this one, as far as they are known, the newest first.
+        anew_at: when the feed was begun anew because a part of it was lost, milliseconds of the server's clock.
+        lost: what was lost last, in words.
+        lost_at: when that was noticed.
+        loss: what was found to be lost when the lease was taken, where nobody has told it yet. Not a part of the hash.
     """
 
     generation: str
@@ -68,6 +99,11 @@ class FeedState(msgspec.Struct, frozen=True):
     rotation: datetime | None = None
     oldest: datetime | None = None
     round: str | None = None
+    formers: tuple[str, ...] = ()
+    anew_at: int | None = None
+    lost: str | None = None
+    lost_at: datetime | None = None
+    loss: Loss | None = None
 
 
 def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
@@ -90,7 +126,17 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         rotation=_moment(text.get(ROTATION)),
         oldest=_moment(text.get(OLDEST)),
         round=text.get(ROUND),
+        formers=tuple(text.get("formers", "").split()),
+        anew_at=int(text[ANEW_AT]) if ANEW_AT in text else None,
+        lost=text.get(LOST),
+        lost_at=_moment(text.get(LOST_AT)),
     )
+
+
+def marked(state: FeedState, marks: Mapping[str, str | None]) -> FeedState:
+    """The state once these marks are set. Only such as stand in the state under their own names."""
+    read = state_of({name.encode(): (value or "").encode() for name, value in marks.items() if value is not None})
+    return msgspec.structs.replace(state, **{name: getattr(read, name) for name in marks})
 
 
 def fields_mark(fields: tuple[str, ...]) -> str:

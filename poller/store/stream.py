@@ -1,21 +1,40 @@
-"""Reading event streams: everything from a place on, then what comes, across any number of feeds."""
+"""Reading event streams: everything from a place on, then what comes, across any number of feeds.
+
+Where the streams may be on different servers, none of them can wait for all: there each stream is asked in turn, ten
+times a second, or as seldom as keeps it at 5 000 questions a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from redis.asyncio import Redis
-from redis.typing import KeyT, StreamIdT
 
-from poller.store.connection import translated
+from poller.store.connection import scattered, translated
 
 EARLIEST: Final = "0-0"
+LOOK_BACK: Final = timedelta(seconds=10)
+"""How often to look whether a stream has lost its last entries, as one does in a failover."""
 _ENTRIES: Final = 200
+_BETWEEN_QUESTIONS: Final = 0.1  # seconds
+_QUESTIONS: Final = 5000  # a second
+_KEYS_AT_ONCE: Final = 500
 
-_Answer = list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]
+# KEYS: streams. Answers the id of each one's last entry, without the entry.
+_LAST_IDS: Final = """
+local ids = {}
+for place, key in ipairs(KEYS) do
+  local newest = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
+  ids[place] = newest[1] and newest[1][1] or '0-0'
+end
+return ids
+"""
+
+_Found = dict[str, list[tuple[bytes, dict[bytes, bytes]]]]
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -33,26 +52,31 @@ async def last_id(client: Redis, key: str) -> str:
     return newest[0][0].decode() if newest else EARLIEST
 
 
-async def follow(client: Redis, start: Mapping[str, str], *, block: timedelta | None) -> AsyncGenerator[list[Entry]]:
+async def follow(
+    client: Redis,
+    start: Mapping[str, str],
+    *,
+    block: timedelta | None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncGenerator[list[Entry]]:
     """Entries after the given ids, as they are there and then as they come, some at a time.
 
     Args:
         client: one for blocking reads (:func:`poller.store.connection.blocking`), with room for ``block``.
         start: for each stream's key the id to start after.
         block: how long to wait for something new before an empty list is given out; None: end instead of waiting.
+        sleep: waits for so many seconds.
 
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`. Start again after the last entries' ids.
     """
-    after = cast("dict[KeyT, StreamIdT]", dict(start))
-    milliseconds = None if block is None else int(block.total_seconds() * 1000)
+    after = dict(start)
     while True:
-        with translated(client):
-            answer = cast("_Answer", await client.xread(after, count=_ENTRIES, block=milliseconds))
+        found = await _read(client, after, most=_ENTRIES, block=block, sleep=sleep)
         entries = [
-            Entry(name.decode(), number.decode(), fields.get(b"data", b""))
-            for name, found in answer
-            for number, fields in found
+            Entry(name, number.decode(), fields.get(b"data", b""))
+            for name, some in found.items()
+            for number, fields in some
         ]
         for entry in entries:
             after[entry.key] = entry.id
@@ -62,29 +86,94 @@ async def follow(client: Redis, start: Mapping[str, str], *, block: timedelta | 
             return
 
 
-async def arrivals(client: Redis, keys: Iterable[str], *, block: timedelta) -> AsyncGenerator[set[str]]:
+async def arrivals(
+    client: Redis,
+    keys: Iterable[str],
+    *,
+    block: timedelta,
+    look_back: timedelta = LOOK_BACK,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncGenerator[set[str]]:
     """The keys of the streams in which something new has come, again and again; after ``block`` without, an empty set.
 
-    All that is in a stream when its key is given out may be read at once; what comes later is told of later.
+    All that is in a stream when its key is given out may be read at once; what comes later is told of later. A stream
+    that has lost its last entries is given out, too, and is new from there on.
 
     Args:
         client: one for blocking reads (:func:`poller.store.connection.blocking`), with room for ``block``.
         keys: of the streams.
         block: how long to wait.
+        look_back: how often to look for lost entries.
+        sleep: waits for so many seconds.
 
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`. Start again, and read everything once.
     """
-    after: dict[KeyT, StreamIdT] = {key: await last_id(client, key) for key in keys}
-    milliseconds = int(block.total_seconds() * 1000)
-    yield set(map(str, after))
+    clock = asyncio.get_running_loop().time
+    after, looked = await _last_ids(client, list(keys)), clock()
+    yield set(after)
     while True:
-        with translated(client):
-            answer = cast("_Answer", await client.xread(after, count=1, block=milliseconds))
-        fresh = {name.decode() for name, _ in answer}
-        for name in fresh:  # past all that is there: one look for a burst, however long it is
-            after[name] = await last_id(client, name)
+        fresh = set(await _read(client, after, most=1, block=block, sleep=sleep))
+        if clock() - looked >= look_back.total_seconds():
+            ids, looked = await _last_ids(client, list(after)), clock()
+            fresh |= {key for key in after if ids[key] != after[key]}
+            after = ids
+        elif fresh:  # past all that is there: one look for a burst, however long it is
+            after |= await _last_ids(client, list(fresh))
         yield fresh
+
+
+async def _read(
+    client: Redis,
+    after: Mapping[str, str],
+    *,
+    most: int,
+    block: timedelta | None,
+    sleep: Callable[[float], Awaitable[None]],
+) -> _Found:
+    """Up to ``most`` entries of each stream that has some; of none after ``block``."""
+    if not scattered(client):
+        milliseconds = None if block is None else int(block.total_seconds() * 1000)
+        with translated(client):
+            return _found(await client.xread(cast("Any", after), count=most, block=milliseconds))
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + (block or timedelta()).total_seconds()
+    pause = max(_BETWEEN_QUESTIONS, len(after) / _QUESTIONS)
+    while True:
+        found = await _asked(client, after, most)
+        left = deadline - clock()
+        if found or left <= 0:
+            return found
+        await sleep(min(pause, left))
+
+
+async def _asked(client: Redis, after: Mapping[str, str], most: int) -> _Found:
+    found: _Found = {}
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for key, place in after.items():
+            asking.xread({key: place}, count=most)
+        for answer in await asking.execute():
+            found |= _found(answer)
+    return found
+
+
+def _found(answer: Any) -> _Found:
+    """Of XREAD: pairs of name and entries; with RESP3 each name's entries in a list of their own."""
+    pairs = [(name, some[0]) for name, some in answer.items()] if isinstance(answer, dict) else answer or []
+    return {name.decode(): some for name, some in pairs}
+
+
+async def _last_ids(client: Redis, keys: Sequence[str]) -> dict[str, str]:
+    at_once = 1 if scattered(client) else _KEYS_AT_ONCE
+    ids: list[bytes] = []
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for some in (keys[at : at + at_once] for at in range(0, len(keys), at_once)):
+            asking.eval(_LAST_IDS, len(some), *some)
+        for answer in await asking.execute():
+            ids += answer
+    return {key: found.decode() for key, found in zip(keys, ids, strict=True)}
 
 
 async def append(client: Redis, key: str, event: bytes, *, most: int) -> None:

@@ -25,6 +25,7 @@ from poller.store.registering import PARTS, Synced, Write
 from poller.store.registrations import Paused, Subscriptions, milliseconds_of, moment_of, subscriptions_of
 
 T = TypeVar("T")
+_NONE: Final = Subscriptions()
 
 # KEYS: version, and the hashes. ARGV: the version that this was planned on; then for each field its hash (a number
 # among KEYS), name and value ('' deletes it). Answers 1, or 0 where the version is another one: nothing was written.
@@ -121,17 +122,18 @@ class Registry:
         except ValueError as error:
             raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
 
-    async def sync(self, file: Sequence[tuple[str, bytes]], now: datetime) -> Synced:
+    async def sync(self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = _NONE) -> Synced:
         """Make those of the file what it says: new ones, changed ones, those that are gone, those that are back.
 
         Args:
             file: id and settings in JSON, for each; equal settings are equal bytes.
             now: UTC.
+            before: what was there, where the store has lost it.
 
         Raises:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
-        return await self._change(lambda kept: registering.syncing(kept, dict(file), now))
+        return await self._change(lambda kept: registering.syncing(kept, dict(file), now, before))
 
     async def add(self, subscription: str, settings: bytes, secrets: Sequence[str], now: datetime) -> None:
         """Add one at run time.

@@ -91,6 +91,9 @@ def _first(error: Exception) -> Exception:
 def _address(client: Redis | None) -> str:
     if client is None:
         return "Redis"
+    place: str | None = getattr(client.connection_pool, "place", None)  # of several servers
+    if place is not None:
+        return place
     where = client.connection_pool.connection_kwargs
     return str(where["path"]) if "path" in where else f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
 

@@ -1,4 +1,4 @@
-"""Run measures and print them: ``python -m tests.bench [readings|rotation|deliveries] [--records N]``."""
+"""Run measures and print them: ``python -m tests.bench [readings|rotation|deliveries|scale] [--records N]``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.bench.deliveries import deliveries
 from tests.bench.figures import Figure, peak_rss, reading
 from tests.bench.receiver import receiver
 from tests.bench.rotation import rotating
+from tests.bench.scale import scale
 from tests.bench.scene import sandbox, short_directory
 from tests.servers import Server, running
 
@@ -85,7 +86,16 @@ def delivered(_records: int, root: Path) -> list[Figure]:
         return run(all_of(server, url))
 
 
-_MEASURES: Final = {"readings": measured, "rotation": rotations, "deliveries": delivered}
+def scaled(_records: int, root: Path) -> list[Figure]:
+    """The figures of many feeds, processes, records and subscriptions."""
+
+    async def all_of() -> list[Figure]:
+        return [figure async for figure in scale(root)]
+
+    return run(all_of())
+
+
+_MEASURES: Final = {"readings": measured, "rotation": rotations, "deliveries": delivered, "scale": scaled}
 
 if __name__ == "__main__":
     main()

@@ -17,6 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from poller.stopping import ended, unless
+from tests.chaos.asking import answered
 from tests.chaos.lasting import LastingStore
 from tests.chaos.replicas import Replicas
 from tests.chaos.stage import WISHES, started_with
@@ -64,11 +65,16 @@ class _Soak:
     async def sample(self) -> None:
         """Look at each process, and keep streams and logs short."""
         while not await unless(self.over, _SAMPLE_SECONDS):
-            for resource in RESOURCES:
-                await self.scene.played.client.xtrim(stream(resource), maxlen=_ENTRIES)
-            names = await self.scene.played.client.client_list()
+            names = await answered(self._trimmed)
             for one in self.replicas.running:
                 self.watched.sample(one, sum(client["name"].startswith("poller") for client in names))
+
+    async def _trimmed(self) -> list[dict[str, str]]:
+        """Keep streams short; who is connected."""
+        client = self.scene.played.client
+        for resource in RESOURCES:
+            await client.xtrim(stream(resource), maxlen=_ENTRIES)
+        return await client.client_list()
 
 
 async def soaked(directory: Path, *, minutes: float, restart_every: float) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from poller.stopping import unless
 from poller.store.embedded_process import SOCKET
+from tests.chaos.asking import PATIENCE, answered
 from tests.chaos.lasting import LastingStore
 from tests.chaos.load import Load
 from tests.chaos.outcome import Outcome
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 POLLER = ("poller", "run")
 RECORDS = 100
 CHANGES = 40.0  # a second
-PATIENCE = 60.0  # seconds; the machine may be busy with much else
 MOODS = "ok=30 slow=15 500=2 reset=0.5 429/1=0.02"
 TTL = 1.0  # seconds
 EMBEDDED = "e"  # the directory of the program's own store; short, for a socket is in it
@@ -103,12 +103,17 @@ class Stage:
 
     async def work(self, strike: Strike) -> None:
         """Return at the instant at which a strike is due: so much has been published, and a moment more."""
-        await self.scene.played.growth(strike.events, unless=self._never, seconds=PATIENCE)
+        growth = partial(self.scene.played.growth, strike.events, unless=self._never, seconds=PATIENCE)
+        await answered(growth)
         await self.rest(strike.pause)
 
     async def rest(self, seconds: float) -> None:
         """Let so much time pass: how long a fault lasts is the fault."""
         await unless(self._never, seconds)
+
+    async def killed(self) -> None:
+        """Note that a process was killed, and what is on record."""
+        await answered(self.scene.killed)
 
     async def quiet(self, patience: float) -> tuple[int, float]:
         """Stop the changes, let sinks be well; up to which version all is due, and until when."""
@@ -120,8 +125,8 @@ class Stage:
     async def judged(self, outcome: Outcome, fault: Fault) -> Outcome:
         """Let all come to rest, and say what is found."""
         upto, deadline = await self.quiet(fault.patience)
-        stream = await self.scene.published(upto, deadline)
-        sinks = await self.scene.delivered(deadline)
+        stream = await answered(partial(self.scene.published, upto, deadline))
+        sinks = await answered(partial(self.scene.delivered, deadline))
         if fault.loses_writes:
             sinks = {wish.sink: await self._after_loss(wish) for wish in self.scene.wishes}
         self.remarks += self.replicas.strayed()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from poller.store.connection import commands
 from poller.store.keys import FeedKeys, PairKeys
@@ -13,7 +12,6 @@ from tests.delivery.events import entry
 from tests.delivery.pairs import until
 from tests.harness.processes import daemon
 from tests.receiver import Receiver, Reply, receiving
-from tests.servers import running
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
@@ -36,31 +34,30 @@ retry = {{ schedule = ["10ms"], jitter = 0 }}
 """
 
 
-async def test_redelivered_and_replayed(poller: Poller) -> None:
+async def test_redelivered_and_replayed(poller: Poller, tmp_path: Path, store_url: str) -> None:
     """Law: what was given up on arrives once it is asked for, and what is replayed, in order and with the same ids."""
-    with TemporaryDirectory(prefix="px-") as short, running("valkey", Path(short)) as server:
-        async with receiving(Reply(500)) as receiver, commands(server.url) as client:
-            config = Path(short) / "poller.toml"
-            config.write_text(CONFIG.format(url=server.url, sink=receiver.url), "utf-8")
-            for number in range(1, 4):
-                await client.xadd(EVENTS, {"data": entry(number=number)})
+    async with receiving(Reply(500)) as receiver, commands(store_url) as client:
+        config = tmp_path / "poller.toml"
+        config.write_text(CONFIG.format(url=store_url, sink=receiver.url), "utf-8")
+        for number in range(1, 4):
+            await client.xadd(EVENTS, {"data": entry(number=number)})
 
-            async def given_up() -> bool:
-                return bool(await client.hlen(KEYS.letters) == 3)
+        async def given_up() -> bool:
+            return bool(await client.hlen(KEYS.letters) == 3)
 
-            async with daemon(config, command=("poller", "run", "--only", "deliver")):
-                await until(given_up, "all to be given up on")
-                receiver.answer = Reply(204)
-                tried = receiver.count
-                told = await poller("dead-letters", "redeliver", "--subscription", "a", "--all", "-c", str(config))
-                assert told.out == "3 dead letters to be delivered once more\n", told.err
-                assert await numbers(receiver, tried) == [1, 2, 3]
-                told = await poller("replay", "a", "--from", "earliest", "--wait", "-c", str(config))
-                assert told.out.splitlines()[0] == f"{FEED}: 3 events to be delivered once more", told.err
-                assert told.out.splitlines()[-1] == f"{FEED}: 3 of 3"
-                assert await numbers(receiver, tried + 3) == [1, 2, 3]
-            assert not await client.exists(KEYS.letters, KEYS.parked)
-            assert json.loads(receiver.requests[-1].body)["id"] == json.loads(entry(number=3))["id"]
+        async with daemon(config, command=("poller", "run", "--only", "deliver")):
+            await until(given_up, "all to be given up on")
+            receiver.answer = Reply(204)
+            tried = receiver.count
+            told = await poller("dead-letters", "redeliver", "--subscription", "a", "--all", "-c", str(config))
+            assert told.out == "3 dead letters to be delivered once more\n", told.err
+            assert await numbers(receiver, tried) == [1, 2, 3]
+            told = await poller("replay", "a", "--from", "earliest", "--wait", "-c", str(config))
+            assert told.out.splitlines()[0] == f"{FEED}: 3 events to be delivered once more", told.err
+            assert told.out.splitlines()[-1] == f"{FEED}: 3 of 3"
+            assert await numbers(receiver, tried + 3) == [1, 2, 3]
+        assert not await client.exists(KEYS.letters, KEYS.parked)
+        assert json.loads(receiver.requests[-1].body)["id"] == json.loads(entry(number=3))["id"]
 
 
 async def numbers(receiver: Receiver, since: int) -> list[int]:

@@ -8,17 +8,15 @@ import signal
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
-from redis import Redis
 
 from poller.sandbox.mutate import mutate
 from poller.sandbox.resources import RESOURCES
 from tests.cli.conftest import Poller, Site, started
-from tests.servers import running
+from tests.stores import looking
 
 COUNTS = ["records", "created", "modified", "removed", "unchanged", "quarantined"]
 KEYS = ["feed", "mode", "ok", "pages", *COUNTS, "seconds", "error"]
@@ -44,9 +42,13 @@ async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) ->
     assert sum(result["created"] for result in lines(first.out)) == 60
 
     status = await poller(*config, "status", "--json", **TOKEN)
-    assert {one["feed"]: one["state"] for one in lines(status.out)} == {f"acme/{name}": "ok" for name in RESOURCES}
-    assert sum(one["events"] for one in lines(status.out)) == 60
-    assert {one["lease"] for one in lines(status.out)} == {"free"}
+    *feeds, last = lines(status.out)
+    assert {one["feed"]: one["state"] for one in feeds} == {f"acme/{name}": "ok" for name in RESOURCES}
+    assert sum(one["events"] for one in feeds) == 60
+    assert {one["lease"] for one in feeds} == {"free"}
+    assert last["store"]["ok"]
+    assert {one["severity"] for one in last["store"]["checks"]} == {"ok"}
+    assert "all is well" in (await poller(*config, "status", **TOKEN)).out.splitlines()[-1]
 
     schema = lines((await poller("schema", "events", *config)).out.replace("\n", ""))[0]
     validator = Draft202012Validator(schema)
@@ -66,27 +68,26 @@ async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) ->
         assert await tail.wait() == 0
 
 
-async def test_tail_outlives_what_others_write(tmp_path: Path) -> None:
+async def test_tail_outlives_what_others_write(tmp_path: Path, store_url: str) -> None:
     """Entries that are no events are told on standard error, by id, and those after them come, as text and as JSON."""
     stream, event = "poller:{default/contractTypes}:events", {"id": "1", "type": "a.created.v1", "subject": "s"}
     stamps = dict.fromkeys(("time", "recordedtime"), "2026-03-02T08:15:00.000Z")
     whole = json.dumps({**event, **stamps, "data": {"revision": 1, "cause": "delta", "record": {"id": "s"}}})
-    with TemporaryDirectory(prefix="pt-") as short, running("valkey", Path(short)) as server:
-        with Redis.from_url(server.url) as store:
-            store.xadd(stream, {"other": "x"}, id="1-0")
-            store.xadd(stream, {"data": "no JSON"}, id="2-0")
-            store.xadd(stream, {"data": whole}, id="3-0")
-        environ = {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": server.url}
-        for form, shown in ((["--json"], b'"id":"1"'), ([], b"created")):
-            async with (
-                started("tail", "--from", "earliest", *form, cwd=tmp_path, **environ) as tail,
-                asyncio.timeout(20),
-            ):
-                assert tail.stdout is not None
-                assert tail.stderr is not None
-                assert shown in await tail.stdout.readline()
-                assert b"entry 1-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
-                assert b"entry 2-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
+    with looking(store_url) as store:
+        store.xadd(stream, {"other": "x"}, id="1-0")
+        store.xadd(stream, {"data": "no JSON"}, id="2-0")
+        store.xadd(stream, {"data": whole}, id="3-0")
+    environ = {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": store_url}
+    for form, shown in ((["--json"], b'"id":"1"'), ([], b"created")):
+        async with (
+            started("tail", "--from", "earliest", *form, cwd=tmp_path, **environ) as tail,
+            asyncio.timeout(20),
+        ):
+            assert tail.stdout is not None
+            assert tail.stderr is not None
+            assert shown in await tail.stdout.readline()
+            assert b"entry 1-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
+            assert b"entry 2-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
 
 
 async def test_failures_are_told(poller: Poller, site: Site) -> None:

@@ -6,8 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -22,7 +20,7 @@ from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.subscriptions import Registry
 from tests.cli.conftest import Called
 from tests.delivery.events import entry
-from tests.servers import running
+from tests.stores import looking
 
 FEED: Final = "default/contractTypes"
 KEYS: Final = PairKeys.of("poller", FEED, "a")
@@ -32,17 +30,15 @@ TRIED: Final = (
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with TemporaryDirectory(prefix="pe-") as short, running("valkey", Path(short), appendfsync="no") as started:
-        yield started.url
+@pytest.fixture
+def server(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture
 def store(server: str) -> Iterator[Redis]:
     """An empty store with the subscriptions a and b."""
-    with Redis.from_url(server) as client:
-        client.flushall()
+    with looking(server) as client:
         asyncio.run(_registered(server))
         yield client
 
@@ -138,3 +134,27 @@ def test_drop(called: Called, configured: dict[str, str], store: Redis) -> None:
     assert (every.code, every.out) == (0, "3 dead letters dropped\n")
     assert not store.exists(KEYS.letters, KEYS.letter_times)
     assert other in called("dead-letters", "list", **configured).out
+
+
+def test_events_that_went_unread(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """An overrun is one dead letter: how many events and which; it cannot be redelivered, and is told so; dropped."""
+    row = b'{"event":null,"reason":"why","at":"at","attempts":[],"overrun":%s}'
+    one = b'{"first":"5-0","left":"9-0","events":4,"sequence":5,"last_sequence":8}'
+    store.hset(
+        KEYS.letters, mapping={"0-1": row % one, "0-2": row % one.replace(b'"9-0"', b"null").replace(b"8", b"null")}
+    )
+    store.zadd(KEYS.letter_times, {"0-1": 1000, "0-2": 2000})
+    name = f"{FEED}:a:0-1"
+    listed = called("dead-letters", "list", "--json", **configured)
+    first, last = (json.loads(line) for line in listed.out.splitlines())
+    assert (first["id"], first["kind"], first["bytes"]) == (name, "overrun", 0)
+    assert (first["reason"], last["reason"]) == ("4 events, sequence 5 to 8: why", "4 events: why")
+    shown = called("dead-letters", "show", name, **configured).out
+    assert "\nfrom    5-0\nbefore  9-0\n" in shown
+    assert "none was left" in called("dead-letters", "show", f"{FEED}:a:0-2", **configured).out
+    assert called("dead-letters", "show", "--raw", name, **configured).out == ""
+    again = called("dead-letters", "redeliver", name, **configured)
+    assert (again.code, again.out) == (1, "0 dead letters to be delivered once more\n")
+    assert f"{name}: these events went with the oldest of their stream" in again.err
+    assert called("dead-letters", "drop", name, **configured).out == "1 dead letter dropped\n"
+    assert store.hkeys(KEYS.letters) == [b"0-2"]

@@ -12,20 +12,16 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 import pytest
-from redis import Redis
 
 from poller.sandbox.model import History
 from poller.sandbox.profiles.choice import chosen
 from poller.sandbox.serving import SANDBOX_TOKEN, serving
 from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
 from tests.cli.conftest import Called, Poller, environment
-from tests.servers import running
+from tests.stores import looking
 
 FEED = "default/contractTypes"
 LONGEST = "default/employmentUnavailabilities"
@@ -33,10 +29,9 @@ REASON = "no id: 'id' is absent, empty, or neither text nor an integer"
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
+def url(store_url: str) -> str:
     """A Valkey of the test's own."""
-    with TemporaryDirectory(prefix="pd-") as short, running("valkey", Path(short)) as server:
-        yield server.url
+    return store_url
 
 
 def configured(url: str, api: str = "http://127.0.0.1:1") -> dict[str, str]:
@@ -44,7 +39,7 @@ def configured(url: str, api: str = "http://127.0.0.1:1") -> dict[str, str]:
 
 
 def add(url: str, *records: bytes, feed: str = FEED, reason: str = REASON) -> None:
-    with Redis.from_url(url) as store:
+    with looking(url) as store:
         for number, raw in enumerate(records, start=1):
             fields = {"raw": raw[:QUARANTINE_BYTES], "reason": reason, "digest": rejected_digest(raw)}
             store.xadd(f"poller:{{{feed}}}:quarantine", fields, id=f"{number}-0")
@@ -125,7 +120,7 @@ def test_wrong_use(called: Called, url: str) -> None:
         assert (ended.code, ended.out) == (code, ""), arguments
         assert says in ended.err
         assert "Traceback" not in ended.err
-    with Redis.from_url(url) as store:
+    with looking(url) as store:
         assert store.xlen(f"poller:{{{FEED}}}:quarantine") == 1
 
 
@@ -148,7 +143,7 @@ async def a_round(poller: Poller, url: str) -> None:
 @pytest.mark.parametrize(("columns", "longest"), [(80, 80), (40, 100)])
 def test_the_table_fits_a_terminal(url: str, columns: int, longest: int) -> None:
     """On a terminal of 80 columns no line is longer; each id stands in one piece even where that cannot be."""
-    with Redis.from_url(url) as store:
+    with looking(url) as store:
         number = store.xadd(f"poller:{{{LONGEST}}}:quarantine", {"raw": b"[1]", "reason": REASON}).decode()
     lines = on_terminal(["dead-letters", "list"], configured(url) | {"TERM": "xterm"}, columns)
     assert any(f"{LONGEST}:{number}" in line for line in lines)

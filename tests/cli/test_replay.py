@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, cast
 
 import pytest
@@ -20,7 +18,7 @@ from poller.store.registrations import Paused
 from poller.store.subscriptions import Registry
 from tests.cli.conftest import Called
 from tests.delivery.events import entry
-from tests.servers import running
+from tests.stores import looking
 
 FEED: Final = "default/contractTypes"
 EVENTS: Final = FeedKeys.of("poller", FEED).events
@@ -28,17 +26,15 @@ KEYS: Final = PairKeys.of("poller", FEED, "a")
 NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with TemporaryDirectory(prefix="py-") as short, running("valkey", Path(short), appendfsync="no") as started:
-        yield started.url
+@pytest.fixture
+def server(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture
 def store(server: str) -> Iterator[Redis]:
     """Ten events, one a second from the first on; the subscription a has read nine of them."""
-    with Redis.from_url(server) as client:
-        client.flushall()
+    with looking(server) as client:
         for number in range(1, 11):
             client.xadd(EVENTS, {"data": entry(number=number)}, id=f"{number * 1000}-0")
         client.xgroup_create(EVENTS, "sub:a", id="9000-0")
@@ -106,7 +102,18 @@ def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], s
     assert f"{FEED} does not go back so far any more: it begins at 1970-01-01T00:00:04.000Z" in told.err
     assert "--from 4000-0" in told.err
     assert kept(store) == (None, None)
-    assert called("replay", "a", "--from", "4000-0", **configured).out.startswith(f"{FEED}: 6 events")
+    told = called("replay", "a", "--from", "earliest", **configured)
+    assert told.out.startswith(f"{FEED}: 6 events")
+    assert f"{FEED} begins at 1970-01-01T00:00:04.000Z" in told.err
+
+
+def test_a_stream_of_which_nothing_is_left(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Where all events went that were delivered it says so, and nothing is begun."""
+    store.xtrim(EVENTS, maxlen=0, approximate=False)
+    told = called("replay", "a", "--from", "2000-0", **configured)
+    assert (told.code, "holds none of its events any more" in told.err) == (1, True)
+    assert called("replay", "a", "--from", "earliest", **configured).out == "no events there\n"
+    assert kept(store) == (None, None)
 
 
 WRONG: tuple[tuple[list[str], int, str], ...] = (

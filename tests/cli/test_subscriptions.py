@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from redis import Redis
 
 from poller.store.registering import PARTS
 from tests.cli.conftest import Poller
 from tests.cli.test_dead_letters import on_terminal
 from tests.receiver import Reply, receiving
-from tests.servers import running
+from tests.stores import looking
 
 LONG = "https://sink.example.org/a/rather/long/path/to/the/hook?key=hush-hush-hush"
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    """A Valkey of the test's own."""
-    with TemporaryDirectory(prefix="ps-") as short, running("valkey", Path(short)) as server:
-        yield server.url
+def url(store_url: str) -> str:
+    """An empty store."""
+    return store_url
 
 
 @pytest.fixture
@@ -68,15 +64,16 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         assert "goes on" in resumed
         assert "operator): why" in resumed
         status = await poller("status", "--json", **configured)
-        lines = [json.loads(line) for line in status.out.splitlines()]
+        *lines, last = [json.loads(line) for line in status.out.splitlines()]
+        assert list(last) == ["store"]
         assert ["feed" in line for line in lines] == [True] * 4 + [False] * 2
         assert [(line["subscription"], line["state"]) for line in lines[4:]] == [("a", "active"), ("filed", "new")]
         assert lines[-2]["sink"] == f"{receiver.url}/hook?…"
 
-        with Redis.from_url(url) as store:
+        with looking(url) as store:
             store.xgroup_create("poller:{default/contractTypes}:events", "sub:a", mkstream=True)
         assert await subscriptions("remove", "a", "--yes") == "a: removed\n"
-    with Redis.from_url(url) as store:
+    with looking(url) as store:
         assert not any(store.exists(f"poller:{{subscriptions}}:{part}") for part in PARTS)
         assert store.xinfo_groups("poller:{default/contractTypes}:events") == []
     for text in (shown, tried, paused, resumed, status.out):
@@ -105,7 +102,7 @@ async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -
         assert says in ended.err, arguments
         assert "Traceback" not in ended.err
         assert "hush" not in ended.err
-    with Redis.from_url(url) as store:
+    with looking(url) as store:
         assert store.keys() == []
 
 

@@ -97,6 +97,7 @@ def test_refused_redis_urls(url: str) -> None:
         ("rediss://u:pw@h/0", True),
         ("unix:///s?password=pw", True),
         ("redis://h?PASSWORD=", True),
+        ("redis+sentinel://h/main?sentinel_password=pw", True),
         ("unix:///s?db=1", False),
     ],
 )

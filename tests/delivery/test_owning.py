@@ -47,6 +47,21 @@ class Script:
         self.held = False
 
 
+class Watch:
+    """What was told of the store, in order."""
+
+    away = False
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def failed(self, who: str, text: str) -> None:
+        self.told.append(f"{who}: {text}")
+
+    def worked(self, who: str) -> None:
+        self.told.append(f"{who} worked")
+
+
 @pytest.mark.parametrize(
     ("fault", "wait"),
     [
@@ -65,17 +80,28 @@ async def test_after_whatever_happened_it_is_taken_up_again(fault: Exception | H
     async def pause(_: asyncio.Event, seconds: float) -> None:
         waits.append(seconds)
 
-    await owning.own(script, script, subscription="s", stop=script.stop, pause=pause)
+    await owning.own(script, script, subscription="s", stop=script.stop, watch=Watch(), pause=pause)
     assert script.log.count("take") == 2
     assert script.log[-2:] == ["run", "release"]
     assert waits == [wait]
+
+
+async def test_a_store_that_is_away_is_told_to_who_tells_it_once_for_all() -> None:
+    """By the name of the pair, and that it works again; in the end there is nobody of that name who could wait."""
+    script, watch = Script(StoreUnavailable("away")), Watch()
+
+    async def pause(_: asyncio.Event, __: float) -> None:
+        pass
+
+    await owning.own(script, script, subscription="s", stop=script.stop, watch=watch, pause=pause)
+    assert watch.told == ["s acme/a worked", "s acme/a: away", "s acme/a worked", "s acme/a worked"]
 
 
 async def test_told_to_stop_it_waits_no_longer() -> None:
     """Neither for another's lease nor for its own next look."""
     script = Script()
     script.stop.set()
-    await owning.own(script, script, subscription="s", stop=script.stop)
+    await owning.own(script, script, subscription="s", stop=script.stop, watch=Watch())
     assert script.log == []
 
 
@@ -89,7 +115,7 @@ async def test_cancelled_it_lets_the_lease_go() -> None:
         await asyncio.Event().wait()
 
     script.run = run  # type: ignore[method-assign] # a run without an end
-    task = asyncio.create_task(owning.own(script, script, subscription="s", stop=script.stop))
+    task = asyncio.create_task(owning.own(script, script, subscription="s", stop=script.stop, watch=Watch()))
     await running.wait()
     task.cancel()
     await asyncio.wait([task])

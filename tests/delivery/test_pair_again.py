@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import cast
 
 import pytest
@@ -21,21 +19,18 @@ from poller.store.connection import commands
 from poller.store.given_up import Moved
 from poller.store.replays import ReplaySpan
 from tests.delivery.pairs import EVENTS, FAILED, KEYS, TAKEN, Scripted, delivering, publish, until
-from tests.servers import running
 
 SOON = timedelta(milliseconds=1)
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with TemporaryDirectory(prefix="pa-") as short, running("valkey", Path(short), appendfsync="no") as server:
-        yield server.url
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[Redis]:
     async with commands(url) as one:
-        await one.flushall()
         yield one
 
 

@@ -47,6 +47,9 @@ class Counting(Ledger):
     async def replay(self) -> ReplaySpan | None:
         return None
 
+    async def anew(self) -> int | None:
+        return None
+
     async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:
         raise AssertionError(span, most)
 

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from redis import Redis
-
-from tests.servers import running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="session")
-def lasting_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running("valkey", tmp_path_factory.mktemp("v"), appendfsync="always") as server:
-        yield server.url
 
 
 @pytest.fixture
-def store(lasting_store: str) -> str:
-    """The URL of an empty store with ``appendfsync always``."""
-    with Redis.from_url(lasting_store) as client:
-        client.flushall()
-    return lasting_store
+def store(store_url: str) -> str:
+    """The URL of an empty store."""
+    return store_url

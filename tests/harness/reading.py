@@ -16,7 +16,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import aiohttp
-from redis.asyncio import Redis
 
 from poller.config.load import load
 from poller.sandbox.answer import answer
@@ -29,6 +28,7 @@ from poller.sandbox.resources import RESOURCES as SERVED
 from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
 from poller.service.polling import Polled, polled_feeds
+from poller.store.connection import commands
 from poller.store.scripts import SHEBANG
 from poller.store.state import FeedState, state_of
 from tests.harness.checker import Verdict, judge
@@ -218,8 +218,7 @@ async def reading(  # noqa: D417 -- see the scene
                 choices=chosen(profiles),
             )
         )
-        # With a timeout redis-py sends by way of asyncio.wait_for, which in Python 3.11 may swallow a cancellation.
-        client = await stack.enter_async_context(Redis.from_url(store, socket_timeout=None))
+        client = await stack.enter_async_context(commands(store))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         played = Scene(directory, url, store, client, http)
         config = _config(played, resources, feed, source)

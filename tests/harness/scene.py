@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff
 
+from poller.store.connection import blocking
+from poller.store.stream import follow, last_id
 from tests.harness.checker import Verdict, judge
 from tests.harness.json_values import read
 from tests.harness.processes import SANDBOX_TOKEN, sandbox
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
+    from redis.asyncio import Redis
+
 RESOURCES = ("contractTypes", "evidenceVariants", "employmentUnavailabilities", "achievements")
-
-
-_PATIENT = Retry(ConstantBackoff(0.05), 100)  # a store that is killed comes back; who only looks may ask again
 
 
 def stream(resource: str) -> str:
@@ -123,7 +122,7 @@ class Scene:
 
     async def leases(self) -> int:
         """How many feeds are leased to somebody."""
-        return int(await self.client.exists(*map(lease, RESOURCES)))
+        return sum([int(await self.client.exists(lease(resource))) for resource in RESOURCES])
 
     async def verdict(self, upto: int | None = None) -> Verdict:
         """Judge all streams; they are read before the log, so that all they can rightly hold is in it."""
@@ -150,7 +149,9 @@ class Scene:
 
     async def _more(self) -> None:
         """Return when there is something new in a stream, or soon."""
-        await self.client.xread({stream(resource): "$" for resource in RESOURCES}, count=1, block=50)
+        last = {stream(resource): await last_id(self.client, stream(resource)) for resource in RESOURCES}
+        async with aclosing(follow(self.client, last, block=timedelta(milliseconds=50))) as coming:
+            await anext(coming)
 
     async def _asked(self, method: str, path: str, body: bytes | None = None) -> Any:
         async with self.http.request(method, f"{self.source}/_sandbox/{path}", data=body) as answer:
@@ -176,7 +177,6 @@ async def scene(
         source = await stack.enter_async_context(
             sandbox(records=records, changes_per_second=changes_per_second, seed=seed, profile=profile, faults=faults)
         )
-        # With a timeout redis-py sends by way of asyncio.wait_for, which in Python 3.11 may swallow a cancellation.
-        client = await stack.enter_async_context(Redis.from_url(store, socket_timeout=None, retry=_PATIENT))
+        client = await stack.enter_async_context(blocking(store, block=timedelta(seconds=PATIENCE)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         yield Scene(directory, source, store, client, http)

@@ -1,4 +1,4 @@
-"""The daemon stops when it is told to, whatever its store is doing."""
+"""The daemon says how it does from its start to its end, and stops when it is told to, whatever its store is doing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import asyncio
 import fcntl
 import os
 import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from typing import Any
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
 
 from poller.config import load
 from poller.config.settings import Settings
+from poller.errors import ConfigurationError
 from poller.sandbox.model import History
 from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
 from poller.service.daemon import run
-from tests.servers import running
+from tests.harness.waiting import patience
+from tests.servers import free_port, running
 
 SOON = 8.0  # seconds; a supervisor kills after ten
 
@@ -25,14 +34,81 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def settings(directory: Path, *, url: str, store: str) -> Settings:
+def settings(directory: Path, *, url: str, store: str, bind: str = "off") -> Settings:
     file = directory / "poller.toml"
     file.write_text(
-        f'{store}\n[[sources]]\nname = "acme"\nbase_url = "{url}"\nauth = {{ token_env = "TOKEN" }}\n'
+        f'{store}\nhttp = {{ bind = "{bind}" }}\n[[sources]]\nname = "acme"\nbase_url = "{url}"\n'
+        'auth = { token_env = "TOKEN" }\n'
         '[[sources.feeds]]\nresource = "employmentUnavailabilities"\ninterval = "200ms"\n',
         "utf-8",
     )
     return load(file, {})
+
+
+@asynccontextmanager
+async def running_daemon(wanted: Settings) -> AsyncIterator[asyncio.Event]:
+    """The daemon for the time of the block; ends in order."""
+    stop = asyncio.Event()
+    daemon = asyncio.create_task(run(wanted, {"TOKEN": "sandbox"}, stop=stop, now=now))
+    try:
+        yield stop
+    finally:
+        stop.set()
+        await asyncio.wait_for(daemon, SOON)
+
+
+async def report(url: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """What /readyz says, once it says that."""
+    async with aiohttp.ClientSession() as http, patience("what /readyz is to say"):
+        while True:
+            try:
+                async with http.get(f"{url}/readyz") as answer:
+                    said: dict[str, Any] = await answer.json()
+                assert answer.status == (200 if said["ready"] else 503)
+                if ready(said):
+                    return said
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0)  # one turn of the loop
+
+
+async def test_served_before_the_store_is_there(tmp_path: Path) -> None:
+    """Law: alive at once; ready when the store has answered, not ready when it has gone, and ready again."""
+    web = f"127.0.0.1:{free_port()}"
+    store = f'redis = {{ url = "unix://{tmp_path}/s/s" }}'
+    wanted = settings(tmp_path, url="http://127.0.0.1:9", store=store, bind=web)
+    async with running_daemon(wanted):
+        said = await report(f"http://{web}", lambda one: "No such file" in str(one["reasons"]))
+        assert [one["name"] for one in said["reasons"]] == ["store"]
+        for _ in range(2):
+            with running("valkey", tmp_path / "s"):
+                said = await report(f"http://{web}", lambda one: bool(one["ready"] and one["failing"]))
+                assert list(said["failing"]) == ["acme/employmentUnavailabilities"]  # its source is not there
+                assert {one["severity"] for one in said["store"]} == {"ok"}
+            await report(f"http://{web}", lambda one: not one["ready"])
+
+
+async def test_two_daemons_on_one_address(tmp_path: Path) -> None:
+    """Law: both work; the second serves when the first has gone."""
+    web = f"127.0.0.1:{free_port()}"
+    with running("valkey", tmp_path / "s") as server:
+        wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'redis = {{ url = "{server.url}" }}', bind=web)
+        async with running_daemon(wanted) as first:
+            await report(f"http://{web}", lambda one: bool(one["ready"]))
+            with capture_logs() as logs:
+                async with running_daemon(wanted):
+                    async with patience("both to be started"):
+                        while not {"not listening", "started"} <= {line["event"] for line in logs}:  # noqa: ASYNC110 -- one turn
+                            await asyncio.sleep(0)  # one turn of the loop
+                    first.set()
+                    await report(f"http://{web}", lambda one: bool(one["ready"]))
+
+
+async def test_nothing_to_do(tmp_path: Path) -> None:
+    """Law: a daemon that is to serve alone, and has no address to do so, does not begin."""
+    wanted = settings(tmp_path, url="http://127.0.0.1:9", store="")
+    with pytest.raises(ConfigurationError, match="nothing to do"):
+        await run(wanted, {}, stop=asyncio.Event(), now=now, roles=frozenset({"serve"}))
 
 
 async def test_stopping_while_the_embedded_server_cannot_start(tmp_path: Path) -> None:

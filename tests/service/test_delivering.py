@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
 from poller.config.load import load
@@ -20,13 +19,13 @@ from poller.delivery.handshake import Granted, decoded, encoded
 from poller.service.delivering import Deliverer
 from poller.service.handshaking import origin
 from poller.service.opening import OpenStore
+from poller.service.watching import StoreWatch
 from poller.store.connection import commands
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.registrations import Paused
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
 from tests.receiver import PATIENCE, Held, Receiver, Reply, receiving
-from tests.servers import running
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
@@ -66,7 +65,8 @@ class Scene:
 
     def deliver(self, settings: Settings) -> None:
         stop = asyncio.Event()
-        deliverer = Deliverer(settings, {}, self.store, shebang="#!lua\n", now=now)
+        watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+        deliverer = Deliverer(settings, {}, self.store, shebang="#!lua\n", watch=watch, now=now)
         self.stops.append(stop)
         self.tasks.append(asyncio.create_task(deliverer.run(stop)))
 
@@ -110,16 +110,13 @@ class Scene:
         await self.until(changed)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running("valkey", tmp_path_factory.mktemp("v"), appendfsync="no") as one:
-        yield one.url
+@pytest.fixture
+def server(store_url: str) -> str:
+    return store_url
 
 
 @asynccontextmanager
 async def staged(url: str, directory: Path) -> AsyncIterator[Scene]:
-    with BlockingRedis.from_url(url) as client:
-        client.flushall()
     client = commands(url)
     async with receiving() as sink:
         scene = Scene(directory, OpenStore(url, client), sink, Registry(client, SubscriptionKeys.of("poller")))

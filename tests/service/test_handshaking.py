@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.service.handshaking` and :mod:`poller.service.web`: nothing is sent before it was granted."""
+"""Laws of :mod:`poller.service.handshaking` and its callback: nothing is sent before it was granted."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fakeredis import FakeAsyncRedis
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted, Refused, decoded, encoded
 from poller.http.listening import listening
+from poller.service.callback import callback_routes
 from poller.service.handshaking import origin, permitted
 from poller.service.web import application
 from poller.store.keys import SubscriptionKeys
@@ -84,7 +85,10 @@ async def test_a_sink_that_refuses_is_sent_nothing(registry: Registry) -> None:
 
 async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry) -> None:
     """Granted later, over HTTP, by whoever has the key that was sent; another key changes nothing."""
-    async with receiving() as receiver, listening(application(registry), "127.0.0.1", 0) as web:
+    async with (
+        receiving() as receiver,
+        listening(application(*callback_routes(lambda: registry)), "127.0.0.1", 0) as web,
+    ):
         receiver.answer = Reply(200)
         async with asking(registry, receiver, public_url=web) as (task, _), aiohttp.ClientSession() as http:
             await receiver.received(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ from poller.service.checking import check
 from poller.service.not_yet import not_yet
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION
 
-HTTP, RETENTION = '[http]\nbind = "127.0.0.1:1"\n', '[retention]\nage = "1d"\n'
+HTTP, RETENTION = '[http]\nadmin_token_file = "/t"\n', '[retention]\nage = "1d"\n'
 
 
-def tables(directory: Path, text: str, environ: Mapping[str, str] | None = None) -> list[str]:
+def tables(directory: Path, text: str) -> list[str]:
     file = directory / "poller.toml"
     file.write_text(text, "utf-8")
-    return [found.table for found in not_yet(load(file, environ or {}))]
+    return [found.table for found in not_yet(load(file, {}))]
 
 
 @pytest.mark.parametrize(
@@ -28,19 +27,14 @@ def tables(directory: Path, text: str, environ: Mapping[str, str] | None = None)
         ('[http]\nbind = "off"\n', []),
         ("[http]\n[retention]\n", []),
         (HTTP, ["http"]),
-        ('[http]\nadmin_token_file = "/t"\n', ["http"]),
-        (RETENTION, ["retention"]),
-        (RETENTION + HTTP + SUBSCRIPTION, ["http", "retention"]),
+        ('[http]\nbind = "127.0.0.1:1"\n', []),
+        (RETENTION, []),
+        (RETENTION + HTTP + SUBSCRIPTION, ["http"]),
     ],
 )
 def test_what_is_set_and_not_done(text: str, said: list[str], tmp_path: Path) -> None:
     """Law: each table that was set and does nothing is told once, and nothing that nobody set."""
     assert tables(tmp_path, text + SOURCE + FEED) == said
-
-
-def test_set_by_the_environment(tmp_path: Path) -> None:
-    """Law: an address that the environment asks for is as little served as one of the file."""
-    assert tables(tmp_path, SOURCE + FEED, {"PORT": "5000"}) == ["http"]
 
 
 async def test_check_says_it(tmp_path: Path) -> None:
@@ -53,5 +47,4 @@ async def test_check_says_it(tmp_path: Path) -> None:
     assert found[1:] == [
         ("error", "source acme"),
         ("warning", "http"),
-        ("warning", "retention"),
     ]

@@ -1,50 +1,32 @@
-"""The servers that the store's tests run on: one process of each kind for the whole run, emptied before each test."""
+"""The stores that the store's tests run on: all kinds, unless one is chosen."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
-from redis import Redis as BlockingRedis
 
 from poller.store.connection import commands
-from tests.servers import KINDS, Kind, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
 
-
-class Started(Protocol):
-    """The URL of the run's server of a kind, emptied. Skips where there is no such server."""
-
-    def __call__(self, kind: Kind) -> str: ...
+    from tests.stores import Store, Stores
 
 
-@pytest.fixture(scope="session")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    urls: dict[Kind, str] = {}
-    with ExitStack() as stack:
-
-        def emptied(kind: Kind) -> str:
-            if kind not in urls:
-                directory = tmp_path_factory.mktemp(kind)
-                urls[kind] = stack.enter_context(running(kind, directory, appendfsync="everysec")).url
-            with BlockingRedis.from_url(urls[kind]) as client:
-                client.flushall()
-                client.script_flush()
-            return urls[kind]
-
-        yield emptied
-
-
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, started: Started) -> str:
+@pytest.fixture
+def server(single_kind: Store, stores: Stores) -> str:
     """The URL of a real, empty server: Valkey, then Redis."""
-    return started(request.param)
+    return stores.emptied(single_kind)
+
+
+@pytest.fixture
+def any_store(store_kind: Store, stores: Stores) -> str:
+    """The URL of a real, empty store, of each kind."""
+    return stores.emptied(store_kind)
 
 
 @pytest.fixture
@@ -55,12 +37,12 @@ async def fake() -> AsyncIterator[Redis]:
     await client.aclose()
 
 
-@pytest.fixture(params=["fakeredis", *KINDS])
-async def store_client(request: pytest.FixtureRequest, started: Started) -> AsyncIterator[Redis]:
-    """A client of an empty store, ready for scripts: fakeredis, Valkey, Redis."""
-    if request.param == "fakeredis":
+@pytest.fixture
+async def store_client(client_kind: str, stores: Stores) -> AsyncIterator[Redis]:
+    """A client of an empty store, ready for scripts: fakeredis, then each kind."""
+    if client_kind == "fakeredis":
         client: Redis = FakeAsyncRedis(server=FakeServer(version=(7,)))
     else:
-        client = commands(started(request.param))
+        client = commands(stores.emptied(cast("Store", client_kind)))
     yield client
     await client.aclose()

@@ -21,6 +21,8 @@ from poller.store.address import arguments, shown
         ("unix:///run/redis.sock?db=1&password=hunter2", "unix:///run/redis.sock"),
         ("unix://hunter2@/run/redis.sock", "unix:///run/redis.sock"),
         ("redis+sentinel://:hunter2@a:26379,b:26379/main/0", "redis+sentinel://a:26379,b:26379/main/0"),
+        ("redis+sentinel://a,b:1/main?sentinel_password=hunter2", "redis+sentinel://a,b:1/main"),
+        ("redis+cluster://u:hunter2@a:7000,b:7001?tls=true", "redis+cluster://a:7000,b:7001"),
         ("redis://:hunter2/x@db.example:6379", "redis://…"),
         ("redis://:hunter2", "redis://…"),
         ("redis:hunter2@db.example", "…"),
@@ -58,6 +60,7 @@ def test_arguments_of_each_kind() -> None:
         "db": 2,
         "connection_class": UnixDomainSocketConnection,
     }
+    assert arguments("redis://h?protocol=3") == {"host": "h", "protocol": 3}
     assert arguments("rediss://h?ssl_ca_certs=/ca.pem") == {
         "host": "h",
         "ssl_ca_certs": "/ca.pem",
@@ -68,8 +71,6 @@ def test_arguments_of_each_kind() -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("redis+sentinel://h:26379/main/0", "not supported by this version yet"),
-        ("redis+cluster://h:7000,h2:7001", "not supported by this version yet"),
         ("http://h", "expected one of redis://, rediss://, unix://"),
         ("127.0.0.1:6379", "expected one of redis://, rediss://, unix://"),
         ("", "expected one of redis://, rediss://, unix://"),
@@ -83,6 +84,7 @@ def test_arguments_of_each_kind() -> None:
         ("redis://h?socket_timeout=60", "'socket_timeout' cannot be set in the URL"),
         ("redis://h?retry_on_timeout=true", "'retry_on_timeout' cannot be set in the URL"),
         ("redis://h?path=/x", "'path' cannot be set in the URL"),
+        ("redis://h?protocol=4", "expected protocol=2 or protocol=3"),
         ("redis://h?host=x", "'host' cannot be set in the URL"),
     ],
 )

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from poller.store import backlogs as module
 from poller.store.backlogs import Backlog, backlogs
+from poller.store.connection import commands
 from poller.store.keys import FeedKeys, PairKeys, group_of
 
 FEED: Final = "acme/contractTypes"
@@ -71,3 +72,19 @@ def test_what_is_no_event_is_not_counted() -> None:
     assert module._unread([], 7) == 0
     assert module._unread([(b"1-0", {b"other": b"x"})], 7) is None
     assert module._unread([(b"1-0", {b"data": b"{}"})], 7) is None
+
+
+async def test_what_went_unread_is_not_waited_for(server: str) -> None:
+    """Law: what the stream lost before it was read is no lag, whatever the server counts; it is told as lost."""
+    async with commands(server) as client:
+        await publish(client, *range(1, 11))
+        await client.xgroup_create(KEYS.events, group_of("a"), id="0")
+        await read(client, 2)
+        await client.xack(KEYS.events, group_of("a"), "1000-0", "2000-0")
+        await client.xtrim(KEYS.events, minid="7000-0", approximate=False)
+        await client.hset(PAIR.state, "lost", "4")
+        assert await backlog(client) == Backlog(FEED, 4, 93.0, 0, 0, 4)
+        await client.xack(KEYS.events, group_of("a"), *await read(client, 3))
+        assert await backlog(client) == Backlog(FEED, 1, 90.0, 0, 0, 4)
+        await client.xack(KEYS.events, group_of("a"), *await read(client, 3))
+        assert await backlog(client) == Backlog(FEED, 0, 0.0, 0, 0, 4)

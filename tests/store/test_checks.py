@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.errors import ConfigurationError, StoreUnavailable
-from poller.store.checks import Durability, Finding, check_store, enforced, examine
+from poller.store.checks import Durability, Finding, check_store, enforced, examine, weighed
 from poller.store.connection import commands
 from tests.servers import KINDS, Kind, running
+from tests.stores import Stores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,13 +23,21 @@ if TYPE_CHECKING:
 GOOD: dict[str, Any] = {
     "redis_version": "7.0.15",
     "role": "master",
+    "connected_slaves": 0,
+    "clock": 0.0,
     "maxmemory_policy": "noeviction",
     "aof_enabled": 1,
     "appendfsync": "always",
     "maxmemory": 0,
     "used_memory": 1_000_000,
+    "stream-node-max-bytes": "4096",
+    "stream-node-max-entries": "100",
 }
-NAMES = ["version", "role", "eviction", "aof", "fsync", "memory"]
+NAMES = ["version", "role", "replicas", "clock", "eviction", "memory", "nodes", "aof", "fsync", "disk"]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
@@ -49,12 +59,39 @@ def test_a_good_store_is_ok_throughout() -> None:
         ({"role": "slave"}, "role", "error", "name the primary"),
         ({"maxmemory_policy": "allkeys-lru"}, "eviction", "error", "CONFIG SET maxmemory-policy noeviction"),
         ({"aof_enabled": 0}, "aof", "warning", "CONFIG SET appendonly yes"),
-        ({"aof_last_write_status": "err"}, "aof", "error", "disk"),
+        ({"aof_last_write_status": "err"}, "disk", "error", "make room on the server's disk"),
+        ({"aof_last_bgrewrite_status": "err"}, "disk", "warning", "grows on"),
+        ({"rdb_last_bgsave_status": "err"}, "disk", "error", "CONFIG SET stop-writes-on-bgsave-error no"),
+        ({"rdb_last_bgsave_status": "err", "save": ""}, "disk", "ok", "can be written"),
+        ({"rdb_last_bgsave_status": "err", "stop-writes-on-bgsave-error": "no"}, "disk", "warning", "snapshot"),
+        ({"connected_slaves": 2}, "replicas", "ok", "2 replicas, min-replicas-to-write 0: a failover may lose"),
+        (
+            {"connected_slaves": 1, "min_slaves_good_slaves": 1, "min-replicas-to-write": "1"},
+            "replicas",
+            "ok",
+            "1 replica, min-replicas-to-write 1",
+        ),
+        (
+            {"connected_slaves": 1, "min_slaves_good_slaves": 0, "min-replicas-to-write": "1"},
+            "replicas",
+            "error",
+            "writes are refused",
+        ),
+        ({"clock": 4.9}, "clock", "ok", "as this machine's"),
+        ({"clock": 6.2}, "clock", "warning", "6 s ahead of"),
+        ({"clock": -61.0}, "clock", "warning", "61 s behind"),
+        ({"stream-node-max-bytes": "512"}, "nodes", "warning", "more memory"),
+        ({"stream-node-max-entries": "1"}, "nodes", "warning", "more memory"),
+        ({"stream-node-max-bytes": "65536", "stream-node-max-entries": "0"}, "nodes", "ok", "65536"),
+        ({"stream-node-max-bytes": "0"}, "nodes", "ok", "entries 100"),
+        ({"stream-node-max-bytes": "0", "stream-node-max-entries": "0"}, "nodes", "warning", "ten times as long"),
+        ({"stream-node-max-bytes": "1048576", "stream-node-max-entries": "10000"}, "nodes", "warning", "ten times"),
         ({"appendfsync": "everysec"}, "fsync", "ok", "up to a second"),
         ({"appendfsync": "no"}, "fsync", "warning", "CONFIG SET appendfsync everysec"),
         ({"maxmemory": 2_000_000}, "memory", "ok", "1.0 MiB of 1.9 MiB"),
         ({"maxmemory": 1_100_000}, "memory", "warning", "raise maxmemory"),
         ({"maxmemory": 1_000_000}, "memory", "error", "commits are refused"),
+        ({"maxmemory": 1_000_000, "mem_not_counted_for_evict": 50_000}, "memory", "warning", "raise maxmemory"),
     ],
 )
 def test_each_weakness_is_named_with_its_mending(differs: dict[str, Any], name: str, severity: str, text: str) -> None:
@@ -72,11 +109,15 @@ def test_what_is_missing_is_unknown(kept: set[str]) -> None:
     assert list(findings) == NAMES
     for key, name in {
         "role": "role",
+        "connected_slaves": "replicas",
+        "clock": "clock",
+        "stream-node-max-bytes": "nodes",
         "maxmemory_policy": "eviction",
         "aof_enabled": "aof",
         "appendfsync": "fsync",
     }.items():
-        assert findings[name].severity == ("ok" if key in kept else "warning")
+        known = key in kept and (name != "nodes" or "stream-node-max-entries" in kept)
+        assert findings[name].severity == ("ok" if known else "warning")
 
 
 def test_fsync_is_judged_only_where_there_is_a_file() -> None:
@@ -97,22 +138,24 @@ def test_durability_decides_what_follows() -> None:
         enforced(examine({}), "require")
     replica = examine(GOOD | {"role": "slave"})
     durabilities: tuple[Durability, ...] = ("require", "warn", "ignore")
+    weighing = [weighed(Finding("warning", name, ""), "require").severity for name in ("aof", "memory")]
+    assert weighing == ["error", "warning"]
     for durability in durabilities:
         assert [finding.name for finding in enforced(replica, durability)] == ["role"]
         assert enforced(examine(GOOD), durability) == []
 
 
 async def test_a_fake_is_unknown(fake: Redis) -> None:
-    """The fake tells nothing about itself: warnings, and no crash."""
-    findings = await check_store(fake)
+    """The fake tells the time, and nothing about itself: warnings, and no crash."""
+    findings = await check_store(fake, now=now)
     assert [finding.name for finding in findings] == NAMES
-    assert {finding.severity for finding in findings} == {"warning"}
+    assert [finding.name for finding in findings if finding.severity != "warning"] == ["clock"]
 
 
 async def test_a_real_server_is_known(server: str) -> None:
     """A real server with AOF and noeviction is found in order, in everything."""
     async with commands(server) as client:
-        findings = await check_store(client)
+        findings = await check_store(client, now=now)
     assert [(finding.severity, finding.name) for finding in findings] == [("ok", name) for name in NAMES]
 
 
@@ -122,24 +165,42 @@ async def test_a_real_server_with_weaknesses(kind: Kind, tmp_path: Path) -> None
     options = {"maxmemory-policy": "allkeys-lru", "maxmemory": "1000"}
     with running(kind, tmp_path, appendfsync="no", options=options) as server:
         async with commands(server.url) as client:
-            findings = by_name(await check_store(client))
+            findings = by_name(await check_store(client, now=now))
     assert [findings[name].severity for name in ("eviction", "aof", "memory")] == ["error", "warning", "error"]
 
 
-@pytest.mark.parametrize(("forbidden", "unknown"), [("-config", {"fsync"}), ("-info", set(NAMES))])
-async def test_a_user_who_may_not_ask(started: Any, forbidden: str, unknown: set[str]) -> None:
-    """INFO or CONFIG forbidden by the ACL is no failure: what it would tell is unknown."""
-    url = started("valkey")
+@pytest.mark.parametrize(
+    ("forbidden", "unknown"),
+    [
+        ("-config", {"fsync", "nodes"}),
+        ("-info", {"version", "role", "replicas", "eviction", "memory", "aof", "disk"}),
+        ("-time", {"clock"}),
+    ],
+)
+async def test_a_user_who_may_not_ask(stores: Stores, forbidden: str, unknown: set[str]) -> None:
+    """INFO, CONFIG or TIME forbidden by the ACL is no failure: what it would tell is unknown."""
+    url = stores.emptied("valkey")
     rules = ("SETUSER", "limited", "on", ">word", "~*", "+@all", forbidden)
     async with commands(url) as admin, commands(f"{url}?username=limited&password=word") as limited:
         await admin.execute_command("ACL", *rules)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
-        findings = await check_store(limited)
+        findings = await check_store(limited, now=now)
         await admin.acl_deluser("limited")
     assert {finding.name for finding in findings if finding.severity == "warning"} == unknown
+
+
+async def test_the_servers_clock_is_held_against_ours(server: str) -> None:
+    """A clock that is an hour off is told, from either side; the time that asking takes is no difference."""
+    async with commands(server) as client:
+        for off, word in ((timedelta(hours=-1), "ahead"), (timedelta(hours=1), "behind")):
+            found = by_name(await check_store(client, now=lambda off=off: now() + off))["clock"]  # type: ignore[misc] # bound here
+            assert found.severity == "warning"
+            assert f"3600 s {word}" in found.text
+        slow = iter((now(), now() + timedelta(hours=1)))
+        assert by_name(await check_store(client, now=lambda: next(slow)))["clock"].severity == "ok"
 
 
 async def test_nobody_to_ask() -> None:
     """A store that does not answer is unavailable, which is no finding."""
     async with commands("redis://127.0.0.1:1") as client:
         with pytest.raises(StoreUnavailable):
-            await check_store(client)
+            await check_store(client, now=now)

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from poller.errors import ConfigurationError, StoreUnavailable
+from poller.errors import StoreUnavailable
 from poller.store.connection import CONNECTIONS, Protocol, blocking, commands, connect, translated
 from tests.proxy import proxied
 
@@ -119,12 +119,6 @@ async def test_nothing_listens() -> None:
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as failure, translated(client):
             await client.get("k")
     assert "hunter2" not in str(failure.value)
-
-
-def test_other_topologies_come_later() -> None:
-    """Sentinel and Cluster are refused at this seam."""
-    with pytest.raises(ConfigurationError, match="not supported by this version yet"):
-        commands("redis+cluster://h:7000")
 
 
 async def test_a_cancellation_is_never_swallowed(server: str) -> None:

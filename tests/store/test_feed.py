@@ -28,6 +28,7 @@ from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
 from poller.store.state import DELTA_TOKEN, FeedState
 from tests.store.records import unavailability
+from tests.stores import flushed
 
 KEYS = FeedKeys.of("poller", "acme/employmentUnavailabilities")
 FRAME = EventFrame(
@@ -215,7 +216,7 @@ async def test_a_lost_generation_is_stale(opened: Open, store_client: Redis) -> 
     """Law: state that was wiped and created anew is not written to by a round that began before."""
     store = opened("a")
     state = await begun(store)
-    await store_client.flushall()
+    await flushed(store_client)
     await begun(store)
     with pytest.raises(Stale):
         await write(store, [unavailability(1)], state)
@@ -278,7 +279,7 @@ async def test_state_that_was_wiped_starts_anew_at_once(opened: Open, store_clie
     """Law: after FLUSHALL the next round begins with nothing remembered, its first commit fits."""
     store = opened("a")
     await write(store, [unavailability(number) for number in range(SAMPLES)])
-    await store_client.flushall()
+    await flushed(store_client)
     commit = await write(store, [unavailability(number) for number in range(SAMPLES)])
     await store.known(list(commit.snapshots))
     assert len(await events(store_client)) == SAMPLES

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from redis.asyncio import Redis
 
+from poller.errors import Stale
 from poller.store.connection import commands
 from poller.store.deliveries import PairStore, Settlement
 from poller.store.delivery_scripts import DeliveryScripts
@@ -81,3 +83,13 @@ async def test_what_was_parked_by_others(store_client: Redis) -> None:
     await store_client.hset(KEYS.parked, mapping={"1-0": "d", "2-0": "e"})
     assert await pair(store_client).parked_besides({"1-0"}) == {"2-0": b"e"}
     assert await pair(store_client).parked_besides({"1-0", "2-0"}) == {}
+
+
+async def test_what_it_begins_with_has_to_be_there(server: str) -> None:
+    """Law: a replay whose first entry went since it was planned is not begun."""
+    async with commands(server) as client:
+        await client.xadd(EVENTS, {"data": "e"}, id="5-0")
+        with pytest.raises(Stale, match="4-0 is gone"):
+            await begin(client, KEYS, SPAN, events=EVENTS, first="4-0")
+        assert await replay_of(client, KEYS) is None
+        assert await begin(client, KEYS, SPAN, events=EVENTS, first="5-0")

@@ -16,8 +16,8 @@ BLOCK = timedelta(seconds=10)
 
 
 @pytest.fixture
-async def client(server: str) -> AsyncIterator[Redis]:
-    one = blocking(server, block=BLOCK)
+async def client(any_store: str) -> AsyncIterator[Redis]:
+    one = blocking(any_store, block=BLOCK)
     yield one
     await one.aclose()
 

@@ -31,7 +31,7 @@ async def strike(stage: Stage, rng: Random) -> None:
         dying.send(signal.SIGTERM)
     if await dying.left() != -signal.SIGKILL:
         stage.remarks.append(f"did not die at {point}:{times}: {dying}")
-    await stage.scene.killed()
+    await stage.killed()
     await stage.replicas.replace(dying)
     await stage.replicas.add()
 
@@ -39,7 +39,7 @@ async def strike(stage: Stage, rng: Random) -> None:
 async def _made_way(stage: Stage, one: Daemon, rng: Random) -> None:
     if rng.randrange(2):
         await one.kill()
-        await stage.scene.killed()
+        await stage.killed()
     else:
         one.send(signal.SIGTERM)
         await one.left()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 async def strike(stage: Stage, rng: Random) -> None:
     victim = stage.replicas.choose(rng)
     await victim.kill()
-    await stage.scene.killed()
+    await stage.killed()
     await stage.replicas.replace(victim)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.chaos.asking import answered
 from tests.chaos.fault import Fault
 
 if TYPE_CHECKING:
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 
 async def strike(stage: Stage, rng: Random) -> None:
     client = stage.scene.played.client
-    await client.config_set("maxmemory", 1)
+    await answered(lambda: client.config_set("maxmemory", 1))
     await stage.rest(0.2 + 2 * rng.random())
-    await client.config_set("maxmemory", 0)
+    await answered(lambda: client.config_set("maxmemory", 0))
 
 
 FAULT = Fault(

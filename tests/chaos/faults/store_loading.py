@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.chaos.asking import answered
 from tests.chaos.fault import Fault, Setting
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ async def strike(stage: Stage, rng: Random) -> None:
     stage.store.kill()
     commands = stage.store.log.read_bytes().count(b"\n*")
     await stage.store.start(key_load_delay=str(int(_MICROSECONDS * (0.2 + rng.random()) / commands)))
-    await stage.scene.played.client.config_set("key-load-delay", 0)
+    client = stage.scene.played.client
+    await answered(lambda: client.config_set("key-load-delay", 0))
 
 
 FAULT = Fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.chaos.asking import answered
 from tests.chaos.fault import Fault
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ _NOBODY = ("127.0.0.1", "1")
 
 async def strike(stage: Stage, rng: Random) -> None:
     client = stage.scene.played.client
-    await client.replicaof(*_NOBODY)
+    await answered(lambda: client.replicaof(*_NOBODY))
     await stage.rest(0.2 + 2 * rng.random())
-    await client.replicaof("NO", "ONE")
+    await answered(lambda: client.replicaof("NO", "ONE"))
 
 
 FAULT = Fault(

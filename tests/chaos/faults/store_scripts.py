@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from tests.chaos.asking import answered
 from tests.chaos.fault import Fault, Setting
 
 if TYPE_CHECKING:
@@ -19,10 +20,11 @@ _TURNS = 60_000_000  # most of a second
 async def strike(stage: Stage, rng: Random) -> None:
     client = stage.scene.played.client
     for _ in range(3):
-        await client.script_flush()
+        await answered(client.script_flush)
         await stage.rest(rng.random() * 0.05)
-    await cast("Awaitable[None]", client.eval(_BUSY, 0, str(rng.randrange(_TURNS))))
-    await client.script_flush()
+    turns = str(rng.randrange(_TURNS))
+    await answered(lambda: cast("Awaitable[None]", client.eval(_BUSY, 0, turns)))
+    await answered(client.script_flush)
 
 
 FAULT = Fault(

@@ -1,0 +1,207 @@
+"""Trimming the streams of the feeds that this process polls, and telling whose events went.
+
+About once a minute, and when much was published, a feed's stream is looked at by the process that has the feed's lease;
+so one process does it, and a process without the lease trims nothing. What a look costs grows with the subscriptions to
+the feed, not with its events.
+
+The law: nothing that goes wrong here costs a round. It is said, and tried again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Literal, Protocol
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.delivery.announcements import Announcement, Kind
+from poller.errors import Fenced, StoreError
+from poller.service.announcing import announce
+from poller.service.subscribing import filed
+from poller.stopping import ended
+from poller.store.keys import PairKeys, SubscriptionKeys
+from poller.store.overruns import Overrun
+from poller.store.registrations import Subscriptions
+from poller.store.retention import Rule, Trimmer
+from poller.store.standing import Watched
+from poller.store.subscriptions import Registry
+from poller.store.trim_scripts import TrimScripts
+
+_LOOK_AGAIN: Final = timedelta(seconds=1)
+_LONGEST: Final = timedelta(minutes=1)
+_PART_OF_AGE: Final = 4
+_PART_OF_SIZE: Final = 20
+
+_log = structlog.get_logger("poller.retention")
+
+
+class Appended(Protocol):
+    """A feed that is polled here; see :class:`poller.store.feed.FeedStore`."""
+
+    held: bool
+    appended: int
+    nonce: str
+
+
+class Retaining:
+    """The streams of some feeds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Redis,
+        feeds: Mapping[str, Appended],
+        *,
+        shebang: str,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+    ) -> None:
+        """Take what is worked with.
+
+        Args:
+            settings: the configuration.
+            client: of the store, without retries of its own.
+            feeds: those that are polled here, by ``SOURCE/NAME``.
+            shebang: the first line of scripts.
+            now: the wall clock, UTC.
+            clock: seconds that only go forward.
+        """
+        rule, prefix = settings.retention, settings.redis.prefix
+        self._settings = settings
+        self._client = client
+        self._now = now
+        self._registry = Registry(client, SubscriptionKeys.of(prefix))
+        self._rule = Rule(rule.age, rule.max_bytes)
+        scripts = TrimScripts(client, shebang=shebang)
+        self._feeds = [
+            _Feed(name, feed, Trimmer(client, scripts, prefix=prefix, feed=name, nonce=feed.nonce), self._rule, clock)
+            for name, feed in feeds.items()
+        ]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Trim whenever there may be something to trim, until ``stop`` is set."""
+        looking = asyncio.create_task(self._keep_looking(), name="retention")
+        stopping = asyncio.create_task(stop.wait())
+        try:  # a store that hangs is not waited for
+            await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():  # which it should not be before it is told to; what ended it is raised
+                looking.result()
+        finally:
+            await ended(looking, stopping)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+
+    async def look(self) -> None:
+        """Trim those streams that are due, and tell of what went and was needed."""
+        for feed in self._feeds:
+            if feed.due:
+                feed.looked()
+                await self._retain(feed)
+
+    async def _retain(self, feed: _Feed) -> None:
+        try:
+            gone = await feed.trimmer.trim(self._rule, lambda: self._known(feed.name), now=self._now())
+            if gone:
+                _log.info("trimmed", feed=feed.name, events=gone)
+            for overrun in await feed.trimmer.untold():
+                await self._tell(feed.name, overrun)
+                await feed.trimmer.told(overrun)
+            feed.failing = None
+        except Fenced:
+            return  # whoever has the lease does it
+        except StoreError as error:
+            if str(error) != feed.failing:
+                feed.failing = str(error)
+                _log.warning("not trimmed", feed=feed.name, error=feed.failing)
+        except Exception:  # noqa: BLE001 -- a fault of ours here must not end the rounds beside it
+            _log.exception("not trimmed", feed=feed.name)
+
+    async def _known(self, feed: str) -> dict[str, Watched]:
+        kept = await self._registry.all()
+        return watched(feed, kept, filed(self._settings), self._settings.redis.prefix)
+
+    async def _tell(self, feed: str, overrun: Overrun) -> None:
+        details: dict[str, str | int | None] = {
+            "feed": feed,
+            "group": overrun.group,
+            "events": overrun.events,
+            "sequence": overrun.sequence,
+            "last_sequence": overrun.last_sequence,
+            "first": overrun.first,
+        }
+        what = "asked for once more" if overrun.replay else "not delivered yet" if overrun.subscription else "needed"
+        reason = f"the stream of {feed} outgrew retention.max_bytes: the oldest events went, though they were {what}"
+        _log.error("overrun", subscription=overrun.subscription, **details, reason=reason)
+        subject = overrun.subscription or feed
+        announcement = Announcement(Kind.SUBSCRIPTION_OVERRUN, subject, overrun.at, reason, details)
+        await announce(self._client, self._settings.redis.prefix, announcement)
+
+
+class _Feed:
+    """A feed, and when it is to be looked at next."""
+
+    def __init__(self, name: str, store: Appended, trimmer: Trimmer, rule: Rule, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.trimmer = trimmer
+        self.failing: str | None = None
+        self._store = store
+        self._clock = clock
+        self._every = max(min(rule.age / _PART_OF_AGE, _LONGEST), _LOOK_AGAIN).total_seconds()
+        self._much = rule.max_bytes // _PART_OF_SIZE
+        self._next = clock()
+        self._appended = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is ours, and time has passed or much was published."""
+        much = self._store.appended - self._appended > self._much
+        return self._store.held and (much or self._clock() >= self._next)
+
+    def looked(self) -> None:
+        """It is looked at now."""
+        self._next, self._appended = self._clock() + self._every, self._store.appended
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    """What counts here of kept settings."""
+
+    feeds: tuple[str, ...] | None = None
+    start: Literal["now", "earliest"] = "now"
+
+
+def watched(feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], prefix: str) -> dict[str, Watched]:
+    """The subscriptions to a feed, by id: those that are registered, paused or not, and those of the file.
+
+    One whose settings cannot be read, for another version wrote them, is taken to want all there is of every feed.
+
+    Args:
+        feed: ``SOURCE/NAME``.
+        kept: the registry.
+        file: the subscriptions of the configuration, id and settings in JSON; some may not be registered yet.
+        prefix: of the store's keys.
+    """
+    texts: Iterable[tuple[str, bytes]] = (
+        *file,
+        *((name, bytes(one.settings)) for name, one in kept.registered.items()),
+    )
+    outlines = {name: _outline(text) for name, text in texts}
+    return {
+        name: Watched(PairKeys.of(prefix, feed, name), earliest=one.start == "earliest")
+        for name, one in outlines.items()
+        if one.feeds is None or feed in one.feeds
+    }
+
+
+def _outline(text: bytes) -> _Outline:
+    try:
+        return msgspec.json.decode(text, type=_Outline)
+    except msgspec.DecodeError:
+        return _Outline(start="earliest")

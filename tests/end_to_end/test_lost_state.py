@@ -1,0 +1,188 @@
+"""A store that loses what it was given, under a daemon with webhooks: noticed, told, and no storm for anybody."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from poller.delivery.kept import place_of
+from tests.harness.checker import judge
+from tests.harness.json_values import read
+from tests.harness.processes import daemon
+from tests.harness.reading import reading
+from tests.harness.subscribed import FEEDS, Wish, subscribed
+from tests.harness.waiting import patience
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.processes import Daemon, Line
+    from tests.harness.subscribed import Subscribed
+
+_WISHES = (Wish("earliest"), Wish("now", lines='start = "now"'))
+_LOST = "poller.feed.lost.v1"
+_IDS = ["acme/" + feed for feed in FEEDS]
+
+
+async def test_everything_gone_under_a_running_daemon(tmp_path: Path, store: str) -> None:
+    """FLUSHALL: a new baseline in the stream and at no sink, what changes later at each; told once for each feed."""
+    async with (
+        subscribed(tmp_path, _WISHES, store=store, changes_per_second=30) as scene,
+        daemon(scene.config()) as running,
+    ):
+        await scene.more("now", 10)
+        before = await _last_sequences(scene)
+        await scene.played.client.flushall()
+        await _no_storm(scene, before)
+        assert sorted(line["feed"] for line in _told(running, "feed lost")) == sorted(_IDS), running
+        assert [line["lost"] for line in _told(running, "subscriptions lost")] == [[]], running
+
+
+async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> None:
+    """One shard of a cluster: the registry and what lies elsewhere know that this was no first start."""
+    async with subscribed(tmp_path, _WISHES, store=store, changes_per_second=30) as scene:
+        async with daemon(scene.config()) as first:
+            await scene.more("now", 10)
+            await first.kill()
+        client = scene.played.client
+        await client.delete(*[key async for key in client.scan_iter("poller:{acme/*")])
+        async with daemon(scene.config()) as second:
+            await _no_storm(scene, dict.fromkeys(FEEDS, 0))
+            assert not _told(second, "subscriptions lost"), second
+
+
+async def test_a_half_gone_under_a_running_daemon(tmp_path: Path, store: str) -> None:
+    """State without snapshots, or snapshots without state: neither is taken for the whole; the stream goes on."""
+    async with (
+        subscribed(tmp_path, _WISHES, store=store, changes_per_second=30) as scene,
+        daemon(scene.config()),
+    ):
+        await scene.more("now", 10)
+        for feed, part in zip(FEEDS, ("state", "snapshots"), strict=True):
+            await scene.played.client.delete(f"poller:{{acme/{feed}}}:{part}")
+        await _no_storm(scene, dict.fromkeys(FEEDS, 0))
+
+
+async def test_an_older_backup_under_a_running_daemon(tmp_path: Path, store: str) -> None:
+    """What came since comes again: no gaps, no version missing, and the same id wherever it is the same."""
+    async with (
+        subscribed(tmp_path, _WISHES[:1], store=store, changes_per_second=30) as scene,
+        daemon(scene.config()) as running,
+    ):
+        await scene.more("earliest", 10)
+        backup = await _backup(scene)
+        await scene.more("earliest", 30)
+        gone = await _published(scene)
+        await _restore(scene, backup)
+        for feed in _IDS:
+            await scene.announced("poller.feed.rolledback.v1", feed)
+        await scene.more("earliest", 10)
+        verdicts = await scene.caught_up()  # judges the streams, too: lost, gaps, doubles
+        assert not verdicts["earliest"].lost, verdicts
+        again = await _published(scene)
+        same = gone.keys() & again.keys()
+        assert {key: gone[key] for key in same} == {key: again[key] for key in same}
+        assert len({gone[key] for key in same}) == len(same) > len(backup)
+        assert not _told(running, "feed lost"), running
+
+
+async def test_another_installations_data(tmp_path: Path, store: str) -> None:
+    """The same keys of another generation: kept, and what differs is a baseline above it, not a storm of changes."""
+    async with reading(tmp_path, store, resources=["contractTypes"]) as scene:
+        client, keys = scene.played.client, scene.feeds[0].store.keys
+        await scene.good_rounds()
+        names = [getattr(keys, name) for name in keys.__struct_fields__ if name != "lease"]
+        dumped = {name: await client.dump(name) for name in names}
+        scene.source.change(200)
+        await scene.good_rounds()
+        await client.flushall()
+        for name, value in dumped.items():
+            if value is not None:
+                await client.restore(name, 0, value)
+        await client.hset(keys.state, "generation", "foreign")
+        count = len(await scene.played.events("contractTypes"))
+        await scene.good_rounds()
+        (first, *_) = (result for result in scene.results if result.loss is not None)
+        assert first.loss is not None
+        assert (first.loss.kind, first.mode.value) == ("replaced", "baseline")
+        fresh = [read(event) for event in (await scene.played.events("contractTypes"))[count:]]
+        assert {event["data"]["cause"] for event in fresh} == {"baseline"}
+        scene.source.change(20)
+        await scene.good_rounds()
+        verdict = await scene.verdict()
+        assert verdict.clean, verdict
+        assert scene.results[-1].mode.value == "delta"
+
+
+async def _no_storm(scene: Subscribed, before: dict[str, int]) -> None:
+    """The loss is announced once for each feed; no sink gets its baseline, and each gets what changes from then on."""
+    for feed in _IDS:
+        await scene.announced(_LOST, feed)
+    await scene.more("now", 10)
+    upto = await scene.played.version()
+    owed: dict[str, Any] = {}
+    async with patience("all that has changed since"):
+        while True:
+            streams = {feed: await _since_the_loss(scene, feed) for feed in FEEDS}
+            verdict = judge(
+                [line for line in await scene.played.log() if line["resource"] in FEEDS], streams, upto=upto
+            )
+            events = [read(event) for found in streams.values() for event in found]
+            owed = {event["id"]: event["data"]["cause"] for event in events}
+            changes = {id_ for id_, cause in owed.items() if cause != "baseline"}
+            if not verdict.lost and all(changes <= scene.taken(wish.sink) for wish in scene.wishes):
+                break
+            await scene._soon()
+    assert not [*verdict.doubled, *verdict.misclassified], verdict
+    assert changes
+    baseline = owed.keys() - changes
+    assert len(baseline) >= 10
+    for wish in scene.wishes:
+        assert not baseline & scene.taken(wish.sink), wish.sink
+    for feed in FEEDS:
+        numbers = [int(read(event)["sequence"]) for event in await scene.played.events(feed)]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert numbers[0] > before[feed] or not before[feed]
+    assert len(await scene.announcements(_LOST)) == len(FEEDS)
+
+
+async def _since_the_loss(scene: Subscribed, feed: str) -> list[bytes]:
+    """What the stream holds of the new generation; where that begins has no outside name."""
+    anew = await scene.played.client.hget(f"poller:{{acme/{feed}}}:state", "anew_at")
+    assert anew is not None
+    return [event for entry, event in await scene.entries(feed) if place_of(entry)[0] >= int(anew)]
+
+
+async def _last_sequences(scene: Subscribed) -> dict[str, int]:
+    return {feed: int(read((await scene.played.events(feed))[-1])["sequence"]) for feed in FEEDS}
+
+
+async def _published(scene: Subscribed) -> dict[tuple[str, int, str], str]:
+    """The ids of all events, by record, revision and content."""
+    events = [read(event) for feed in FEEDS for event in await scene.played.events(feed)]
+    return {
+        (event["subject"], event["data"]["revision"], json.dumps(event["data"].get("record"))): event["id"]
+        for event in events
+    }
+
+
+async def _backup(scene: Subscribed) -> dict[bytes, bytes]:
+    """All keys but the leases, as of one instant."""
+    client = scene.played.client
+    names = [key async for key in client.scan_iter() if not key.endswith(b":lease")]
+    async with client.pipeline(transaction=True) as asking:
+        for name in names:
+            asking.dump(name)
+        return dict(zip(names, cast("list[bytes]", await asking.execute()), strict=True))
+
+
+async def _restore(scene: Subscribed, backup: dict[bytes, bytes]) -> None:
+    async with scene.played.client.pipeline(transaction=True) as asking:
+        asking.flushall()
+        for name, value in backup.items():
+            asking.restore(name.decode(), 0, value)
+        await asking.execute()
+
+
+def _told(said: Daemon, event: str) -> list[Line]:
+    return [line for line in said.lines if line.get("event") == event]

@@ -1,0 +1,117 @@
+"""The real daemon trims its streams: by age nothing is lost, by size what is lost is told and is no one else's."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from asyncio import create_subprocess_exec
+from asyncio.subprocess import PIPE
+from typing import TYPE_CHECKING, Any
+
+from tests.harness.json_values import read
+from tests.harness.processes import daemon
+from tests.harness.requests import Arrived, Ended
+from tests.harness.scene import stream
+from tests.harness.subscribed import Wish, subscribed
+from tests.harness.waiting import patience
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.subscribed import Subscribed
+
+FEED = "contractTypes"
+FEEDS = (FEED,)
+MAX_BYTES = 128 * 1024
+OVERRUN = "poller.subscription.overrun.v1"
+
+
+def configured(scene: Subscribed, table: str) -> Path:
+    path = scene.config()
+    path.write_text(f"[retention]\n{table}\n{path.read_text()}")
+    return path
+
+
+def arrived(scene: Subscribed, sink: str) -> set[int]:
+    """The sequence numbers of the events that a sink has taken."""
+    lines = scene.sinks.of(sink)
+    taken = {line.number for line in lines if isinstance(line, Ended) and line.status == 204}
+    return {int(read(line.body)["sequence"]) for line in lines if isinstance(line, Arrived) and line.number in taken}
+
+
+async def published(scene: Subscribed) -> int:
+    return int(await scene.played.client.hget(f"poller:{{acme/{FEED}}}:state", "sequence") or 0)
+
+
+async def put(scene: Subscribed, first: int, last: int) -> None:
+    """New records of 4 KB."""
+    for number in range(first, last + 1):
+        await scene.played.put(FEED, {"id": f"r{number}", "name": "x" * 4000})
+
+
+async def at_sink(scene: Subscribed, sink: str, last: int) -> None:
+    """Wait until a sink has all events up to this one."""
+    async with patience(f"{last} events at {sink}"):
+        await scene.until(lambda: arrived(scene, sink).issuperset(range(1, last + 1)))
+
+
+async def letters(config: Path) -> list[dict[str, Any]]:
+    """What ``poller dead-letters list --json`` says."""
+    command = ("poller", "-c", str(config), "dead-letters", "list", "--limit", "100000", "--json")
+    process = await create_subprocess_exec(sys.executable, "-m", *command, stdout=PIPE)
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return [json.loads(line) for line in out.splitlines()]
+
+
+async def test_a_slow_sink_loses_nothing_by_age(tmp_path: Path, store: str) -> None:
+    """What is older than ``age`` goes once it is delivered, and not before, however slow the sink; at last all goes."""
+    async with subscribed(tmp_path, [Wish("slow")], store=store, feeds=FEEDS, records=4, changes_per_second=0) as scene:
+        scene.sinks.mood("slow", "slow=8 503=4")
+        async with daemon(configured(scene, 'age = "1s"')) as running:
+            await put(scene, 1, 30)
+            await running.until(lambda line: line.get("event") == "trimmed", "trimmed")
+            await put(scene, 31, 40)
+            await scene.more("slow", 5)
+            scene.sinks.mood("slow", "ok")
+            async with patience("the last record's event"):
+                while (total := await published(scene)) < 40:
+                    await scene.played.client.xread({stream(FEED): "$"}, count=1, block=50)
+            await at_sink(scene, "slow", total)
+            async with patience("an empty stream"):
+                while await scene.played.client.xlen(stream(FEED)):
+                    await running.until(lambda line: line.get("event") == "trimmed", "t", since=len(running.lines))
+            assert not [line for line in running.lines if line.get("event") == "overrun"]
+        assert await letters(scene.config()) == []
+
+
+async def test_a_stream_that_is_too_large(tmp_path: Path, store: str) -> None:
+    """It stays small. What the sink that hangs has lost is told once and on record; the other sink misses nothing."""
+    wishes = [Wish("dead"), Wish("well")]
+    async with subscribed(tmp_path, wishes, store=store, feeds=FEEDS, records=4, changes_per_second=0) as scene:
+        scene.sinks.mood("dead", "hang")
+        config, total = configured(scene, f"max_bytes = {MAX_BYTES}"), 0
+        async with daemon(config):
+            for first in range(1, 200, 50):
+                await put(scene, first, first + 49)
+                async with patience("their events"):
+                    while (total := await published(scene)) < first + 49:
+                        await scene.played.client.xread({stream(FEED): "$"}, count=1, block=50)
+                await at_sink(scene, "well", total)
+            async with patience("a stream that fits"):
+                while (await scene.played.client.memory_usage(stream(FEED), samples=0) or 0) > MAX_BYTES:
+                    await scene.played.client.xread({stream(FEED): "$"}, count=1, block=50)
+            told = await scene.announced(OVERRUN, "dead")
+            assert (told["data"]["group"], told["data"]["feed"]) == ("sub:dead", f"acme/{FEED}")
+            scene.sinks.mood("dead", "ok")
+            async with patience("the rest at the sink"):
+                await scene.until(lambda: total in arrived(scene, "dead"))
+            found = await letters(config)
+            (lost,) = [letter["reason"] for letter in found if letter["kind"] == "overrun"]
+            events, first, last = map(int, re.findall(r"\d+", lost)[:3])
+            assert (events, first) == (last - first + 1, told["data"]["sequence"])
+            delivered = arrived(scene, "dead")
+            assert not delivered & set(range(first, last + 1))
+            assert len(delivered) + events + len(found) - 1 == total
+        assert len(await scene.announcements(OVERRUN)) == 1

@@ -1,0 +1,148 @@
+"""One server among several that know each other: on a port of its own, killed and started again at the same place.
+
+Everything here blocks: fixtures call it, and a running test calls it by ``asyncio.to_thread``.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as Unreachable
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as Unanswered
+from redis.retry import Retry
+
+from tests.harness.waiting import PATIENCE
+from tests.servers import Kind, binary, free_port, launched
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+_BETWEEN_LOOKS: Final = 0.02  # seconds
+HOST: Final = "127.0.0.1"
+
+
+def until(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE) -> None:
+    """Wait for a condition; a server that cannot be asked or does not know just now does not fulfil it.
+
+    Raises:
+        AssertionError: it did not come; says for what.
+    """
+    deadline = time.monotonic() + seconds
+    while not _holds(condition):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s for {what}")
+        time.sleep(_BETWEEN_LOOKS)
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except (RedisError, StopIteration):  # or it names none of those that are looked for
+        return False
+
+
+@dataclass(slots=True)
+class Node:
+    """A server with a fixed place.
+
+    Attributes:
+        command: with which it is started, each time.
+        directory: where its files are.
+        port: on the loopback address.
+        process: the one that runs, or ran last; None before :meth:`start`.
+    """
+
+    command: tuple[str, ...]
+    directory: Path
+    port: int
+    process: subprocess.Popen[str] | None = None
+    _client: Redis | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start it, or start it again with what it kept."""
+        assert not self.runs
+        self.process = launched(self.command)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, stopped or not."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """End it by SIGKILL, if it runs."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self.forget()
+
+    def stop(self) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def forget(self) -> None:
+        """Close the connection by which it is asked."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def ask(self, *command: str | bytes | int) -> Any:
+        """What it answers, as it comes over the wire, bytes.
+
+        Raises:
+            RedisError: it refuses, or cannot be reached.
+        """
+        if self._client is None:
+            retry = Retry(NoBackoff(), 1, supported_errors=(Unreachable, Unanswered))
+            self._client = Redis(host=HOST, port=self.port, protocol=2, socket_timeout=2, retry=retry)
+            self._client.response_callbacks.clear()
+        return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+    @property
+    def role(self) -> str:
+        """``master`` or ``slave``, as it sees itself."""
+        return str(self.ask("ROLE")[0].decode())
+
+    def in_step(self) -> bool:
+        """Whether this replica follows its primary without a gap."""
+        answer = self.ask("ROLE")
+        return bool(answer[0] == b"slave" and answer[3] == b"connected")
+
+
+def server_node(kind: Kind, directory: Path, *options: str) -> Node:
+    """A data server on a free port, not started, in a directory that is made for it."""
+    directory.mkdir(parents=True)
+    port = free_port()
+    settings = ["--port", str(port), "--bind", HOST, "--dir", str(directory), "--save", ""]
+    settings += [
+        "--appendonly",
+        "yes",
+        "--maxmemory-policy",
+        "noeviction",
+        "--repl-diskless-sync-delay",
+        "0",
+        "--enable-debug-command",
+        "yes",
+    ]
+    return Node((str(binary(kind)), *settings, *options), directory, port)
+
+
+def started_all(nodes: Iterable[Node], stack: ExitStack) -> None:
+    """Start them; at the end of the stack they are killed."""
+    for node in nodes:
+        stack.callback(node.kill)
+        node.start()

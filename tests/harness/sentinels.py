@@ -1,0 +1,136 @@
+"""Three Sentinels over a primary and its replica, real processes on loopback.
+
+Everything here blocks: a running test calls it by ``asyncio.to_thread``.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tests.harness.nodes import HOST, Node, server_node, started_all, until
+from tests.servers import Kind, binary, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SERVICE: Final = "poller"
+_HURRY: Final = {"INFO-PERIOD": "400", "PING-PERIOD": "200", "ASK-PERIOD": "200", "PUBLISH-PERIOD": "200"}
+_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """The Sentinels and what they watch.
+
+    Attributes:
+        watchers: the three Sentinels.
+        servers: primary and replica, in no order; they change places with each failover.
+    """
+
+    watchers: tuple[Node, ...]
+    servers: tuple[Node, Node]
+
+    @property
+    def url(self) -> str:
+        """``redis+sentinel://…``, database 0."""
+        return f"redis+sentinel://{','.join(f'{HOST}:{one.port}' for one in self.watchers)}/{SERVICE}/0"
+
+    @property
+    def primary(self) -> Node:
+        """Which of the servers the Sentinels name."""
+        return next(one for one in self.servers if one.port == self._named(self.watchers[0]))
+
+    @property
+    def replica(self) -> Node:
+        """The other one."""
+        return next(one for one in self.servers if one is not self.primary)
+
+    def fail_over(self) -> None:
+        """Let the Sentinels make the replica the primary (SENTINEL FAILOVER), and wait until all of it has happened."""
+        self.begin_failover()
+        self.settled()
+
+    def begin_failover(self) -> None:
+        """Let the Sentinels make the replica the primary, and return once they name it."""
+        before = self.primary
+        until(lambda: self._begun(before), "the Sentinels to name another primary", seconds=_SECONDS)
+
+    def _begun(self, before: Node) -> bool:
+        """A Sentinel that has just lost sight of the replica gives up, and has to be asked again."""
+        if self.primary is not before:
+            return True
+        self.watchers[0].ask("SENTINEL", "FAILOVER", SERVICE)  # refused while one is under way
+        return False
+
+    def kill_primary(self) -> Node:
+        """Kill the primary and wait until the replica has taken over; start what is returned, and it is a replica."""
+        before = self.primary
+        before.kill()
+        until(lambda: self.primary is not before, "the Sentinels to name another primary", seconds=_SECONDS)
+        return before
+
+    def settled(self) -> None:
+        """Wait until every Sentinel names a primary that is one, and the other server follows it."""
+        until(self._in_order, "a primary that all Sentinels name, and its replica", seconds=_SECONDS)
+
+    def empty(self) -> None:
+        """Start what does not run, and delete all that is kept."""
+        for one in self.servers:
+            if not one.runs:
+                one.start()
+        self.settled()
+        self.primary.ask("FLUSHALL")
+        self.primary.ask("SCRIPT", "FLUSH")
+        self.primary.ask("WAIT", 1, 2000)
+
+    def _in_order(self) -> bool:
+        named = {self._named(one) for one in self.watchers}
+        ready = all(self._sees_all(one) for one in self.watchers)
+        return ready and named == {self.primary.port} and self.primary.role == "master" and self.replica.in_step()
+
+    @staticmethod
+    def _named(watcher: Node) -> int:
+        return int(watcher.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+    @staticmethod
+    def _sees_all(watcher: Node) -> bool:
+        flat = watcher.ask("SENTINEL", "MASTER", SERVICE)
+        seen = dict(zip(flat[::2], flat[1::2], strict=True))
+        counts = (int(seen[b"num-slaves"]), int(seen[b"num-other-sentinels"]))
+        return bool(seen[b"flags"] == b"master" and counts == (1, 2))
+
+
+@contextmanager
+def sentinels(directory: Path, *, kind: Kind = "valkey", down_after_ms: int = 2000) -> Iterator[Sentinels]:
+    """They run, in order, for the time of the ``with``.
+
+    Args:
+        directory: of all their files; must not have been used before.
+        kind: whose servers, Sentinels included.
+        down_after_ms: how long a primary may be silent before it is replaced.
+    """
+    with ExitStack() as stack:
+        first = server_node(kind, directory / "a")
+        second = server_node(kind, directory / "b", "--replicaof", f"{HOST} {first.port}")
+        started_all((first, second), stack)
+        watchers = tuple(_watcher(kind, directory / f"w{place}", first, down_after_ms) for place in range(3))
+        started_all(watchers, stack)
+        for one in watchers:
+            one.ask("SENTINEL", "DEBUG", *(word for pair in _HURRY.items() for word in pair))
+        running = Sentinels(watchers, (first, second))
+        running.settled()
+        yield running
+
+
+def _watcher(kind: Kind, directory: Path, primary: Node, down_after_ms: int) -> Node:
+    directory.mkdir(parents=True)
+    port, file = free_port(), directory / "sentinel.conf"
+    lines = [f"port {port}", f"bind {HOST}", f"dir {directory}"]
+    lines += [f"sentinel monitor {SERVICE} {HOST} {primary.port} 2"]
+    lines += [f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}"]
+    lines += [f"sentinel failover-timeout {SERVICE} 3000"]
+    file.write_text("\n".join(lines) + "\n")
+    return Node((str(binary(kind)), str(file), "--sentinel"), directory, port)

@@ -1,0 +1,41 @@
+"""Laws of :mod:`poller.service.after_round`: what an absent store has cost is made up for, soon and not too often."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from poller.service.after_round import AfterRound
+from poller.service.readiness import Readiness
+from poller.service.watching import StoreWatch
+from poller.source.feed import Mode
+from poller.source.result import RoundResult
+
+
+def result(*, away: bool = False, error: str | None = None, wait: timedelta | None = None) -> RoundResult:
+    ok = error is None and not away
+    return RoundResult(feed="acme/a", mode=Mode.DELTA, ok=ok, away=away, error=error, wait=wait)
+
+
+async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None:
+    """From a second to ten, and from the start after the next round that it took part in."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = AfterRound(watch, Readiness(watch))
+    pauses = [after(result(away=True, error="away")) for _ in range(6)]
+    assert pauses == [timedelta(seconds=count) for count in (1, 2, 4, 8, 10, 10)]
+    assert [reason.text for reason in watch.reasons()] == ["away"]
+    assert after(result()) is None
+    assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
+    assert after(result(away=True)) == timedelta(seconds=1)
+
+
+async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
+    """Its feed is named for as long as its rounds fail, and its next round comes in its turn."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    readiness = Readiness(watch)
+    after = AfterRound(watch, readiness)
+    assert after(result(error="status 500 of http://u:p@host/a?b=c")) is None
+    assert (await readiness.report()).failing == {"acme/a": "status 500 of http://[redacted]@host/a?[redacted]"}
+    assert not watch.away
+    assert after(result(wait=timedelta(seconds=3))) == timedelta(seconds=3)
+    assert (await readiness.report()).failing == {}

@@ -1,0 +1,298 @@
+"""A feed of which the store has lost a part, or all: on fakeredis, Valkey and Redis."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.changes.commit import Commit
+from poller.errors import Stale
+from poller.store.feed import FeedStore, HeldElsewhere
+from poller.store.keys import remembered_key
+from poller.store.orders import Order, give
+from poller.store.remembering import NOTE_EVERY, Memory
+from poller.store.scripts import Scripts
+from poller.store.snapshots import SAMPLES
+from poller.store.state import DELTA_TOKEN, READ_AT, FeedState, Loss
+from tests.store.records import unavailability
+from tests.store.test_feed import KEYS, begun, events, opened_by, write
+
+NOTES = remembered_key("poller")
+FEED = "acme/employmentUnavailabilities"
+
+
+class Process:
+    """One that polls the feed: its store, its memory and its clock."""
+
+    def __init__(self, client: Redis, nonce: str) -> None:
+        self.seconds = 0.0
+        self.store: FeedStore = opened_by(client)(nonce)
+        self.store._draw = iter(f"{nonce}{number}" for number in range(99)).__next__
+        self.store.memory = Memory(client, NOTES, FEED, clock=lambda: self.seconds)
+
+    async def round(self, *numbers: int, reason: str = "holiday") -> Loss | None:
+        """Records of these numbers are read; what was found to be lost."""
+        state = await begun(self.store)
+        await write(self.store, [unavailability(number, reason=reason) for number in numbers], state)
+        await self.store.memory.note()
+        return state.loss
+
+
+async def sequences(client: Redis) -> list[int]:
+    return [int(str(event["sequence"])) for event in await events(client)]
+
+
+async def test_a_first_start_is_no_loss(store_client: Redis) -> None:
+    """Law: where nothing ever was, nothing is lost; nor where all is as it was."""
+    one = Process(store_client, "a")
+    assert [await one.round(1, 2), await one.round(3)] == [None, None]
+    await one.store.release()
+    assert await Process(store_client, "b").round(4) is None
+
+
+async def test_all_of_it_gone_while_it_runs(store_client: Redis) -> None:
+    """Law: FLUSHALL is noticed once, the feed begins anew and its numbers go on."""
+    one = Process(store_client, "a")
+    await one.round(1, 2, 3)
+    await store_client.flushall()
+    loss = await one.round(1, 2, 3)
+    assert loss is not None
+    assert (loss.kind, loss.text, loss.former, loss.former_sequence) == ("lost", "all that was kept of it", "a0", 3)
+    assert await sequences(store_client) == [4, 5, 6]
+    assert [event["data"]["revision"] for event in await events(store_client)] == [1, 1, 1]  # type: ignore[index] # as it is
+    assert await one.round(4) is None
+    state = await begun(one.store)
+    assert (state.formers, state.lost) == (("a0",), "all that was kept of it")
+    assert state.anew_at is not None
+    assert state.lost_at is not None
+
+
+async def test_one_shard_gone_while_nobody_ran(store_client: Redis) -> None:
+    """Law: whoever comes next knows of it by what lies in another slot."""
+    await Process(store_client, "a").round(1, 2)
+    await gone(store_client, *every_key())
+    loss = await Process(store_client, "b").round(1)
+    assert loss is not None
+    assert (loss.kind, loss.former, loss.former_sequence) == ("lost", "a0", 2)
+    assert await sequences(store_client) == [3]
+
+
+@pytest.mark.parametrize("part", ["state", "snapshots", "dictionaries", "qualifications"])
+async def test_a_part_of_what_is_known_is_all_of_it(store_client: Redis, part: str) -> None:
+    """Law: with one of them gone the others are dropped too; the stream stays, and its numbers go on without a gap."""
+    one = Process(store_client, "a")
+    await one.round(*range(SAMPLES))
+    state = await begun(one.store)
+    await store_client.zadd(KEYS.qualifications, {"q": 1})
+    await store_client.hset(KEYS.state, "kept", f"{SAMPLES} 1 1")
+    await gone(store_client, getattr(KEYS, part))
+    loss = await one.round(*range(SAMPLES))
+    assert loss is not None
+    assert (loss.kind, loss.former) == ("lost", state.generation)
+    assert await sequences(store_client) == list(range(1, 2 * SAMPLES + 1))
+    ids = [event["id"] for event in await events(store_client)]
+    assert len(set(ids)) == SAMPLES  # the tests' frame has one generation for all
+    assert await one.round(*range(SAMPLES)) is None
+
+
+async def test_the_stream_gone_is_told_and_costs_nothing_else(store_client: Redis) -> None:
+    """Law: what is known stays, so nothing is published again; also where a subscription has made the stream anew."""
+    for made_again in (False, True):
+        await store_client.flushall()
+        one = Process(store_client, "a")
+        await one.round(1, 2)
+        await gone(store_client, KEYS.events)
+        if made_again:
+            await store_client.xgroup_create(KEYS.events, "sub:x", id="5-0", mkstream=True)
+        loss = await one.round(1, 2, 3)
+        assert loss is not None
+        assert (loss.kind, loss.text) == ("lost", "events that its stream held")
+        assert await sequences(store_client) == [3]
+        assert await one.round(4) is None
+
+
+async def test_the_stream_gone_in_the_middle_of_a_round_is_told_by_the_next(store_client: Redis) -> None:
+    """Law: the commit goes through, for all that it needs is there, and leaves a note."""
+    one = Process(store_client, "a")
+    await one.round(1)
+    state = await begun(one.store)
+    await gone(store_client, KEYS.events)
+    await write(one.store, [unavailability(2)], state)
+    loss = await one.round()
+    assert loss is not None
+    assert loss.text == "events that its stream held"
+    assert await one.round() is None
+
+
+async def test_a_stream_that_was_trimmed_is_not_lost(store_client: Redis) -> None:
+    """Law: retention may take every entry; that is no loss."""
+    one = Process(store_client, "a")
+    await one.round(1, 2)
+    await store_client.xtrim(KEYS.events, maxlen=0, approximate=False)
+    assert await one.round(3) is None
+
+
+@pytest.mark.parametrize("part", ["snapshots", "dictionaries"])
+async def test_a_part_gone_in_the_middle_of_a_round_stops_it(store_client: Redis, part: str) -> None:
+    """Law: nothing is published for new that may be known; the next round begins anew."""
+    one = Process(store_client, "a")
+    await one.round(*range(SAMPLES))
+    state = await begun(one.store)
+    before = await sequences(store_client)
+    await gone(store_client, getattr(KEYS, part))
+    with pytest.raises(Stale):
+        await write(one.store, [unavailability(SAMPLES)], state)
+    assert await sequences(store_client) == before
+    loss = await one.round(*range(SAMPLES))
+    assert loss is not None
+    assert loss.kind == "lost"
+
+
+async def test_an_older_state_of_the_store_is_noticed(store_client: Redis) -> None:
+    """Law: a backup that was restored is a feed that went back, told by the process that ran, and once."""
+    one, two = Process(store_client, "a"), Process(store_client, "b")
+    await one.round(1, 2)
+    dump = await dumped(store_client)
+    await one.round(3)
+    await one.store.release()
+    await two.round(4)
+    await two.store.release()
+    await restored(store_client, dump)
+    loss = await two.round(3, 4)
+    assert loss is not None
+    assert (loss.kind, loss.sequence, loss.former_sequence) == ("rolled back", 2, 4)
+    assert await sequences(store_client) == [1, 2, 3, 4]
+    await two.store.release()
+    await restored(store_client, dump)  # again, and this time the other one finds it first
+    assert await one.round(3) is not None
+
+
+async def test_of_two_processes_one_tells(store_client: Redis) -> None:
+    """Law: a loss that is told and noted is not told by the next process that takes the feed over."""
+    one, two = Process(store_client, "a"), Process(store_client, "b")
+    for process in (one, two):
+        await process.round(1, 2)
+        await process.store.release()
+    await store_client.flushall()
+    assert await one.round(1) is not None
+    await one.store.release()
+    assert await two.round(2) is None
+
+
+async def test_a_loss_whose_answer_was_lost_is_told_the_next_time(store_client: Redis) -> None:
+    """Law: the feed is begun anew once; that nobody heard of it does not keep it secret."""
+    one = Process(store_client, "a")
+    await one.round(1)
+    await store_client.flushall()
+    names, arguments = one.store._beginning()
+    await Scripts(store_client).begin(names, arguments)
+    state = await begun(one.store)
+    assert state.loss is not None
+    assert (state.loss.kind, state.formers) == ("lost", ("a0",))
+
+
+async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
+    """Law: what is of another generation is kept, told, and read over as a baseline; its token is not used."""
+    other = Process(store_client, "x")
+    await other.round(1, 2)
+    await other.store.commit(_marks(await begun(other.store)))
+    await other.store.release()
+    foreign = await dumped(store_client)
+    await store_client.flushall()
+    one = Process(store_client, "a")
+    await one.round(1, 2, 3)
+    await store_client.flushall()
+    await restored(store_client, foreign)
+    state = await begun(one.store)
+    assert state.loss is not None
+    assert (state.loss.kind, state.generation, state.sequence) == ("replaced", "x0", 2)
+    assert (state.read_at, state.delta_token) == (None, None)
+    assert state.anew_at is not None
+    assert await one.round(1, 2, 3) is None
+    assert await sequences(store_client) == [1, 2, 3]
+
+
+async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
+    """Law: an operator may have all forgotten; that is no loss, to nobody."""
+    one, two = Process(store_client, "a"), Process(store_client, "b")
+    await two.round(1)
+    await two.store.release()
+    await one.round(2)
+    assert await give(store_client, KEYS, Order.ANEW)
+    assert await one.round(1, 2) is None
+    assert await sequences(store_client) == [1, 2, 3, 4]
+    await one.store.release()
+    assert await two.round(3) is None
+
+
+async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
+    """Law: what is new is written at once, a number that has moved after a while; never one that is too high."""
+    one = Process(store_client, "a")
+    await one.round(1)
+    assert await noted(store_client) == ("a0", 1)
+    await one.round(2)
+    assert await noted(store_client) == ("a0", 1)
+    one.seconds = NOTE_EVERY
+    await one.round(3)
+    assert await noted(store_client) == ("a0", 3)
+
+
+async def test_a_note_that_cannot_be_read_is_none(store_client: Redis) -> None:
+    """Law: what another version has noted is written anew."""
+    await store_client.hset(NOTES, FEED, "[]")
+    assert await Process(store_client, "a").round(1) is None
+    assert await noted(store_client) == ("a0", 1)
+
+
+async def test_a_feed_that_an_older_version_kept_goes_on(store_client: Redis) -> None:
+    """Law: a state without counts is no loss, unless it has published and knows no record."""
+    one = Process(store_client, "a")
+    await one.round(1, 2)
+    await store_client.hdel(KEYS.state, "kept", "entry")
+    assert await one.round(3) is None
+    await store_client.hdel(KEYS.state, "kept", "entry")
+    await gone(store_client, KEYS.snapshots)
+    assert await one.round(1) is not None
+
+
+async def test_who_does_not_have_the_lease_finds_nothing(store_client: Redis) -> None:
+    """Law: only who may write judges, and changes what there is."""
+    one, two = Process(store_client, "a"), Process(store_client, "b")
+    await one.round(1)
+    await gone(store_client, KEYS.snapshots)
+    assert isinstance(await two.store.begin(), HeldElsewhere)
+    assert await store_client.hget(KEYS.state, "generation") == b"a0"
+
+
+def every_key() -> list[str]:
+    return [str(getattr(KEYS, name)) for name in KEYS.__struct_fields__]
+
+
+async def gone(client: Redis, *keys: str) -> None:
+    await client.delete(*keys)
+
+
+async def noted(client: Redis) -> tuple[str, int]:
+    kept = json.loads(cast("bytes", await client.hget(NOTES, FEED)))
+    return kept["generation"], kept["sequence"]
+
+
+async def dumped(client: Redis) -> dict[str, bytes]:
+    """What a backup holds of the feed, and of what lies beside it."""
+    values = {key: await client.dump(key) for key in [*every_key(), NOTES]}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+async def restored(client: Redis, dump: dict[str, bytes]) -> None:
+    """The store as it was; leases have run out."""
+    await client.flushall()
+    for key, value in dump.items():
+        if key != KEYS.lease:
+            await client.restore(key, 0, value)
+
+
+def _marks(state: FeedState) -> Commit:
+    return Commit(state.generation, state.sequence, marks={DELTA_TOKEN: "t", READ_AT: "2026-01-02T03:04:05.678Z"})

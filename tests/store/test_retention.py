@@ -1,0 +1,326 @@
+"""Laws of :mod:`poller.store.retention` and its scripts, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.delivery.kept import Overrun, letter_of
+from poller.errors import Fenced
+from poller.store.connection import commands
+from poller.store.deliveries import PairStore, Settlement
+from poller.store.delivery_scripts import DeliveryScripts
+from poller.store.keys import FeedKeys, PairKeys
+from poller.store.replays import ReplaySpan, begin, cancel
+from poller.store.retention import Rule, Trimmer
+from poller.store.standing import Watched
+from poller.store.trim_scripts import TrimScripts
+
+FEED = "acme/contractTypes"
+FEED_KEYS = FeedKeys.of("poller", FEED)
+EVENTS = FEED_KEYS.events
+KEYS = PairKeys.of("poller", FEED, "a")
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+AGED = Rule(timedelta(days=7), 2**40)
+A = {"a": Watched(KEYS)}
+
+
+@pytest.fixture
+async def client(server: str) -> AsyncIterator[Redis]:
+    async with commands(server) as found:
+        await found.set(FEED_KEYS.lease, "mine")
+        yield found
+
+
+def trimmer(client: Redis, nonce: str = "mine") -> Trimmer:
+    return Trimmer(client, TrimScripts(client, shebang="#!lua\n"), prefix="poller", feed=FEED, nonce=nonce)
+
+
+async def published(client: Redis, last: int, *, first: int = 1, size: int = 10) -> None:
+    """Entries 1-0, 2-0 and so on, all of them old."""
+    for number in range(first, last + 1):
+        event = f'{{"sequence":"{number:020}","data":"{"x" * size}"}}'
+        await client.xadd(EVENTS, {"data": event}, id=f"{number}-0")
+
+
+async def left(client: Redis) -> list[int]:
+    found: Any = await client.xrange(EVENTS)
+    return [int(entry.partition(b"-")[0]) for entry, _ in found]
+
+
+def known(pairs: Mapping[str, Watched] = A) -> Callable[[], Awaitable[Mapping[str, Watched]]]:
+    async def answer() -> Mapping[str, Watched]:
+        return pairs
+
+    return answer
+
+
+async def trim(client: Redis, pairs: Mapping[str, Watched] = A, rule: Rule = AGED) -> int:
+    return await trimmer(client).trim(rule, known(pairs), now=NOW)
+
+
+async def delivering(client: Redis, *, read: int, settled: Settlement) -> PairStore:
+    """A subscription that has read so many entries from the first on, and settled these."""
+    store = PairStore(
+        client,
+        DeliveryScripts(client),
+        KEYS,
+        events=EVENTS,
+        subscription="a",
+        nonce="n",
+        lease=timedelta(seconds=30),
+    )
+    assert await store.take() is None
+    await store.open("earliest")
+    await store.read(most=read)
+    await store.settle(settled, now_ms=1)
+    return store
+
+
+def ids(first: int, last: int) -> list[str]:
+    return [f"{number}-0" for number in range(first, last + 1)]
+
+
+async def test_what_nobody_needs_goes_and_what_is_young_stays(client: Redis) -> None:
+    """Law: without readers all old entries go, and of the young ones none."""
+    await published(client, 250)
+    young = await client.xadd(EVENTS, {"data": "{}"}, id=f"{int(NOW.timestamp() * 1000)}-0")
+    assert await trim(client) == 250
+    assert await client.xrange(EVENTS) == [(young, {b"data": b"{}"})]
+    assert await trim(client) == 0
+
+
+async def test_a_stream_that_is_not_there(client: Redis) -> None:
+    """Law: of nothing nothing is taken, and nothing is made."""
+    assert await trim(client) == 0
+    assert await client.keys() == [FEED_KEYS.lease.encode()]
+
+
+async def test_who_has_not_the_lease_takes_nothing(client: Redis) -> None:
+    """Law: the lease is looked at by the script that trims, whichever way it does."""
+    await published(client, 20)
+    for rule in (AGED, Rule(timedelta(days=36500), 1000)):
+        with pytest.raises(Fenced):
+            await trimmer(client, "another's").trim(rule, known(), now=NOW)
+    await client.delete(FEED_KEYS.lease)
+    with pytest.raises(Fenced):
+        await trim(client)
+    assert len(await left(client)) == 20
+
+
+async def test_unread_held_and_parked_entries_stay(client: Redis) -> None:
+    """Law: the first entry that a subscription has not read, not settled, or parked is the first that stays."""
+    await published(client, 20)
+    store = await delivering(client, read=10, settled=Settlement(acked=ids(1, 4) + ids(6, 10), parked={"2-0": b"{}"}))
+    assert await trim(client) == 1
+    await store.settle(Settlement(unparked=["2-0"]), now_ms=1)
+    assert await trim(client) == 3
+    await store.settle(Settlement(acked=["5-0"]), now_ms=1)
+    assert await trim(client) == 6
+    assert await left(client) == list(range(11, 21))
+
+
+async def test_a_replay_keeps_what_it_has_not_done(client: Redis) -> None:
+    """Law: of the entries that a replay has not done with none goes for its age; once it is over they do."""
+    await published(client, 9)
+    await delivering(client, read=9, settled=Settlement(acked=ids(1, 9)))
+    await begin(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
+    assert await trim(client) == 4
+    assert await left(client) == [5, 6, 7, 8, 9]
+    await cancel(client, KEYS)
+    assert await trim(client) == 5
+
+
+@pytest.mark.parametrize(
+    ("one", "place", "stays"),
+    [
+        (Watched(KEYS, earliest=True), None, 9),
+        (Watched(KEYS), None, 0),
+        (Watched(KEYS), "3-0", 6),
+        (Watched(KEYS, earliest=True), "8-0", 1),
+    ],
+)
+async def test_one_that_has_not_begun(client: Redis, one: Watched, place: str | None, stays: int) -> None:
+    """Law: without a group a subscription needs what it will begin with: its place, or all if it wants all."""
+    await published(client, 9)
+    if place:
+        await client.hset(KEYS.state, "place", place)
+    assert await trim(client, {"a": one}) == 9 - stays
+
+
+async def test_other_groups_count(client: Redis) -> None:
+    """Law: a group of others, or of ours in no registry, keeps what is there and it has not read and acknowledged."""
+    await published(client, 9)
+    await client.xgroup_create(EVENTS, "theirs", id="0")
+    await client.xgroup_create(EVENTS, "sub:gone", id="5-0")
+    assert await trim(client, {}) == 0
+    await client.xreadgroup("theirs", "me", {EVENTS: ">"}, count=3)
+    await client.xack(EVENTS, "theirs", "1-0", "3-0")
+    assert await trim(client, {}) == 1
+    await client.xreadgroup("theirs", "me", {EVENTS: ">"})
+    await client.xack(EVENTS, "theirs", *ids(3, 8))
+    await client.xdel(EVENTS, "2-0")
+    assert await trim(client, {}) == 3
+    assert await left(client) == [6, 7, 8, 9]
+
+
+async def moved_back(client: Redis) -> None:
+    await client.xgroup_create(EVENTS, "late", id="0")
+
+
+async def replayed(client: Redis) -> None:
+    await begin(client, KEYS, ReplaySpan("r", "4-0", "6-0"))
+
+
+async def made_again(client: Redis) -> None:
+    await client.xgroup_setid(EVENTS, "sub:a", "3-0")
+
+
+async def begun_elsewhere(client: Redis) -> None:
+    await client.xgroup_create(EVENTS, "sub:new", id="0")
+
+
+@pytest.mark.parametrize(("between", "stays"), [(moved_back, 9), (replayed, 5), (made_again, 6), (begun_elsewhere, 9)])
+async def test_what_comes_between_the_look_and_the_cut(
+    client: Redis, between: Callable[[Redis], Awaitable[None]], stays: int
+) -> None:
+    """Law: a group or replay that comes, or goes back, after everybody was asked loses nothing."""
+    await published(client, 9)
+    await delivering(client, read=9, settled=Settlement(acked=ids(1, 9)))
+    looking = Late(client, between)
+    assert await looking.trim(AGED, known(), now=NOW) == 9 - stays
+    assert looking.asked
+
+
+class Late(Trimmer):
+    """Something happens just before it cuts for the first time."""
+
+    def __init__(self, client: Redis, between: Callable[[Redis], Awaitable[None]]) -> None:
+        scripts = TrimScripts(client)
+        super().__init__(client, scripts, prefix="poller", feed=FEED, nonce="mine")
+        self.asked = 0
+        script = scripts.trim
+
+        async def late(keys: list[str], arguments: list[str | int]) -> object:
+            self.asked += 1
+            if self.asked == 1:
+                await between(client)
+            return await script(keys, arguments)
+
+        scripts.trim = late  # type: ignore[assignment] # called as a script is
+
+
+async def test_a_stream_that_is_too_large_loses_its_oldest(client: Redis) -> None:
+    """Law: it fits afterwards; what a subscription lost stands in one dead letter, which grows with what goes next."""
+    rule = Rule(timedelta(days=36500), 100_000)
+    await published(client, 300, size=1000)
+    await delivering(client, read=10, settled=Settlement(acked=ids(1, 10)))
+    gone = await trim(client, rule=rule)
+    assert (await client.memory_usage(EVENTS, samples=0) or 0) <= rule.max_bytes
+    entries = await left(client)
+    assert (len(entries), entries[-1]) == (300 - gone, 300)
+    letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")
+    assert letter.overrun == Overrun("11-0", f"{entries[0]}-0", entries[0] - 11, 11, entries[0] - 1)
+    assert await client.hget(KEYS.state, "lost") == str(entries[0] - 11).encode()
+    await published(client, 400, first=301, size=1000)
+    await trim(client, rule=rule)
+    entries = await left(client)
+    letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")
+    assert letter.overrun == Overrun("11-0", f"{entries[0]}-0", entries[0] - 11, 11, entries[0] - 1)
+    assert await client.zcard(KEYS.letter_times) == await client.hlen(KEYS.letters) == 1
+
+
+async def test_who_lost_nothing_is_told_nothing(client: Redis) -> None:
+    """Law: entries that nobody needs go for the size without a word."""
+    await published(client, 100, size=1000)
+    await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
+    assert await trim(client, rule=Rule(timedelta(days=36500), 20_000)) > 70
+    assert await client.exists(FEED_KEYS.overruns, KEYS.letters) == 0
+
+
+async def test_told_once_an_episode(client: Redis) -> None:
+    """Law: an overrun is told once for each group, whose ever, until the group is past what was there then."""
+    rule, trimming = Rule(timedelta(days=36500), 50_000), trimmer(client)
+    await published(client, 100, size=1000)
+    store = await delivering(client, read=5, settled=Settlement(acked=ids(1, 5)))
+    await client.xgroup_create(EVENTS, "theirs", id="0")
+    await trimming.trim(rule, known(), now=NOW)
+    found = {one.name: one for one in await trimming.untold()}
+    assert {name: (one.subscription, one.first, one.sequence) for name, one in found.items()} == {
+        "sub:a": ("a", "6-0", 6),
+        "theirs": (None, "1-0", 1),
+    }
+    for one in found.values():
+        await trimming.told(one)
+    await published(client, 150, first=101, size=1000)
+    await trimming.trim(rule, known(), now=NOW)
+    assert await trimming.untold() == []
+    await store.read(most=1000)
+    await published(client, 250, first=151, size=1000)
+    await trimming.trim(rule, known(), now=NOW)
+    assert [one.name for one in await trimming.untold()] == ["sub:a"]
+    assert sorted(await client.hkeys(KEYS.letters)) == [b"0-1", b"0-2"]
+    await client.xgroup_destroy(EVENTS, "theirs")
+    await published(client, 350, first=251, size=1000)
+    await trimming.trim(rule, known(), now=NOW)
+    assert await client.hkeys(FEED_KEYS.overruns) == [b"sub:a"]
+
+
+async def test_an_episode_that_was_dropped_is_told_anew(client: Redis) -> None:
+    """Law: what goes after somebody has dropped the dead letter stands in a new one and is told."""
+    rule, trimming = Rule(timedelta(days=36500), 50_000), trimmer(client)
+    await published(client, 100, size=1000)
+    for first in (101, 201):
+        await trimming.trim(rule, known({"a": Watched(KEYS, earliest=True)}), now=NOW)
+        (found,) = await trimming.untold()
+        await trimming.told(found)
+        await client.delete(KEYS.letters, KEYS.letter_times)
+        await published(client, first + 99, first=first, size=1000)
+
+
+async def test_a_replay_that_loses_what_it_was_to_bring(client: Redis) -> None:
+    """Law: what a replay has not come to and that goes is told as such, and only that."""
+    await published(client, 100, size=1000)
+    await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
+    await begin(client, KEYS, ReplaySpan("r", "10-0", "20-0"))
+    await trim(client, rule=Rule(timedelta(days=36500), 50_000))
+    (found,) = await trimmer(client).untold()
+    assert (found.replay, found.subscription, found.sequence, found.last_sequence) == (True, "a", 11, 20)
+    assert found.events == 10
+    letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")
+    assert "once more" in letter.reason
+
+
+async def test_a_stream_smaller_than_one_event(client: Redis) -> None:
+    """Law: where not even one event fits none is kept, and that comes to an end."""
+    await published(client, 3, size=5000)
+    await client.hset(FEED_KEYS.state, "sequence", "3")
+    await trim(client, {"a": Watched(KEYS, earliest=True)}, Rule(timedelta(days=36500), 1024))
+    assert await left(client) == []
+    letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")
+    assert letter.overrun == Overrun("1-0", None, 3, 1, 3)
+
+
+async def test_entries_that_others_wrote(client: Redis) -> None:
+    """Law: what is no event of ours has no sequence number, and goes as all else does."""
+    for number in range(1, 101):
+        await client.xadd(EVENTS, {"x": "y" * 1000}, id=f"{number}-0")
+    await trim(client, {"a": Watched(KEYS, earliest=True)}, Rule(timedelta(days=36500), 50_000))
+    first = (await left(client))[0]
+    letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")
+    assert letter.overrun == Overrun("1-0", f"{first}-0", first - 1, None, None)
+
+
+async def test_a_server_that_is_out_of_memory(client: Redis) -> None:
+    """Law: on a server that takes no more writes what may go still goes."""
+    await published(client, 100, size=1000)
+    used = (await client.info("memory"))["used_memory"]
+    await client.config_set("maxmemory", used // 2)
+    try:
+        assert await trim(client, {}) == 100
+    finally:
+        await client.config_set("maxmemory", 0)

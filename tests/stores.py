@@ -1,0 +1,109 @@
+"""The stores that tests run on: one of each kind for the whole run, made when first asked for, emptied for each test.
+
+``--store KIND`` has all tests run on that one alone, ``--resp 3`` by that version of RESP. Without them a test runs on
+Valkey, and those of the store on all kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, cast, get_args
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from redis import Redis, RedisCluster
+from redis.asyncio import Redis as Client
+from redis.cluster import ClusterNode
+from redis.sentinel import Sentinel
+
+from poller.store.connection import servers
+from poller.store.places import CLUSTER, SENTINEL, kind_of, place_of
+from tests.harness.cluster import Cluster, cluster
+from tests.harness.sentinels import Sentinels, sentinels
+from tests.servers import running
+
+Store = Literal["valkey", "redis", "sentinel", "cluster"]
+STORES: Final[tuple[Store, ...]] = get_args(Store)
+SINGLE: Final = ("valkey", "redis")
+
+
+class Stores:
+    """The stores of one run."""
+
+    def __init__(self, stack: ExitStack, directory: Callable[[str], Path], protocol: str | None) -> None:
+        """Take what ends them, what makes directories, and the version of RESP that URLs ask for."""
+        self._stack = stack
+        self._directory = directory
+        self._query = f"?protocol={protocol}" if protocol else ""
+        self._single: dict[str, str] = {}
+        self._sentinels: Sentinels | None = None
+        self._cluster: Cluster | None = None
+
+    def emptied(self, kind: Store) -> str:
+        """The URL of a store that holds nothing, not even a script. Skips where there is no such server."""
+        if kind == "sentinel":
+            self.sentinels.empty()
+            return self.sentinels.url + self._query
+        if kind == "cluster":
+            self.cluster.empty()
+            return self.cluster.url + self._query
+        if kind not in self._single:
+            server = running(kind, self._directory(kind[0]), appendfsync="everysec")
+            self._single[kind] = self._stack.enter_context(server).url
+        with Redis.from_url(self._single[kind]) as client:
+            client.flushall()
+            client.script_flush()
+        return self._single[kind] + self._query
+
+    @property
+    def sentinels(self) -> Sentinels:
+        """Three Sentinels, a primary, a replica."""
+        if self._sentinels is None:
+            self._sentinels = self._stack.enter_context(sentinels(self._directory("s") / "s"))
+        return self._sentinels
+
+    @property
+    def cluster(self) -> Cluster:
+        """Three primaries and their replicas."""
+        if self._cluster is None:
+            self._cluster = self._stack.enter_context(cluster(self._directory("c") / "c"))
+        return self._cluster
+
+
+@contextmanager
+def looking(url: str) -> Iterator[Any]:
+    """redis-py's own blocking client of a store, whichever it is: for a test that looks, or prepares."""
+    client: Any
+    if kind_of(url) == SENTINEL:
+        place = place_of(url, {})
+        watching = Sentinel(place.hosts, protocol=2)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+        client = watching.master_for(place.service, **place.arguments)  # type: ignore[no-untyped-call]  # as above
+    elif kind_of(url) == CLUSTER:
+        place = place_of(url, {})
+        nodes = [ClusterNode(*one) for one in place.hosts]  # type: ignore[no-untyped-call]  # as above
+        client = RedisCluster(startup_nodes=nodes, **place.arguments)
+    else:
+        client = Redis.from_url(url, protocol=int(dict(parse_qsl(urlsplit(url).query)).get("protocol", 2)))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def only_one_server(kind: Store) -> None:
+    """Skip a test that is about one server alone."""
+    if kind not in SINGLE:
+        pytest.skip(f"about one server alone, which {kind} is not")
+
+
+async def flushed(client: Client) -> None:
+    """Delete all that a store holds, on each of its servers."""
+    for one in await servers(client):
+        await one.flushall()
+
+
+async def all_keys(client: Client) -> set[bytes]:
+    """The keys that a store holds, on all of its servers."""
+    return {key for one in await servers(client) for key in cast("list[bytes]", await one.keys())}
