@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from tests.chaos.faults import (
     clock,
+    cluster_failover,
+    cluster_move,
     failpoint,
     kill,
     lost_reply,
     pause,
     power_cut,
+    sentinel_failover,
     sigterm,
     sinks,
     source,
@@ -44,6 +47,9 @@ _MODULES = (
     store_full,
     store_parent,
     storm,
+    cluster_failover,
+    cluster_move,
+    sentinel_failover,
     source,
     sinks,
     clock,
@@ -56,4 +62,5 @@ USUAL: Final = dict.fromkeys(FAULTS, 5)
 """How often each strikes in a run."""
 
 ACCEPTANCE: Final = dict.fromkeys(FAULTS, 10) | {"kill": 200, "failpoint": 52, "pause": 80, "redis-kill": 80}
+ACCEPTANCE |= {"cluster-failover": 20, "slot-move": 20}
 """What has to hold before anything is released."""

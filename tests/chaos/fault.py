@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Between = Literal["store", "source", "sinks", "commands"]
 """Where a wire or a proxy of ours stands: before store, source or sinks; ``commands``: one that reads Redis' words."""
 
-Store = Literal["lasting", "embedded"]
+Store = Literal["lasting", "embedded", "cluster", "sentinel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Setting:
     """The scene that a fault needs.
 
     Attributes:
-        store: ``lasting``: one server that comes back where it was; ``embedded``: the program's own.
+        store: ``lasting``: one server that comes back where it was; ``embedded``: the program's own;
+            ``cluster``: six of them; ``sentinel``: three that watch two.
         appendfsync: of that server.
         options: of that server.
         between: what stands between the program and others.

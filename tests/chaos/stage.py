@@ -22,8 +22,10 @@ from tests.chaos.load import Load
 from tests.chaos.outcome import Outcome
 from tests.chaos.replicas import Replicas
 from tests.harness.after_loss import judge_after_loss
+from tests.harness.cluster import Cluster, cluster
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES
+from tests.harness.sentinels import Sentinels, sentinels
 from tests.harness.subscribed import SECRET, Wish, subscribed
 from tests.harness.wire import wired
 from tests.proxy import proxied
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
-    from tests.chaos.fault import Fault
+    from tests.chaos.fault import Fault, Setting
     from tests.chaos.plan import Chapter, Strike
     from tests.harness.delivered import Deliveries
     from tests.harness.processes import Daemon
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from tests.harness.wire import Wire
     from tests.proxy import Proxy
 
+Served = LastingStore | Cluster | Sentinels
 POLLER = ("poller", "run")
 RECORDS = 100
 CHANGES = 40.0  # a second
@@ -78,7 +81,7 @@ class Stage:
         scene: source, store and sinks, for asking.
         replicas: the processes of the program.
         load: the changes.
-        served: the server, unless it is the program's own.
+        served: the store, unless it is the program's own.
         wires: what stands before store, source and sinks, where the fault asks for it.
         proxy: what reads Redis' words between program and store, likewise.
         remarks: what was found wrong on the way.
@@ -89,7 +92,7 @@ class Stage:
     scene: Subscribed
     replicas: Replicas
     load: Load
-    served: LastingStore | None
+    served: Served | None
     wires: Mapping[str, Wire]
     proxy: Proxy | None
     remarks: list[str] = field(default_factory=list)
@@ -98,7 +101,19 @@ class Stage:
     @property
     def store(self) -> LastingStore:
         """The server; only where it is not the program's own."""
-        assert self.served is not None
+        assert isinstance(self.served, LastingStore)
+        return self.served
+
+    @property
+    def cluster(self) -> Cluster:
+        """Likewise, where it is a cluster."""
+        assert isinstance(self.served, Cluster)
+        return self.served
+
+    @property
+    def sentinels(self) -> Sentinels:
+        """Likewise, where Sentinels watch it."""
+        assert isinstance(self.served, Sentinels)
         return self.served
 
     async def work(self, strike: Strike) -> None:
@@ -169,11 +184,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
     """A stage for the time of the block, at work when it begins."""
     setting = fault.setting
     async with AsyncExitStack() as stack:
-        served = None
-        if setting.store == "lasting":
-            served = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=setting.options)
-            stack.callback(served.close)
-            await served.start()
+        served = await _served(stack, setting, directory)
         url = served.url if served else f"unix://{directory / EMBEDDED / SOCKET}"
         scene = await stack.enter_async_context(
             subscribed(
@@ -209,6 +220,19 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         await replicas.at_work()
         load.start()
         yield Stage(directory, cast, scene, replicas, load, served, wires, proxy)
+
+
+async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> Served | None:
+    if setting.store == "cluster":
+        return await asyncio.to_thread(stack.enter_context, cluster(directory / "c"))
+    if setting.store == "sentinel":
+        return await asyncio.to_thread(stack.enter_context, sentinels(directory / "w"))
+    if setting.store == "embedded":
+        return None
+    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=setting.options)
+    stack.callback(lasting.close)
+    await lasting.start()
+    return lasting
 
 
 def started_with(
