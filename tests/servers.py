@@ -122,7 +122,10 @@ def launched(command: Sequence[str]) -> subprocess.Popen[str]:
     Raises:
         NotStarted: it left before that.
     """
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # As in Python, a file that would grow too large is an error there and no signal: a disk can be full.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, restore_signals=False
+    )
     _until_ready(process)
     return process
 

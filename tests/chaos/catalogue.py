@@ -8,7 +8,9 @@ from tests.chaos.faults import (
     clock,
     cluster_failover,
     cluster_move,
+    disk_full,
     failpoint,
+    flush,
     kill,
     lost_reply,
     pause,
@@ -45,6 +47,8 @@ _MODULES = (
     store_readonly,
     store_scripts,
     store_full,
+    disk_full,
+    flush,
     store_parent,
     storm,
     cluster_failover,
@@ -61,6 +65,12 @@ MOST: Final = {fault.name: fault.most for fault in FAULTS.values()}
 USUAL: Final = dict.fromkeys(FAULTS, 5)
 """How often each strikes in a run."""
 
-ACCEPTANCE: Final = dict.fromkeys(FAULTS, 10) | {"kill": 200, "failpoint": 52, "pause": 80, "redis-kill": 80}
-ACCEPTANCE |= {"cluster-failover": 20, "slot-move": 20}
+_OF_CLUSTERS: Final = {"cluster-failover": 20, "slot-move": 20}
+ACCEPTANCE: Final = dict.fromkeys(FAULTS, 10) | {
+    "kill": 200,
+    "failpoint": 52,
+    "pause": 80,
+    "redis-kill": 80,
+    **_OF_CLUSTERS,
+}
 """What has to hold before anything is released."""

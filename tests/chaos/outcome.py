@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tests.harness.delivered import Deliveries
 
 _OF_STREAMS = ("lost", "doubled", "misclassified", "out of order")
-_OF_SINKS = ("requests", "again", "lost", "wrong", "out of order")
+_OF_SINKS = ("requests", "again", "forgotten", "lost", "wrong", "out of order")
 COLUMNS = ("times", "changes", *_OF_STREAMS, *_OF_SINKS, "other")
-_BAD = (2, 3, 4, 5, 8, 9, 10, 11)
+_BAD = (2, 3, 4, 5, 9, 10, 11, 12)
 IN_FLIGHT = 8
 """How many requests a process may have begun for a sink when it is stopped."""
 
@@ -63,10 +63,21 @@ class Outcome:
         if stream is not None:
             of_stream = [len(one) for one in (stream.lost, stream.doubled, stream.misclassified, stream.gaps)]
         requests, again = sum(one.requests for one in sinks), sum(len(one.repeats) for one in sinks)
+        forgotten = sum(one.forgotten for one in sinks)
         lost = sum(len(one.lost) for one in sinks)
         wrong = sum(_wrong(one) for one in sinks)
         disorder = sum(self._disorder(one) for one in sinks)
-        figures = [len(self.chapter.strikes), self.changes, *of_stream, requests, again, lost, wrong, disorder]
+        figures = [
+            len(self.chapter.strikes),
+            self.changes,
+            *of_stream,
+            requests,
+            again,
+            forgotten,
+            lost,
+            wrong,
+            disorder,
+        ]
         return [*figures, len(self.remarks)]
 
     def _disorder(self, sink: Deliveries) -> int:

@@ -140,12 +140,13 @@ class Stage:
     async def judged(self, outcome: Outcome, fault: Fault) -> Outcome:
         """Let all come to rest, and say what is found."""
         upto, deadline = await self.quiet(fault.patience)
-        stream = await answered(partial(self.scene.published, upto, deadline))
-        sinks = await answered(partial(self.scene.delivered, deadline))
+        baselines = not fault.loses_all
+        stream = await answered(partial(self.scene.published, upto, deadline, from_one=baselines))
+        sinks = await answered(partial(self.scene.delivered, deadline, baselines=baselines))
         if fault.loses_writes:
-            sinks = {wish.sink: await self._after_loss(wish) for wish in self.scene.wishes}
+            sinks = {wish.sink: await self._after_loss(wish, baselines=baselines) for wish in self.scene.wishes}
         self.remarks += self.replicas.strayed()
-        for wish in self.scene.wishes:
+        for wish in self.scene.wishes if baselines else ():
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:
                 self.remarks.append(f"{wish.sink} was not told all that the source did: {told}")
@@ -159,10 +160,10 @@ class Stage:
             remarks=tuple(self.remarks),
         )
 
-    async def _after_loss(self, wish: Wish) -> Deliveries:
+    async def _after_loss(self, wish: Wish, *, baselines: bool) -> Deliveries:
         log = list(self.scene.sinks.of(wish.sink))
         streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
-        return judge_after_loss(log, streams, await self.log(), SECRET if wish.signed else None)
+        return judge_after_loss(log, streams, await self.log(), SECRET if wish.signed else None, baseline=baselines)
 
     async def keep(self, directory: Path) -> None:
         """Write down what there is to see."""

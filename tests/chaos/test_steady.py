@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from tests.chaos.steady import Steady, drifts, slope
 
 
 def test_changes_leave_sizes_as_they_are() -> None:
     """Only records that there are, each with another text of the same length."""
-    log = [
+    log: list[dict[str, Any]] = [
         {"id": "a", "resource": "contractTypes", "record": {"id": "a", "name": "x"}},
         {"id": "b", "resource": "contractTypes", "record": {"id": "b", "name": "x"}},
         {"id": "b", "resource": "contractTypes", "record": None},

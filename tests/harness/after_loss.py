@@ -37,6 +37,8 @@ def judge_after_loss(
     streams: Mapping[str, Sequence[Entry]],
     history: Iterable[Mapping[str, Any]],
     secret: str | None,
+    *,
+    baseline: bool = True,
 ) -> Deliveries:
     """Compare.
 
@@ -45,36 +47,43 @@ def judge_after_loss(
         streams: each feed's entries in the end, under the name of its resource.
         history: the source's log.
         secret: signs the requests.
+        baseline: whether the sink is to get what stands there as a baseline. Where it is not, revisions begin where the
+            sink was not told, and are not looked at.
     """
-    judge = _Judge(pasts(history), secret)
-    for feed, entries in streams.items():
-        for _, text in entries:
-            judge.stands(feed, read(text))
+    judge = _Judge(pasts(history), secret, baseline=baseline)
+    for entries in streams.values():
+        for entry, text in entries:
+            judge.stands(entry, read(text))
     for line in log:
         if isinstance(line, Arrived):
             judge.arrived(line)
         elif line.status is not None and 200 <= line.status < 300:
             judge.took(line.number)
-    return judge.verdict(streams)
+    return judge.verdict()
 
 
 class _Judge:
     """One sink while its log is replayed."""
 
-    def __init__(self, records: Mapping[str, Mapping[str, Past]], secret: str | None) -> None:
+    def __init__(self, records: Mapping[str, Mapping[str, Past]], secret: str | None, *, baseline: bool) -> None:
+        self._baseline = baseline
         self._records = {key: past for known in records.values() for key, past in known.items()}
         self._secret = secret
         self._found = Deliveries()
         self._meant: dict[str, Event] = {}
-        self._standing: set[str] = set()
+        self._standing: dict[str, str] = {}
+        self._unwanted: set[str] = set()
         self._sent: set[str] = set()
         self._open: dict[int, Sequence[Event]] = {}
         self._taken: set[str] = set()
         self._reached: Counter[tuple[str, str]] = Counter()
 
-    def stands(self, _feed: str, event: Event) -> None:
+    def stands(self, entry: str, event: Event) -> None:
         self._meant[event["id"]] = event
-        self._standing.add(event["id"])
+        if self._baseline or event["data"]["cause"] != "baseline":
+            self._standing[event["id"]] = entry
+        else:
+            self._unwanted.add(event["id"])
 
     def arrived(self, request: Arrived) -> None:
         events, found = events_of(request), self._found
@@ -90,7 +99,9 @@ class _Judge:
             if told := self._wrong(event):
                 found.altered.append(Fault(request.at, f"{where}: {told}"))
             reached, revision = self._reached[_key(event)], int(event["data"]["revision"])
-            if revision > reached + 1:
+            if event["id"] in self._unwanted:
+                found.unwanted.append(Fault(request.at, f"{where}: a baseline"))
+            if revision > reached + 1 and self._baseline:
                 text = f"{where}: revision {revision} of {event['subject']}, taken so far {reached}"
                 found.out_of_order.append(Fault(request.at, text))
             self._sent.add(event["id"])
@@ -111,12 +122,12 @@ class _Judge:
             key = _key(event)
             self._reached[key] = max(self._reached[key], int(event["data"]["revision"]))
 
-    def verdict(self, streams: Mapping[str, Sequence[Entry]]) -> Deliveries:
+    def verdict(self) -> Deliveries:
         self._found.events = len(self._taken)
-        for feed, entries in streams.items():
-            for entry, text in entries:
-                if read(text)["id"] not in self._taken:
-                    self._found.lost.append(Fault(order(entry)[0] / 1000, f"{entry} of {feed}"))
+        self._found.forgotten = len(self._taken - self._standing.keys() - self._unwanted)
+        for id_, entry in self._standing.items():
+            if id_ not in self._taken:
+                self._found.lost.append(Fault(order(entry)[0] / 1000, f"{entry}: {id_}"))
         return self._found
 
 

@@ -23,33 +23,17 @@ from tests.harness.requests import Arrived, ids_of
 from tests.harness.scene import Scene, scene, stream
 from tests.harness.sinks import SinkProcess, sink_process
 from tests.harness.waiting import PATIENCE, patience
+from tests.harness.wishes import SECRET, Wish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from tests.harness.delivered import Deliveries, Entry
 
+__all__ = ["FEEDS", "OPERATIONS", "SECRET", "Subscribed", "Wish", "subscribed"]
+
 FEEDS = ("contractTypes", "employmentUnavailabilities")
-SECRET = "whsec_Y2hhb3MgaXMgYSBsYWRkZXIsIG5vdCBhIHBpdA=="  # noqa: S105 -- of no use anywhere
 OPERATIONS = "poller:{operations}:events"
-PATIENT = '["50ms", "100ms", ' + '"150ms", ' * 30 + '"2h"]'
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A subscription.
-
-    Attributes:
-        sink: its id, and the path of its sink.
-        wants: whether it is to get an event.
-        lines: further lines of its table.
-        signed: whether it has a secret.
-    """
-
-    sink: str
-    wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
-    lines: str = ""
-    signed: bool = True
 
 
 @dataclass(slots=True)
@@ -80,22 +64,9 @@ class Subscribed:
         secret.write_text(SECRET)
         secret.chmod(0o600)
         sinks, timeout = differing.get("sinks", self.sinks.url), differing.get("sink_timeout", "400ms")
-        tables = [self._table(wish, secret, sinks, timeout) for wish in self.wishes if wish.sink not in without]
+        tables = [wish.table(secret, sinks, timeout) for wish in self.wishes if wish.sink not in without]
         path.write_text(path.read_text() + "".join(tables))
         return path
-
-    def _table(self, wish: Wish, secret: Path, sinks: str, timeout: str) -> str:
-        lines = [
-            "[[subscriptions]]",
-            f'id = "{wish.sink}"',
-            f'sink = "{sinks}/{wish.sink}"',
-            f'allow_private = true\ntimeout = "{timeout}"',
-            *([] if "start" in wish.lines else ['start = "earliest"']),
-            *([f'secret_files = ["{secret}"]'] if wish.signed else []),
-            *([] if "retry" in wish.lines else [f"retry = {{ schedule = {PATIENT} }}"]),
-            wish.lines,
-        ]
-        return "\n".join(lines) + "\n"
 
     async def killed(self) -> None:
         """Note that a process was killed just now, and what is on record."""
@@ -122,10 +93,10 @@ class Subscribed:
         found: Any = await self.played.client.xrange(stream(feed))
         return [(entry.decode(), fields[b"data"]) for entry, fields in found]
 
-    async def source_verdict(self, upto: int) -> Verdict:
+    async def source_verdict(self, upto: int, *, from_one: bool = True) -> Verdict:
         """Judge the streams by the source's history."""
         streams = {feed: [event for _, event in await self.entries(feed)] for feed in self.feeds}
-        return judge(await self._log(), streams, upto=upto)
+        return judge(await self._log(), streams, upto=upto, from_one=from_one)
 
     async def caught_up(self, *, seconds: float = PATIENCE) -> dict[str, Deliveries]:
         """Wait until each sink has what the source has at this moment, or in vain; the verdict on each."""
@@ -139,16 +110,16 @@ class Subscribed:
                 assert told is None or not told.lost, f"{wish.sink}: {told}"
         return verdicts
 
-    async def published(self, upto: int, deadline: float) -> Verdict:
+    async def published(self, upto: int, deadline: float, *, from_one: bool = True) -> Verdict:
         """Wait until the streams have what the source had up to a version, or for the deadline; the verdict on them."""
-        while (found := await self.source_verdict(upto)).lost and time.monotonic() < deadline:
+        while (found := await self.source_verdict(upto, from_one=from_one)).lost and time.monotonic() < deadline:
             await self._soon(within=0.25)  # a verdict costs more than a look
         return found
 
-    async def delivered(self, deadline: float) -> dict[str, Deliveries]:
+    async def delivered(self, deadline: float, *, baselines: bool = True) -> dict[str, Deliveries]:
         """Wait until each sink has what the streams have, or for the deadline; the verdict on each."""
         due = {feed: len(await self.entries(feed)) for feed in self.feeds}
-        owed = {wish.sink: {read(event)["id"] for event in await self._owed(wish)} for wish in self.wishes}
+        owed = {wish.sink: await self._owed_ids(wish, baselines=baselines) for wish in self.wishes}
         while time.monotonic() < deadline and any(owed[name] - self.taken(name) for name in owed):
             await self._soon()
         return {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
@@ -238,6 +209,10 @@ class Subscribed:
                     if event["subject"] == subject:
                         return event
                 await self._soon()
+
+    async def _owed_ids(self, wish: Wish, *, baselines: bool) -> set[str]:
+        events = [read(event) for event in await self._owed(wish)]
+        return {event["id"] for event in events if baselines or event["data"]["cause"] != "baseline"}
 
     async def _owed(self, wish: Wish) -> list[bytes]:
         return [event for feed in self.feeds for _, event in await self.entries(feed) if wish.wants(read(event))]
