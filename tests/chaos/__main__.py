@@ -39,7 +39,7 @@ def main() -> None:
     asked = _parser().parse_args()
     if asked.list:
         for fault in FAULTS.values():
-            sys.stdout.write(f"{fault.name:<16}{fault.row}: {fault.holds}\n")
+            sys.stdout.write(f"{fault.name:<18}{fault.row}: {fault.holds}\n")
         return
     chapters = _chapters(asked)
     if asked.plan:
@@ -52,6 +52,7 @@ def main() -> None:
     outcomes = asyncio.run(played(chapters, directory, minutes=asked.minutes))
     controls = asyncio.run(controlled(directory, asked.seed)) if asked.acceptance or asked.control else []
     sys.stdout.write(f"`python -m tests.chaos {' '.join(sys.argv[1:])}`\n\n{table(outcomes, ROWS)}\n")
+    sys.stdout.write(f"\n{sum(one.refused for one in outcomes)} writes of replaced processes were refused.\n")
     if controls:
         sys.stdout.write(f"\n{table(controls, [control.row for control in CONTROLS])}\n")
     sys.exit(not (all(one.held for one in outcomes) and all(one.caught for one in controls)))

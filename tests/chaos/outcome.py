@@ -88,6 +88,7 @@ class Outcome:
 
     def __str__(self) -> str:
         figures = ", ".join(f"{name} {figure}" for name, figure in zip(COLUMNS, self.figures(), strict=True) if figure)
+        figures += f", refused {self.refused}" if self.refused else ""
         lines = [f"{self.chapter.name}: {'held' if self.held else 'NOT HELD'} in {self.seconds:.0f} s: {figures}"]
         if not self.held:
             lines += [*self.remarks, str(self.stream), *(f"{name}: {one}" for name, one in self.sinks.items())]
