@@ -8,12 +8,13 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.stores import SINGLE, STORES, Store, Stores, only_one_server
+from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 
 settings.register_profile("poller", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("poller"), max_examples=2000, stateful_step_count=60)
 settings.load_profile("poller")
 
-_EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES)}
+_EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES), "several_kind": SEVERAL}
 """On which a test runs that does not go by the chosen one alone, unless one is chosen."""
 
 
@@ -47,6 +48,13 @@ def chosen(request: pytest.FixtureRequest) -> Store:
 def store_url(stores: Stores, chosen: Store) -> str:
     """The URL of an empty store."""
     return stores.emptied(chosen)
+
+
+@pytest.fixture
+def long_way(request: pytest.FixtureRequest) -> None:
+    """For a test that takes seconds, and whose law another test proves in less: it runs where a store is chosen."""
+    if request.config.getoption("--store") is None:
+        pytest.skip("takes long; runs with --store")
 
 
 @pytest.fixture

@@ -70,6 +70,11 @@ class Proxy:
         self._faults: list[Fault] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def place(self) -> str:
+        """Host and port of ``url``."""
+        return urlsplit(self.url).netloc
+
     def lose_reply(self, *, to: bytes, times: int = 1, skip: int = 0) -> Fault:
         """Carry the command out, swallow its reply, close the connection. The first ``skip`` matches pass."""
         return self._add(Fault("lose", to, times, skip))

@@ -122,7 +122,10 @@ def launched(command: Sequence[str]) -> subprocess.Popen[str]:
     Raises:
         NotStarted: it left before that.
     """
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # SIGXFSZ stays ignored, so that a disk can be "full" for this process alone.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, restore_signals=False
+    )
     _until_ready(process)
     return process
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from redis import Redis, RedisCluster
@@ -26,7 +26,8 @@ from tests.servers import running
 
 Store = Literal["valkey", "redis", "sentinel", "cluster"]
 STORES: Final[tuple[Store, ...]] = get_args(Store)
-SINGLE: Final = ("valkey", "redis")
+SINGLE: Final[tuple[Store, ...]] = ("valkey", "redis")
+SEVERAL: Final[tuple[Store, ...]] = ("sentinel", "cluster")
 
 
 class Stores:
@@ -96,6 +97,11 @@ def only_one_server(kind: Store) -> None:
     """Skip a test that is about one server alone."""
     if kind not in SINGLE:
         pytest.skip(f"about one server alone, which {kind} is not")
+
+
+def with_options(url: str, **options: str) -> str:
+    """The URL with further options."""
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(options)}"
 
 
 async def flushed(client: Client) -> None:

@@ -94,7 +94,7 @@ class Intake:
             self._opened, self._held_after, self._unread = False, "0", True
             return ()
         except StoreUnavailable as error:
-            _log.warning("not reading", feed=self._feed, error=str(error))
+            _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, which is told
             self._held_after = "0" if self.known_to else self._last or "0"
             self._not_before, self._unread = self._clock() + _PAUSE, True
             return ()

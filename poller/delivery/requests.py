@@ -131,7 +131,7 @@ class Requests:
         try:
             await self._subscriber.paused(noting)
         except StoreUnavailable as error:
-            _log.warning("not noted", **self._where, error=str(error))
+            _log.debug("not noted", **self._where, error=str(error))
         else:
             self._until = None if self._until == noting else self._until
 
@@ -184,7 +184,7 @@ class Requests:
                 await self._subscriber.rest("sink", concluded.rest)
             await self._subscriber.learn(self._feed, outcome)
         except StoreUnavailable as error:  # the next attempt brings it up again
-            _log.warning("not noted", **self._where, error=str(error))
+            _log.debug("not noted", **self._where, error=str(error))
 
     async def _events(self, unit: list[Waiting[Event]]) -> list[Event] | None:
         """Their events, fetched where need be; None where one is gone, which is settled here."""

@@ -16,8 +16,9 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
+from poller.errors import StoreRefused
 from poller.service.assembly import keys_of
-from poller.store.connection import translated
+from poller.store.connection import servers, translated
 from poller.store.keys import remembered_key
 
 SEARCH_SECONDS: Final = 1.0
@@ -36,7 +37,10 @@ async def look_first(client: Redis, settings: Settings) -> None:
     if await _known(client, settings):
         return
     prefix = settings.redis.prefix
-    others = sorted(await prefixes_of(client, settings.feed_ids) - {prefix})
+    try:
+        others = sorted(await prefixes_of(client, settings.feed_ids) - {prefix})
+    except StoreRefused:  # a user who may not SCAN is not told of what lies elsewhere, and works all the same
+        others = []
     if others:
         _log.warning(
             "nothing is known of any feed under this prefix, and something is under others",
@@ -59,11 +63,12 @@ async def prefixes_of(
     found: set[str] = set()
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
-            with translated(client):
-                async for key in client.scan_iter(match=_EVERY_STATE, count=at_once):
-                    prefix, _, rest = key.decode().rpartition(":{")
-                    if rest.rpartition("}")[0] in feeds:
-                        found.add(prefix)
+            for one in await servers(client):
+                with translated(one):
+                    async for key in one.scan_iter(match=_EVERY_STATE, count=at_once):
+                        prefix, _, rest = key.decode().rpartition(":{")
+                        if rest.rpartition("}")[0] in feeds:
+                            found.add(prefix)
     return found
 
 

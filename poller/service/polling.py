@@ -39,7 +39,7 @@ _LOSSES: Final = {
     "rolled back": Kind.FEED_ROLLED_BACK,
     "replaced": Kind.FEED_REPLACED,
 }
-_PLACES: Final = ("generation", "sequence", "former", "former_sequence")
+_PLACES: Final = ("advice", "generation", "sequence", "former", "former_sequence")
 
 
 class Polled:
@@ -133,7 +133,7 @@ def _report(result: RoundResult, *, sequence_key: str) -> None:
 
 def _announced(loss: Loss, feed_id: str, at: datetime) -> Announcement:
     place: dict[str, str | int | None] = {name: getattr(loss, name) for name in _PLACES}
-    return Announcement(_LOSSES[loss.kind], feed_id, at, f"{loss.text}; {loss.advice}", place)
+    return Announcement(_LOSSES[loss.kind], feed_id, at, loss.text, place)
 
 
 @asynccontextmanager

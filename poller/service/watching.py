@@ -100,7 +100,7 @@ class StoreWatch:
         if self._amiss_since is None:
             self._amiss_since = self._failed_at
             self._amiss.set()
-            _log.warning("store is away", error=text, advice="nothing is lost; what needs it is tried again")
+            _log.warning("store fails", error=text, advice="nothing is lost; what needs it is tried again")
 
     def worked(self, who: str) -> None:
         """The store does what ``who`` asks; or nobody of that name asks any more."""

@@ -14,18 +14,21 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import MasterDownError, ResponseError
 
 from poller.errors import ConfigurationError
+from poller.store.connection import servers
 from poller.store.disk_checks import aof, disk, fsync
 from poller.store.finding import Finding, Severity
 from poller.store.memory_checks import eviction, memory, nodes
 from poller.store.server_checks import clock, replicas, role, version
-from poller.store.translation import translated
+from poller.store.translation import address_of, translated
 
 __all__ = ["DURABLE", "Durability", "Finding", "Severity", "check_store", "enforced", "examine", "weighed"]
 
 Durability = Literal["require", "warn", "ignore"]
+
+_WORSE: Final = ("ok", "warning", "error")
 
 DURABLE: Final = frozenset({"aof", "eviction"})
 """The findings that ``redis.durability`` is about."""
@@ -52,7 +55,7 @@ def examine(told: Mapping[str, Any]) -> list[Finding]:
 
 
 async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Finding]:
-    """Ask the server and judge it. Changes nothing.
+    """Ask the server and judge it, of a cluster each primary: the worst of each finding counts. Changes nothing.
 
     Args:
         client: of the store.
@@ -62,15 +65,35 @@ async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Fin
         StoreUnavailable: it does not answer.
         StoreRefused: wrong credentials. INFO, CONFIG or TIME not permitted is no error: what they tell is unknown.
     """
+    asked = await servers(client)
+    if len(asked) == 1:
+        return await _checked(asked[0], now)
+    return worst({address_of(one): await _checked(one, now) for one in asked})
+
+
+async def _checked(client: Redis, now: Callable[[], datetime]) -> list[Finding]:
     told: dict[str, Any] = {}
     with translated(client):
-        await client.ping()  # whoever is not let in at all (password, database number) learns it here
+        await _let_in(client)
         for ask in (_information, _settings, _clock(now)):
             try:
                 told |= await ask(client)
             except ResponseError:
                 continue
     return examine(told)
+
+
+def worst(each: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """Of the findings about several servers, by address, the worst of each name; one that is not ok says where.
+
+    Args:
+        each: the same names in the same order; at least one server.
+    """
+    placed = [
+        [one if one.severity == "ok" else replace(one, text=f"{address}: {one.text}") for one in findings]
+        for address, findings in each.items()
+    ]
+    return [max(same, key=lambda one: _WORSE.index(one.severity)) for same in zip(*placed, strict=True)]
 
 
 def weighed(finding: Finding, durability: Durability) -> Finding:
@@ -94,6 +117,18 @@ def enforced(findings: Sequence[Finding], durability: Durability) -> list[Findin
         reasons = "; ".join(finding.text for finding in unmet)
         raise ConfigurationError(f'redis.durability = "require" is not met: {reasons}')
     return telling
+
+
+async def _let_in(client: Redis) -> None:
+    """Whoever is not let in at all (password, database number) learns it here.
+
+    Two that refuse this as well do tell what is wrong with them: a full disk, and a replica without its primary.
+    """
+    try:
+        await client.ping()
+    except ResponseError as error:
+        if not (isinstance(error, MasterDownError) or str(error).startswith("MISCONF")):
+            raise
 
 
 async def _information(client: Redis) -> dict[str, Any]:

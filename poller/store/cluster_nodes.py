@@ -7,6 +7,7 @@ most, of one server after the other until one answers. What was known before hol
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -24,10 +25,17 @@ _BETWEEN_LOOKS: Final = 0.1  # seconds
 class ClusterNodes:
     """What a client of a cluster knows of it."""
 
-    def __init__(self, seeds: Sequence[Address], make: Callable[[Address], Redis]) -> None:
-        """Take some of the servers, and what makes a client of one."""
+    def __init__(
+        self,
+        seeds: Sequence[Address],
+        make: Callable[[Address], Redis],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take some of the servers, what makes a client of one, and seconds that only go forward."""
         self._seeds = tuple(seeds)
         self._make = make
+        self._clock = clock
         self._clients: dict[Address, Redis] = {}
         self._slots: Slots | None = None
         self._doubted = False
@@ -87,11 +95,11 @@ class ClusterNodes:
                 if self._look_again():
                     await self._look()
                 if self._slots is None:
-                    raise self._failure or Unreachable("nobody says who has which slots")
+                    raise (self._failure or Unreachable("nobody was asked")).with_traceback(None)
         return self._slots
 
     def _look_again(self) -> bool:
-        rested = asyncio.get_running_loop().time() - self._looked_at >= _BETWEEN_LOOKS
+        rested = self._clock() - self._looked_at >= _BETWEEN_LOOKS
         return rested and (self._doubted or self._slots is None)
 
     async def _look(self) -> None:
@@ -101,10 +109,13 @@ class ClusterNodes:
             self._slots = await self._told()
         except RedisError as error:
             self._doubted, self._failure = True, error
+        except BaseException:  # cancelled: whoever is next looks at once
+            self._doubted = True
+            raise
         else:
-            await self._drop_others(self._slots)
-        finally:
-            self._looked_at = asyncio.get_running_loop().time()
+            self._knowing = None
+        self._looked_at = self._clock()
+        await self._drop_others()
 
     async def _told(self) -> Slots:
         reasons: list[str] = []
@@ -130,9 +141,10 @@ class ClusterNodes:
         order = dict.fromkeys([*knowing, *known, *self._seeds])
         yield from sorted(order, key=lambda one: one == self._failed)
 
-    async def _drop_others(self, slots: Slots) -> None:
+    async def _drop_others(self) -> None:
         """Close the clients of servers that are not of the cluster any more, unless they are in use."""
-        for address in self._clients.keys() - {*slots.known, *self._seeds}:
+        known = self._clients if self._slots is None else self._slots.known
+        for address in self._clients.keys() - {*known, *self._seeds}:
             if not _in_use(self._clients[address]):
                 with suppress(Exception):  # it is gone, whatever it says
                     await self._clients.pop(address).aclose()

@@ -22,6 +22,7 @@ from poller.store.cluster import ClusterClient
 from poller.store.places import CLUSTER, SENTINEL, kind_of, place_of
 from poller.store.sentinel import sentinel_client
 from poller.store.single import CONNECT_TIMEOUT, CONNECTIONS, single_client
+from poller.store.tls import check_files
 from poller.store.translation import translated
 
 __all__ = [
@@ -65,21 +66,25 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol | None = N
         protocol: beats the URL's own option; 2 where neither says.
 
     Raises:
-        ConfigurationError: the URL cannot be used.
+        ConfigurationError: the URL or a file that it names cannot be used.
     """
     spoken = {} if protocol is None else {"protocol": protocol}
     if kind_of(url) == SENTINEL:
         place = place_of(url, spoken)
+        check_files(place.arguments, shown=shown(url))
         return sentinel_client(place, reply_timeout=reply_timeout)
     if kind_of(url) == CLUSTER:
         place = place_of(url, spoken)
+        check_files(place.arguments, shown=shown(url))
         return ClusterClient(
             place.hosts,
             lambda one: single_client(
                 {**place.arguments, "host": one.host, "port": one.port}, reply_timeout=reply_timeout
             ),
         )
-    return single_client(arguments(url) | spoken, reply_timeout=reply_timeout)
+    taken = arguments(url)
+    check_files(taken, shown=shown(url))
+    return single_client(taken | spoken, reply_timeout=reply_timeout)
 
 
 def scattered(client: Redis) -> bool:

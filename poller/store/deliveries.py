@@ -38,21 +38,19 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from poller.errors import Fenced, GroupGone, StoreUnavailable
+from poller.store.beginnings import SINCE, Beginning
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
 from poller.store.owners import in_whose_hands
-from poller.store.registrations import milliseconds_of
 from poller.store.replays import ReplayPlace, ReplaySpan, replay_of
 from poller.store.scripts import answered
-from poller.store.state import ANEW_AT
-from poller.store.stream import EARLIEST, last_id
+from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
 _FIRST_PAUSE: Final = 0.05  # seconds between tries of a settlement; doubles up to
 _LONGEST_PAUSE: Final = 1.0
 _PLACE: Final = "place"
-_HIGHEST: Final = 2**64 - 1  # the second number of an entry's id
 
 Entry = tuple[str, bytes | None]
 """An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
@@ -122,8 +120,7 @@ class PairStore:
         self.nonce = nonce
         self.claimed = False
         self._lease = lease
-        self._feed_state = feed_state
-        self._since = since
+        self._beginning = Beginning(client, keys, events, feed_state, since)
         self._clock = clock
         self._held_until = 0.0
         self._serial = 0
@@ -168,9 +165,8 @@ class PairStore:
         with answered(self._client):
             place = await self._place()
             if place is None:  # written before there is a group: so one that is lost at once has a place, too
-                new = EARLIEST if start == "earliest" else await last_id(self._client, self._events)
-                if (anew := await self.anew()) is not None:
-                    new = f"{anew - 1}-{_HIGHEST}"
+                new, since = await self._beginning.place(start)
+                await self._client.hsetnx(self.keys.state, SINCE, str(since))
                 await self._client.hsetnx(self.keys.state, _PLACE, new)
                 place = await self._place()
             try:
@@ -180,15 +176,11 @@ class PairStore:
                     raise
 
     async def anew(self) -> int | None:
-        """When the feed was begun anew because it was lost, if the subscription is older; milliseconds, as of entries.
+        """When the feed was begun anew because it was lost, if this pair is older; milliseconds, as of entries.
 
         The baseline that was published then tells it nothing that it was not told before.
         """
-        if not self._feed_state or self._since is None:
-            return None
-        with answered(self._client):
-            anew: bytes | None = await self._client.hget(self._feed_state, ANEW_AT)  # type: ignore[assignment] # bytes, as the client is set up
-        return int(anew) if anew is not None and milliseconds_of(self._since) < int(anew) else None
+        return await self._beginning.anew()
 
     async def parked(self) -> dict[str, bytes]:
         """The deliveries that wait for their next attempt, by entry id, in no order."""

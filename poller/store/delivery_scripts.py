@@ -11,7 +11,7 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
-from poller.store.scripts import RENEW, TAKE
+from poller.store.scripts import RENEW, TAKE, in_any_case
 
 # KEYS: lease, events. ARGV: nonce, group, consumer, the id to read after ('>': what nobody has read), how many at most.
 # Answers as XREADGROUP, or 0 where the lease is not ours.
@@ -66,7 +66,8 @@ class DeliveryScripts:
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
-        self.take: AsyncScript = client.register_script(shebang + TAKE)
-        self.renew: AsyncScript = client.register_script(shebang + RENEW)
-        self.read: AsyncScript = client.register_script(shebang + READ)
-        self.settle: AsyncScript = client.register_script(shebang + SETTLE)
+        first = in_any_case(shebang)  # what is delivered may be trimmed
+        self.take: AsyncScript = client.register_script(first + TAKE)
+        self.renew: AsyncScript = client.register_script(first + RENEW)
+        self.read: AsyncScript = client.register_script(first + READ)
+        self.settle: AsyncScript = client.register_script(first + SETTLE)

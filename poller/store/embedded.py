@@ -27,8 +27,9 @@ from urllib.parse import quote
 import structlog
 
 from poller.errors import ConfigurationError, PollerError, StoreUnavailable
+from poller.stopping import unless
 from poller.store.directory_lock import attempted
-from poller.store.embedded_process import LOG, SOCKET, Fsync, last_words, start
+from poller.store.embedded_process import LOG, SOCKET, Fsync, complaints, last_words, start
 from poller.store.embedded_socket import Answer, asked, until_gone
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ START_LIMIT: Final = timedelta(seconds=15)
 LOADING_LIMIT: Final = timedelta(minutes=15)
 STOP_LIMIT: Final = timedelta(seconds=3)
 _LOOK_AGAIN_SECONDS: Final = 0.02
-_TRY_AGAIN_SECONDS: Final = 0.5
+_STEADY_SECONDS: Final = 10.0  # who lived for so long went for a new reason
+_TRY_AGAIN_SECONDS: Final = 0.5  # doubles up to
+_LONGEST_PAUSE_SECONDS: Final = 10.0
 
 _log = structlog.get_logger()
 
@@ -84,19 +87,31 @@ class EmbeddedServer:
             await self._until_ready()
 
     async def keep(self) -> None:
-        """Whenever the server goes, wherever it ran, sees to it that there is one again. Until cancelled or stopped."""
-        while not self._leaving.is_set():
+        """Whenever the server goes, wherever it ran, sees to it that there is one again. Until cancelled or stopped.
+
+        One that goes again and again, for its disk is full, say, is started less and less often; why is told once.
+        """
+        clock, pause, told = asyncio.get_running_loop().time, 0.0, ""
+        while True:
+            since = clock()
             await until_gone(self._socket)
+            if self._leaving.is_set():
+                return
+            pause = pause_before(clock() - since, pause)
+            why = complaints(self._directory / LOG)
+            if why and why != told:
+                told = why
+                _log.warning("embedded server went", log=why, advice="it is started again; nothing is lost")
+            elif not why:
+                _log.info("embedded server went", advice="it is started again; nothing is lost")
+            await unless(self._leaving, pause)
             try:
                 async with self._turn:
                     await self._until_ready()
-                pause = _LOOK_AGAIN_SECONDS
             except PollerError as failure:
-                if self._leaving.is_set():
-                    return
-                _log.warning("embedded server is not back yet", error=str(failure))
-                pause = _TRY_AGAIN_SECONDS
-            await asyncio.sleep(pause)
+                if not self._leaving.is_set() and (not told or told not in str(failure)):
+                    told = str(failure)
+                    _log.warning("embedded server is not back yet", error=told)
 
     async def stop(self) -> None:
         """End the server if this process started it, and wait until it is gone. A sibling may then start one."""
@@ -137,6 +152,18 @@ class EmbeddedServer:
     def _failure(self, what: str) -> StoreUnavailable:
         words = last_words(self._directory / LOG)
         return StoreUnavailable(f"the embedded server on {self._directory} {what}; the end of its log: {words}")
+
+
+def pause_before(lived: float, before: float) -> float:
+    """How long to wait before the next start, in seconds, after a server that lived for ``lived`` of them.
+
+    Args:
+        lived: how long it answered.
+        before: the last such pause; 0 where there was none.
+    """
+    if lived >= _STEADY_SECONDS or not before:
+        return _LOOK_AGAIN_SECONDS
+    return min(max(2 * before, _TRY_AGAIN_SECONDS), _LONGEST_PAUSE_SECONDS)
 
 
 def _prepare(directory: Path, socket: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,9 @@ LOG: Final = "valkey.log"
 SOCKET: Final = "valkey.sock"
 LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
 _LINES_SHOWN: Final = 5
+_LINE: Final = re.compile(r"\d+:\w \d+ \w+ \d+ [\d:.]+ (?P<level>[.*#-]) (?P<text>.*)")
+_STARTS: Final = "Valkey is starting oO0OoO0OoO0Oo"
+_NO_COMPLAINT: Final = ("WARNING Memory overcommit", "Valkey is now ready to exit")
 _LOG_READ_BYTES: Final = 4096
 _PR_SET_PDEATHSIG: Final = 1
 _ENVIRONMENT: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")  # not ours as a whole: it may hold secrets
@@ -86,6 +90,7 @@ def start(directory: Path, fsync: Fsync, lock: int) -> subprocess.Popen[bytes]:
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 pass_fds=(lock,),
                 start_new_session=True,
+                restore_signals=False,  # SIGXFSZ stays ignored: a server at its limit says so in the log before it goes
                 umask=0o077,
                 preexec_fn=_tied_to_us(),  # noqa: PLW1509 — one call of a function loaded before, no lock taken: see there
             )
@@ -114,14 +119,34 @@ def program() -> Path:
 
 
 def last_words(log: Path) -> str:
-    """The end of the server's log, on one line."""
+    """The end of the server's log, on one line: what it complains of since its last start, else all it says."""
+    return complaints(log) or " | ".join([text for _, text in _said(log)][-_LINES_SHOWN:])
+
+
+def complaints(log: Path) -> str:
+    """What the server complains of since its last start, on one line; empty: nothing.
+
+    Without process and time, so that the same words twice are the same text.
+    """
+    return " | ".join([text for complains, text in _said(log) if complains][-_LINES_SHOWN:])
+
+
+def _said(log: Path) -> list[tuple[bool, str]]:
+    """The lines since the last start, as far as the end of the log has them, and whether each is a complaint."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _LOG_READ_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError as failure:
-        return f"{log} cannot be read: {failure.strerror}"
-    return " | ".join([line.strip() for line in lines if line.strip()][-_LINES_SHOWN:])
+        return [(True, f"{log} cannot be read: {failure.strerror}")]
+    said: list[tuple[bool, str]] = []
+    for line in filter(None, map(str.strip, lines)):
+        if line.endswith(_STARTS):
+            said.clear()
+        marked = _LINE.fullmatch(line)
+        text = marked["text"] if marked else line
+        said.append((marked is None or (marked["level"] == "#" and not text.startswith(_NO_COMPLAINT)), text))
+    return said
 
 
 def _rotate(log: Path) -> None:

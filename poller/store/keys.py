@@ -24,9 +24,10 @@ A subscription to a feed has keys of its own there, ``sub:ID:…``:
 key ends in        type    holds
 =================  ======  ==========================================================================================
 ``lease``          STRING  who delivers: the process's name, ``/`` and a nonce; expires
-``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``settled``: who wrote
-                           last, and the serial number of that; the replay (:mod:`poller.store.replays`); and how
-                           many events went before they were delivered (``lost``), in how many ``overruns``
+``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
+                           first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
+                           the replay (:mod:`poller.store.replays`); and how many events went before they were
+                           delivered (``lost``), in how many ``overruns``
 ``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
 ``letters``        HASH    entry id to a dead letter; ``0-N`` to that of the Nth overrun
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)

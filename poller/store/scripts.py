@@ -48,8 +48,8 @@ end
 # other's lease still has. The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream
 # lacks the last event that was published, and else what was missing ('all'; or 'order', where an operator wants it):
 # then the feed was begun anew, with nothing left of what was known, and never with a half of it.
-# The stream stays, for others may still need what is in it; and the sequence goes on from the highest number that
-# anybody knows of, for whoever compares it would take what comes for old.
+# The stream stays, for others may still need what is in it; and the sequence goes on from its last event, or, where it
+# has none, from the highest number that anybody knows of: whoever compares numbers would take what comes for old.
 BEGIN: Final = (
     _COUNTS
     + """
@@ -87,10 +87,7 @@ local formers, sequence = ARGV[4], ARGV[5]
 if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
 if tonumber(have[2] or 0) and tonumber(have[2] or 0) > tonumber(sequence) then sequence = have[2] end
 local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
-if newest then
-  local number = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"')
-  if number and tonumber(number) > tonumber(sequence) then sequence = number end
-end
+if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"') or sequence end
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
@@ -201,14 +198,26 @@ return 'OK'
 )
 
 
+def in_any_case(shebang: str) -> str:
+    """The first line of a script that a server runs although it is out of memory.
+
+    For what keeps a lease, and for what is on the way to freeing memory: without these nothing would ever go. A commit
+    and the beginning of a round are none of them.
+
+    Args:
+        shebang: the first line of the others; empty where the server does not know it.
+    """
+    return shebang and f"{shebang.rstrip()} flags=allow-oom\n"
+
+
 class Scripts:
     """The scripts, registered once for a client and shared by its feeds."""
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
         self.begin: AsyncScript = client.register_script(shebang + BEGIN)
-        self.take: AsyncScript = client.register_script(shebang + TAKE)
-        self.renew: AsyncScript = client.register_script(shebang + RENEW)
+        self.take: AsyncScript = client.register_script(in_any_case(shebang) + TAKE)
+        self.renew: AsyncScript = client.register_script(in_any_case(shebang) + RENEW)
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 

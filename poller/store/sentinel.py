@@ -18,6 +18,7 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as Unreachable
+from redis.exceptions import TimeoutError as Unanswered
 
 from poller.store.places import Place
 from poller.store.single import OurConnection, single_client
@@ -41,7 +42,7 @@ class Sentinels:
             for one in place.hosts
         ]
         self.verified: Address | None = None
-        """Whoever was named and said that it is a primary, most recently."""
+        """Whoever was named and said that it is a primary, most recently; None after a failure."""
 
     async def primary(self) -> Address:
         """Whom the first of them that answers names.
@@ -61,7 +62,7 @@ class Sentinels:
                 refused = error if isinstance(error, AuthenticationError) else refused
                 self._last(one)
         if refused is not None:
-            raise AuthenticationError(reasons[-1])
+            raise AuthenticationError("; ".join(reasons))
         raise Unreachable(f"no Sentinel names a primary of {self._service!r} ({'; '.join(reasons)})")
 
     def doubt(self) -> None:
@@ -124,6 +125,14 @@ class _OfSentinels(OurConnection):
             raise Unreachable(f"{self._host_error()} was named as the primary and is a {role.decode()}")
         to = cast("Connection", self)
         self.asked.verified = Address(to.host, to.port)
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """After a failure nobody knows who is primary, and connections that are idle may lead to the same silence."""
+        try:
+            return await super().read_response(*args, **kwargs)
+        except (Unreachable, Unanswered):
+            self.asked.verified = None
+            raise
 
 
 class _Pool(BlockingConnectionPool):

@@ -35,7 +35,8 @@ def role(told: Mapping[str, Any]) -> Finding:
     if name is None:
         return Finding("warning", "role", "role unknown: the server does not tell; it must be the primary")
     if name != "master":
-        return Finding("error", "role", f"role {name}: nothing can be written here; let redis.url name the primary")
+        shown = "replica" if name == "slave" else name
+        return Finding("error", "role", f"role {shown}: nothing can be written here; let redis.url name the primary")
     return Finding("ok", "role", "role primary")
 
 

@@ -49,8 +49,9 @@ def single_client(
         mixin: what its connections do beyond those of redis-py; :class:`OurConnection`, or made of it.
         pool: made of it all.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "client_name": "poller",
+        "driver_info": None,  # two commands for each connection, which a strict user may not say
         "decode_responses": False,
         "health_check_interval": 0,  # its PING would be one more reply to lose
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),  # unasked-for, and they move timeouts

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from redis import exceptions as spoken
 
 from poller.errors import PollerError, StoreError, StoreRefused, StoreUnavailable
+from poller.store.tls import tls_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ def translated(client: Redis | None = None) -> Iterator[None]:
     # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
     # nobody knows what was sent. Cancellation is no Exception and passes.
     except Exception as error:  # noqa: BLE001 — any failure at this seam means: connection broken
-        raise _ours(error, _address(client)) from _cause(error)
+        raise _ours(error, address_of(client)) from _cause(error)
 
 
 def _ours(raised: Exception, address: str) -> StoreError:
@@ -88,7 +89,8 @@ def _first(error: Exception) -> Exception:
     return hidden if type(error) is spoken.ConnectionError and isinstance(hidden, spoken.RedisError) else error
 
 
-def _address(client: Redis | None) -> str:
+def address_of(client: Redis | None) -> str:
+    """Where a client connects to, without anything secret."""
     if client is None:
         return "Redis"
     place: str | None = getattr(client.connection_pool, "place", None)  # of several servers
@@ -99,7 +101,8 @@ def _address(client: Redis | None) -> str:
 
 
 def _line(error: Exception) -> str:
-    line = " ".join(_ECHO.sub("", str(error)).split()) or type(error).__name__
+    text = " ".join(_ECHO.sub("", str(error)).split())
+    line = tls_words(text) or text or type(error).__name__
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 

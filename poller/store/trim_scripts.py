@@ -16,6 +16,8 @@ from typing import Final
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
+from poller.store.scripts import in_any_case
+
 FENCED: Final = b"FENCED"
 REPLAY: Final = "replay:"
 
@@ -168,7 +170,7 @@ class TrimScripts:
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
-        first = shebang and f"{shebang.rstrip()} flags=allow-oom\n"
+        first = in_any_case(shebang)
         self.trim: AsyncScript = client.register_script(first + TRIM)
         self.shrink: AsyncScript = client.register_script(first + SHRINK)
         self.replace: AsyncScript = client.register_script(first + REPLACE)

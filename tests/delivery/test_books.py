@@ -264,6 +264,18 @@ def test_baselines_are_for_those_who_asked_for_the_beginning() -> None:
         assert sent(books) == expected
 
 
+def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
+    """Who asked for the beginning has had it; what was published before the loss is still owed to him."""
+    baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
+    entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
+    books = Books(subscription(start="earliest"))
+    assert books.meets_baseline(entries)
+    assert not books.meets_baseline(entries[2:])
+    assert not Books(subscription(start="now")).meets_baseline(entries)
+    books.take_in(entries, now=NOW, anew=5)
+    assert sent(books) == ["4-0", "6-0"]
+
+
 def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
     """Than the schedule has it; one that was set forward lets it be tried at once."""
     books = Books(subscription())

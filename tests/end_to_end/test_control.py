@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
 from tests.proxy import proxied
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.harness.checker import Verdict
+
+pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no other store
 
 
 async def test_unharmed_even_naive_commits_are_right(tmp_path: Path, store: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.harness.processes import daemon
 from tests.harness.subscribed import Wish, subscribed
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 _POLL = ("poller", "run", "--only", "poll")
 _NAIVE = ("tests.harness.naive_dispatcher",)
 _WISH = Wish("one", signed=False)
+
+pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no other store
 
 
 async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:

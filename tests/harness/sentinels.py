@@ -60,17 +60,23 @@ class Sentinels:
 
     def _begun(self, before: Node) -> bool:
         """A Sentinel that has just lost sight of the replica gives up, and has to be asked again."""
-        if self.primary is not before:
+        seen = _seen_by(self.watchers[0])
+        if int(seen[b"port"]) != before.port:
             return True
-        self.watchers[0].ask("SENTINEL", "FAILOVER", SERVICE)  # refused while one is under way
+        if b"failover_in_progress" not in seen[b"flags"]:
+            self.watchers[0].ask("SENTINEL", "FAILOVER", SERVICE)
         return False
 
     def kill_primary(self) -> Node:
         """Kill the primary and wait until the replica has taken over; start what is returned, and it is a replica."""
         before = self.primary
         before.kill()
-        until(lambda: self.primary is not before, "the Sentinels to name another primary", seconds=_SECONDS)
+        self.replaced(before)
         return before
+
+    def replaced(self, before: Node) -> None:
+        """Wait until the Sentinels name another primary."""
+        until(lambda: self.primary is not before, "the Sentinels to name another primary", seconds=_SECONDS)
 
     def settled(self) -> None:
         """Wait until every Sentinel names a primary that is one, and the other server follows it."""
@@ -97,20 +103,24 @@ class Sentinels:
 
     @staticmethod
     def _sees_all(watcher: Node) -> bool:
-        flat = watcher.ask("SENTINEL", "MASTER", SERVICE)
-        seen = dict(zip(flat[::2], flat[1::2], strict=True))
+        seen = _seen_by(watcher)
         counts = (int(seen[b"num-slaves"]), int(seen[b"num-other-sentinels"]))
         return bool(seen[b"flags"] == b"master" and counts == (1, 2))
 
 
+def _seen_by(watcher: Node) -> dict[bytes, bytes]:
+    flat = watcher.ask("SENTINEL", "MASTER", SERVICE)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
 @contextmanager
-def sentinels(directory: Path, *, kind: Kind = "valkey", down_after_ms: int = 2000) -> Iterator[Sentinels]:
+def sentinels(directory: Path, *, kind: Kind = "valkey", down_after_ms: int = 5000) -> Iterator[Sentinels]:
     """They run, in order, for the time of the ``with``.
 
     Args:
         directory: of all their files; must not have been used before.
         kind: whose servers, Sentinels included.
-        down_after_ms: how long a primary may be silent before it is replaced.
+        down_after_ms: how long a primary may be silent before it is replaced; a busy machine makes it silent at times.
     """
     with ExitStack() as stack:
         first = server_node(kind, directory / "a")

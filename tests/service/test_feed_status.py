@@ -12,7 +12,7 @@ from fakeredis import FakeAsyncRedis
 from poller.service.feed_status import feed_status
 from poller.source.learning import Learnt
 from poller.store.keys import FeedKeys
-from poller.store.state import LEARNT, OLDEST, REFUSALS
+from poller.store.state import LEARNT, LOST, LOST_AT, OLDEST, REFUSALS
 
 KEYS = FeedKeys.of("poller", "acme/achievements")
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -65,3 +65,15 @@ async def test_what_the_api_refused_and_how_it_lists_is_shown(client: FakeAsyncR
     assert status.refused == ("limit (taken: 250)", "fields", "sinceDeltaToken")
     assert (status.paging, status.delta_token_on) == ("an empty page", "the first page")
     assert (status.listings, status.oldest_seconds) == (2, 120.0)
+
+
+async def test_what_was_lost_is_shown_with_its_age(client: FakeAsyncRedis) -> None:
+    """In words, and when; nothing where nothing was."""
+    await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "0"})
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (status.lost, status.lost_at, status.lost_age_seconds) == (None, None, None)
+    at = NOW - timedelta(minutes=1)
+    await client.hset(KEYS.state, mapping={LOST: "its state", LOST_AT: at.isoformat()})
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (status.lost, status.lost_age_seconds) == ("its state", 60.0)
+    assert status.lost_at == at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

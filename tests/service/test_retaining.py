@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -25,7 +24,6 @@ from poller.store.keys import FeedKeys, PairKeys, operations_key
 from poller.store.registrations import Registered, Subscriptions
 from poller.store.standing import Watched
 from tests.harness.waiting import patience
-from tests.servers import running
 from tests.service.subscribed import FEEDS, NOW, added, configured
 
 FEED = FEEDS[0]
@@ -49,16 +47,14 @@ class Clock:
         return self.moment
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with TemporaryDirectory(prefix="pr-") as short, running("valkey", Path(short), appendfsync="no") as started:
-        yield started.url
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 @pytest.fixture
 async def valkey(url: str) -> AsyncIterator[Redis]:
     async with commands(url) as client:
-        await client.flushall()
         await client.set(KEYS.lease, "mine")
         yield client
 

@@ -8,6 +8,7 @@ import pytest
 from fakeredis import FakeAsyncRedis, FakeServer
 
 from poller.store.connection import commands
+from tests.stores import only_one_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def server(single_kind: Store, stores: Stores) -> str:
-    """The URL of a real, empty server: Valkey, then Redis."""
+    """The URL of a real, empty server: Valkey, then Redis. Skips where another kind of store is chosen."""
+    only_one_server(single_kind)
     return stores.emptied(single_kind)
 
 

@@ -12,6 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
+import structlog
+
 from poller.store.connection import commands
 from poller.store.embedded import EmbeddedServer
 from poller.store.embedded_socket import until_gone
@@ -63,4 +65,5 @@ async def _obey(server: EmbeddedServer, orders: asyncio.StreamReader) -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     asyncio.run(_main(Path(sys.argv[1])))

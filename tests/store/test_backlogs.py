@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final, cast
+from typing import Final
 
 import pytest
 from redis.asyncio import Redis
@@ -12,6 +12,7 @@ from poller.store import backlogs as module
 from poller.store.backlogs import Backlog, backlogs
 from poller.store.connection import commands
 from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.stream import _found
 
 FEED: Final = "acme/contractTypes"
 KEYS: Final = FeedKeys.of("poller", FEED)
@@ -30,7 +31,7 @@ async def publish(client: Redis, *seconds: int) -> None:
 async def read(client: Redis, count: int) -> list[bytes]:
     """Have the group read so many; their ids."""
     answer = await client.xreadgroup(group_of("a"), "deliverer", {KEYS.events: ">"}, count=count)
-    return [entry for entry, _ in cast("list[tuple[bytes, list[tuple[bytes, object]]]]", answer)[0][1]]
+    return [entry for entry, _ in _found(answer)[KEYS.events]]
 
 
 async def backlog(client: Redis) -> Backlog:

@@ -13,7 +13,7 @@ from poller.errors import ConfigurationError, StoreUnavailable
 from poller.store.checks import Durability, Finding, check_store, enforced, examine, weighed
 from poller.store.connection import commands
 from tests.servers import KINDS, Kind, running
-from tests.stores import Stores
+from tests.stores import Stores, with_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,11 +181,25 @@ async def test_a_user_who_may_not_ask(stores: Stores, forbidden: str, unknown: s
     """INFO, CONFIG or TIME forbidden by the ACL is no failure: what it would tell is unknown."""
     url = stores.emptied("valkey")
     rules = ("SETUSER", "limited", "on", ">word", "~*", "+@all", forbidden)
-    async with commands(url) as admin, commands(f"{url}?username=limited&password=word") as limited:
+    async with commands(url) as admin, commands(with_options(url, username="limited", password="word")) as limited:  # noqa: S106 -- a test
         await admin.execute_command("ACL", *rules)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
         findings = await check_store(limited, now=now)
         await admin.acl_deluser("limited")
     assert {finding.name for finding in findings if finding.severity == "warning"} == unknown
+
+
+async def test_each_primary_of_a_cluster(stores: Stores) -> None:
+    """What one primary lacks the cluster lacks, and the finding says which one it is."""
+    url, odd = stores.emptied("cluster"), stores.cluster.primaries[1]
+    odd.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        async with commands(url) as client:
+            findings = by_name(await check_store(client, now=now))
+    finally:
+        odd.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    assert findings["eviction"].severity == "error"
+    assert findings["eviction"].text.startswith(f"127.0.0.1:{odd.port}: maxmemory-policy allkeys-lru")
+    assert {name for name, one in findings.items() if one.severity != "ok"} == {"eviction"}
 
 
 async def test_the_servers_clock_is_held_against_ours(server: str) -> None:

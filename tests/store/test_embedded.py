@@ -21,8 +21,8 @@ import pytest
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.store.connection import commands
 from poller.store.directory_lock import attempted
-from poller.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer
-from poller.store.embedded_process import LOG_LIMIT_BYTES
+from poller.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer, pause_before
+from poller.store.embedded_process import LOG_LIMIT_BYTES, complaints, last_words
 from poller.store.embedded_socket import until_gone
 
 if TYPE_CHECKING:
@@ -334,6 +334,28 @@ async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"left at once.*manifest") as failure:
         await EmbeddedServer(directory).ensure()
     assert "\n" not in str(failure.value)
+
+
+def test_who_goes_again_and_again_is_started_less_and_less_often() -> None:
+    """At once the first time, and whenever it had lived for a while; else after twice as long, ten seconds at most."""
+    pauses = [0.0]
+    for _ in range(7):
+        pauses.append(pause_before(0.3, pauses[-1]))
+    assert pauses == [0, 0.02, 0.5, 1, 2, 4, 8, 10]
+    assert pause_before(10, 8) == 0.02
+
+
+def test_the_last_words_are_complaints(tmp_path: Path) -> None:
+    """What the server marked as a warning since its last start, without process and time; else all that it said."""
+    log, stamp = tmp_path / "log", "M 21 Nov 2026 17:12:22.802"
+    start = f"7:{stamp} * oO0OoO0OoO0Oo Valkey is starting oO0OoO0OoO0Oo"
+    before = f"6:{stamp} # an older complaint"
+    log.write_text("\n".join([before, start, f"7:{stamp} # Error writing", f"7:{stamp} * x", "no line of the log"]))
+    assert last_words(log) == complaints(log) == "Error writing | no line of the log"
+    log.write_text("\n".join([before, start, f"7:{stamp} * Ready", f"7:{stamp} # Valkey is now ready to exit, bye"]))
+    assert complaints(log) == ""
+    assert last_words(log).endswith("Ready | Valkey is now ready to exit, bye")
+    assert "cannot be read" in last_words(tmp_path / "none")
 
 
 async def test_the_log_is_bounded(directory: Path) -> None:

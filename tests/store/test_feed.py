@@ -28,7 +28,7 @@ from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
 from poller.store.state import DELTA_TOKEN, FeedState
 from tests.store.records import unavailability
-from tests.stores import flushed
+from tests.stores import flushed, with_options
 
 KEYS = FeedKeys.of("poller", "acme/employmentUnavailabilities")
 FRAME = EventFrame(
@@ -349,7 +349,8 @@ async def test_a_write_that_is_refused_leaves_nothing_taken_for_published(opened
 
 async def test_a_missing_permission_loses_nothing(server: str) -> None:
     """Law: a user who may not append publishes nothing and remembers nothing; mended, all of it is published."""
-    admin, limited = commands(server), commands(f"{server}?username=limited&password=secret")
+    admin = commands(server)
+    limited = commands(with_options(server, username="limited", password="secret"))  # noqa: S106 -- a test's
     await admin.acl_setuser("limited", enabled=True, passwords=["+secret"], commands=["+@all", "-xadd"], keys=["*"])
     try:
         store = opened_by(limited)("a")

@@ -19,6 +19,7 @@ from poller.store.snapshots import SAMPLES
 from poller.store.state import DELTA_TOKEN, READ_AT, FeedState, Loss
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, begun, events, opened_by, write
+from tests.stores import flushed
 
 NOTES = remembered_key("poller")
 FEED = "acme/employmentUnavailabilities"
@@ -57,7 +58,7 @@ async def test_all_of_it_gone_while_it_runs(store_client: Redis) -> None:
     """Law: FLUSHALL is noticed once, the feed begins anew and its numbers go on."""
     one = Process(store_client, "a")
     await one.round(1, 2, 3)
-    await store_client.flushall()
+    await flushed(store_client)
     loss = await one.round(1, 2, 3)
     assert loss is not None
     assert (loss.kind, loss.text, loss.former, loss.former_sequence) == ("lost", "all that was kept of it", "a0", 3)
@@ -101,7 +102,7 @@ async def test_a_part_of_what_is_known_is_all_of_it(store_client: Redis, part: s
 async def test_the_stream_gone_is_told_and_costs_nothing_else(store_client: Redis) -> None:
     """Law: what is known stays, so nothing is published again; also where a subscription has made the stream anew."""
     for made_again in (False, True):
-        await store_client.flushall()
+        await flushed(store_client)
         one = Process(store_client, "a")
         await one.round(1, 2)
         await gone(store_client, KEYS.events)
@@ -143,6 +144,7 @@ async def test_a_part_gone_in_the_middle_of_a_round_stops_it(store_client: Redis
     state = await begun(one.store)
     before = await sequences(store_client)
     await gone(store_client, getattr(KEYS, part))
+    one.store._codec = None  # as of a process that has not read the dictionaries yet
     with pytest.raises(Stale):
         await write(one.store, [unavailability(SAMPLES)], state)
     assert await sequences(store_client) == before
@@ -176,7 +178,7 @@ async def test_of_two_processes_one_tells(store_client: Redis) -> None:
     for process in (one, two):
         await process.round(1, 2)
         await process.store.release()
-    await store_client.flushall()
+    await flushed(store_client)
     assert await one.round(1) is not None
     await one.store.release()
     assert await two.round(2) is None
@@ -186,7 +188,7 @@ async def test_a_loss_whose_answer_was_lost_is_told_the_next_time(store_client: 
     """Law: the feed is begun anew once; that nobody heard of it does not keep it secret."""
     one = Process(store_client, "a")
     await one.round(1)
-    await store_client.flushall()
+    await flushed(store_client)
     names, arguments = one.store._beginning()
     await Scripts(store_client).begin(names, arguments)
     state = await begun(one.store)
@@ -201,10 +203,10 @@ async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
     await other.store.commit(_marks(await begun(other.store)))
     await other.store.release()
     foreign = await dumped(store_client)
-    await store_client.flushall()
+    await flushed(store_client)
     one = Process(store_client, "a")
     await one.round(1, 2, 3)
-    await store_client.flushall()
+    await flushed(store_client)
     await restored(store_client, foreign)
     state = await begun(one.store)
     assert state.loss is not None
@@ -288,7 +290,7 @@ async def dumped(client: Redis) -> dict[str, bytes]:
 
 async def restored(client: Redis, dump: dict[str, bytes]) -> None:
     """The store as it was; leases have run out."""
-    await client.flushall()
+    await flushed(client)
     for key, value in dump.items():
         if key != KEYS.lease:
             await client.restore(key, 0, value)

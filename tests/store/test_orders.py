@@ -33,5 +33,6 @@ async def test_a_feed_that_was_read_can_be_read_again(store_client: Redis) -> No
     assert not await give(store_client, KEYS, Order.RESYNC)
     assert not await store_client.exists(KEYS.state)
     await store_client.hset(KEYS.state, "generation", "g")
+    assert not await give(store_client, FeedKeys.of("poller", "acme/other"), Order.ANEW)
     assert await give(store_client, KEYS, Order.RESYNC)
     assert (await state(store_client)).resync

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
+from typing import Literal, TypeVar
 
 import pytest
 from redis.asyncio import Redis
 
-from poller.store.connection import blocking
-from poller.store.stream import EARLIEST, append, arrivals, last_id
+from poller.store.connection import blocking, commands, connect
+from poller.store.stream import EARLIEST, Entry, append, arrivals, follow, last_id
+from tests.harness.waiting import patience
+from tests.stores import Stores
 
 BLOCK = timedelta(seconds=10)
+SHORT = timedelta(milliseconds=20)
+
+T = TypeVar("T", set[str], list[Entry])
+
+
+async def _next(coming: AsyncGenerator[T]) -> T:
+    """What comes after any number of times that nothing did."""
+    async with patience("something new"):
+        while not (found := await anext(coming)):
+            pass
+    return found
 
 
 @pytest.fixture
@@ -39,6 +53,61 @@ async def test_after_a_while_without_anything_an_empty_set(client: Redis) -> Non
     async with aclosing(arrivals(client, ["a"], block=timedelta(milliseconds=1))) as coming:
         assert await anext(coming) == {"a"}
         assert await anext(coming) == set()
+
+
+async def test_a_stream_that_has_lost_its_last_entries_is_new(client: Redis) -> None:
+    """As after a failover to a server whose clock is behind: what comes next has a lower id than what was there."""
+    await client.xadd("a", {"data": "1"}, id="5-0")
+    await client.xadd("b", {"data": "1"}, id="5-0")
+    async with aclosing(arrivals(client, ["a", "b"], block=SHORT, look_back=SHORT)) as coming:
+        assert await anext(coming) == {"a", "b"}
+        await client.delete("a")
+        await client.xadd("a", {"data": "2"}, id="3-0")
+        assert await _next(coming) == {"a"}
+        await client.xadd("a", {"data": "3"}, id="3-1")
+        assert await _next(coming) == {"a"}
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_streams_are_followed_in_order(any_store: str, protocol: Literal[2, 3]) -> None:
+    """Each from its place, by either version of RESP, wherever they are; once all is read, it waits or ends."""
+    async with connect(any_store, reply_timeout=BLOCK, protocol=protocol) as client:
+        streams = [f"s{number}" for number in range(4)]
+        writing = client.pipeline(transaction=False)
+        for key in streams:
+            for number in range(300):
+                writing.xadd(key, {"data": number}, id=f"{number + 1}-0")
+        await writing.execute()
+        after = dict.fromkeys(streams, EARLIEST) | {"s1": "250-0", "none": EARLIEST}
+        read: dict[str, list[bytes]] = {key: [] for key in after}
+        async for entries in follow(client, after, block=None):
+            for entry in entries:
+                read[entry.key].append(entry.event)
+        assert read.pop("none") == []
+        assert read.pop("s1") == [b"%d" % number for number in range(250, 300)]
+        assert all(events == [b"%d" % number for number in range(300)] for events in read.values())
+        last = dict.fromkeys(streams, "300-0")
+        async with aclosing(follow(client, last, block=SHORT)) as coming:
+            assert await anext(coming) == []
+            await client.xadd("s3", {"data": "new"})
+            assert [entry.event for entry in await _next(coming)] == [b"new"]
+
+
+@pytest.mark.parametrize(("many", "pause"), [(10, 0.1), (1000, 0.2)])
+async def test_a_cluster_is_asked_no_more_than_it_can_bear(stores: Stores, many: int, pause: float) -> None:
+    """Ten times a second, or as seldom as keeps it at 5 000 questions a second."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await many_streams.xadd("s1", {"data": "1"})
+
+    async with commands(stores.emptied("cluster")) as many_streams:
+        keys = [f"s{number}" for number in range(many)]
+        async with aclosing(arrivals(many_streams, keys, block=BLOCK, sleep=sleep)) as coming:
+            assert await anext(coming) == set(keys)
+            assert await anext(coming) == {"s1"}
+    assert pauses == [pause]
 
 
 async def test_what_is_appended_is_kept_up_to_about_so_many(client: Redis) -> None:

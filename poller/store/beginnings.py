@@ -1,0 +1,84 @@
+"""Where a pair begins that nothing is known of, and since when it is there: is it new, or was it lost with its feed?
+
+Law: a subscription that was delivered before its feed was lost gets everything that was published since, but for the
+baseline that the loss led to: that would tell it what it was told before. Who comes new gets what every new one gets.
+
+What a lost pair looks like: its feed was begun anew, lately, and its subscription is older than that.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, Literal, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.store.keys import PairKeys
+from poller.store.registrations import milliseconds_of
+from poller.store.scripts import answered
+from poller.store.state import ANEW_AT
+from poller.store.stream import EARLIEST, last_id
+
+SINCE: Final = "since"
+_HIGHEST: Final = 2**64 - 1  # the second number of an entry's id
+_LATELY: Final = 24 * 3600 * 1000  # milliseconds; later a subscription may have been given a feed that it never had
+
+# KEYS: any of the pair's, for it decides which server is asked. Answers the clock of that one in milliseconds.
+_NOW: Final = "local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000)"
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """What a pair's beginning is told by.
+
+    Attributes:
+        client: of the store.
+        keys: of the pair.
+        events: the key of the feed's stream.
+        feed_state: the key of the feed's state; empty where nothing is asked of it.
+        since: when the subscription was first known, UTC; None: that does not matter.
+    """
+
+    client: Redis
+    keys: PairKeys
+    events: str
+    feed_state: str = ""
+    since: datetime | None = None
+
+    async def place(self, start: Literal["now", "earliest"]) -> tuple[str, int]:
+        """After which entry the pair begins, and since when it is there: milliseconds of the server's clock.
+
+        Raises:
+            StoreError: see :func:`~poller.store.connection.translated`.
+        """
+        with answered(self.client):
+            now = int(await self.client.eval(_NOW, 1, self.keys.state))
+        anew, since = await self._feed_anew(), self._subscribed
+        if anew is not None and since is not None and since < anew and now - anew < _LATELY:
+            return f"{anew - 1}-{_HIGHEST}", since
+        return EARLIEST if start == "earliest" else await last_id(self.client, self.events), now
+
+    async def anew(self) -> int | None:
+        """When the feed was begun anew, if the pair is older than that; milliseconds, as of entries.
+
+        Raises:
+            StoreError: see :func:`~poller.store.connection.translated`.
+        """
+        anew = await self._feed_anew()
+        if anew is None:
+            return None
+        with answered(self.client):
+            kept = cast("bytes | None", await self.client.hget(self.keys.state, SINCE))
+        since = int(kept) if kept is not None else self._subscribed
+        return anew if since is not None and since < anew else None
+
+    @property
+    def _subscribed(self) -> int | None:
+        return None if self.since is None else milliseconds_of(self.since)
+
+    async def _feed_anew(self) -> int | None:
+        if not self.feed_state:
+            return None
+        with answered(self.client):
+            anew = cast("bytes | None", await self.client.hget(self.feed_state, ANEW_AT))
+        return None if anew is None else int(anew)

@@ -1,0 +1,47 @@
+"""Whether state, snapshots and stream of a feed say the same: nothing was written by half.
+
+Reads them where they lie, for no outside name shows all three.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, cast
+
+from poller.store.keys import FeedKeys
+from poller.store.snapshots import SnapshotCodec
+from poller.store.state import state_of
+from tests.harness.json_values import read
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+async def disagreements(client: Redis, feed: str) -> list[str]:
+    """What does not fit together, in words; empty: all does. For a feed that nobody writes and nobody has trimmed."""
+    keys = FeedKeys.of("poller", feed)
+    state = state_of(cast("dict[bytes, bytes]", await client.hgetall(keys.state)))
+    dictionaries = cast("dict[bytes, bytes]", await client.hgetall(keys.dictionaries))
+    codec = SnapshotCodec({int(number): dictionary for number, dictionary in dictionaries.items()})
+    stored = cast("dict[bytes, bytes]", await client.hgetall(keys.snapshots))
+    snapshots = {key: codec.decode(value) for key, value in stored.items()}
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(keys.events))
+    events: list[dict[str, Any]] = [read(fields[b"data"]) for _, fields in entries]
+    found = []
+    if [int(event["sequence"]) for event in events] != list(range(1, state.sequence + 1)):
+        found.append(f"{feed}: the state is at {state.sequence}, the stream has {len(events)} entries")
+    last: dict[str, dict[str, Any]] = defaultdict(dict)
+    for event in events:
+        last[event["subject"].lower()] = event
+    for event in last.values():
+        fits = [
+            one
+            for one in snapshots.values()
+            if (one.sequence, one.revision, one.removed)
+            == (int(event["sequence"]), event["data"]["revision"], event["type"].endswith(".removed.v1"))
+        ]
+        if len(fits) != 1:
+            found.append(f"{feed}: no snapshot is as the last event of {event['subject']}")
+    if len(last) != len(snapshots):
+        found.append(f"{feed}: {len(snapshots)} snapshots, {len(last)} records in the stream")
+    return found

@@ -1,0 +1,153 @@
+"""What a store does when it is there and does not work: brought about on a real server, and taken back.
+
+Each is a context manager; at its end the server is as it was. ``admin`` is a client of the server's own socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import RedisError
+
+from tests.harness.waiting import patience
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from redis.asyncio import Redis
+
+    from tests.servers import Server
+
+    Fault = Callable[[Server, Redis], AbstractAsyncContextManager[None]]
+
+OPTIONS: Final = {"enable-debug-command": "yes", "busy-reply-threshold": "50"}
+"""What a server has to be started with for some of them."""
+
+
+async def _said(admin: Redis, *command: str) -> Any:
+    return await admin.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+
+@asynccontextmanager
+async def out_of_memory(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """``maxmemory`` below what is in use: OOM to whatever may need more."""
+    used = (await admin.info("memory"))["used_memory"]
+    await admin.config_set("maxmemory", used // 2)
+    try:
+        yield
+    finally:
+        await admin.config_set("maxmemory", 0)
+
+
+@asynccontextmanager
+async def read_only(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """A replica of nobody: READONLY."""
+    await admin.replicaof("127.0.0.1", "1")
+    try:
+        yield
+    finally:
+        await admin.replicaof("NO", "ONE")
+
+
+@asynccontextmanager
+async def without_a_primary(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """A replica that does not answer from what it has: MASTERDOWN, to reading as well."""
+    await admin.config_set("replica-serve-stale-data", "no")
+    await admin.replicaof("127.0.0.1", "1")
+    try:
+        yield
+    finally:
+        await admin.replicaof("NO", "ONE")
+        await admin.config_set("replica-serve-stale-data", "yes")
+
+
+@asynccontextmanager
+async def without_replicas(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """More replicas asked for than there are: NOREPLICAS."""
+    await admin.config_set("min-replicas-to-write", 1)
+    try:
+        yield
+    finally:
+        await admin.config_set("min-replicas-to-write", 0)
+
+
+@asynccontextmanager
+async def disk_full(server: Server, admin: Redis) -> AsyncIterator[None]:
+    """No file may grow any more: the append-only file cannot be written, MISCONF. For ``appendfsync everysec``.
+
+    The server ignores SIGXFSZ, as Python does from whose process it was started.
+    """
+    before = resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    try:
+        async with patience("the server to notice"):
+            while (await admin.info("persistence"))["aof_last_write_status"] == "ok":
+                with suppress(RedisError):
+                    await admin.set("poller-test-filler", "x")
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, before)
+        async with patience("the server to notice"):
+            while (await admin.info("persistence"))["aof_last_write_status"] != "ok":  # noqa: ASYNC110 -- asks again
+                await asyncio.sleep(0)
+        await admin.delete("poller-test-filler")
+
+
+@asynccontextmanager
+async def busy(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """A script of somebody's that does not end: BUSY."""
+    running = asyncio.create_task(_said(admin, "EVAL", "while true do end", "0"))
+    try:
+        async with patience("the server to be busy"):
+            while True:
+                try:
+                    await admin.ping()
+                except RedisError:
+                    break
+        yield
+    finally:
+        await admin.script_kill()
+        await asyncio.wait([running])
+        running.exception()
+
+
+@asynccontextmanager
+async def loading(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """The server reads its append-only file again, slowly: LOADING."""
+    async with admin.pipeline(transaction=False) as filling:
+        for number in range(3000):
+            filling.hset("poller-test-filler", str(number), "x")
+        await filling.execute()
+    await admin.config_set("key-load-delay", 200)
+    running = asyncio.create_task(_said(admin, "DEBUG", "LOADAOF"))
+    try:
+        async with patience("the server to be loading"):
+            while True:
+                try:
+                    await admin.ping()
+                except RedisError:
+                    break
+        yield
+    finally:
+        await asyncio.wait([running])
+        await admin.config_set("key-load-delay", 0)
+        await admin.delete("poller-test-filler")
+
+
+@asynccontextmanager
+async def forgetful(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """Scripts are forgotten as fast as they are loaded: NOSCRIPT."""
+
+    async def forget() -> None:
+        while True:
+            await admin.script_flush()
+
+    forgetting = asyncio.create_task(forget())
+    try:
+        yield
+    finally:
+        forgetting.cancel()
+        await asyncio.wait([forgetting])

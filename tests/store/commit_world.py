@@ -1,0 +1,182 @@
+"""The real side of the model's games: the store of one feed, its processes, and what the planner makes of a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from poller.changes.commit import Commit
+from poller.changes.events import Cause, EventFrame
+from poller.changes.plan import Rules, plan
+from poller.changes.records import Record, record_reader
+from poller.changes.removal import plan_removals
+from poller.store.connection import commands
+from poller.store.feed import FeedStore
+from poller.store.keys import FeedKeys, remembered_key
+from poller.store.losses import Remembered
+from poller.store.remembering import Memory
+from poller.store.scripts import COMMIT, SHEBANG, Scripts
+from poller.store.snapshots import SnapshotCodec
+from poller.store.state import FeedState, state_of
+from tests.store.commit_model import Planned
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from poller.changes.classify import Snapshot
+
+T = TypeVar("T")
+Sent = tuple[Planned, Commit]
+"""A commit, and what the model makes of it."""
+
+FEED = "acme/contractTypes"
+KEYS = FeedKeys.of("poller", FEED)
+NOTES = remembered_key("poller")
+ALL = [str(getattr(KEYS, name)) for name in KEYS.__struct_fields__ if name != "lease"]
+RECORDED = "2026-01-02T03:04:05.678Z"
+
+_read = record_reader("id")
+
+
+@dataclass(slots=True)
+class Process:
+    """One that polls. ``round`` is what its round has read, None while it has none; ``sent`` its commits."""
+
+    store: FeedStore
+    nonce: str
+    round: dict[str, int] | None = None
+    pending: Sent | None = None
+    sent: list[Sent] = field(default_factory=list)
+
+    @property
+    def place(self) -> Remembered:
+        """Where the feed is, as far as it knows."""
+        assert self.store.memory.known is not None
+        return self.store.memory.known
+
+
+class World:
+    """An empty store, and whoever works with it."""
+
+    def __init__(self, url: str, runner: asyncio.Runner, broken: tuple[str, str]) -> None:
+        self.numbers = count()
+        self._runner = runner
+        self.client = commands(url)
+        self.run(self.client.flushall())
+        self._scripts = Scripts(self.client, shebang=SHEBANG)
+        self._scripts.commit = self.client.register_script(SHEBANG + COMMIT.replace(*broken))
+
+    def run(self, work: Awaitable[T]) -> T:
+        return self._runner.run(_awaited(work))
+
+    def close(self) -> None:
+        self.run(self.client.aclose())
+
+    def process(self) -> Process:
+        number = next(self.numbers)
+        memory = Memory(self.client, NOTES, FEED, clock=lambda: float(next(self.numbers)) * 5)
+        store = FeedStore(
+            self.client,
+            self._scripts,
+            KEYS,
+            nonce=f"nonce{number}",
+            lease=timedelta(seconds=600),
+            draw=lambda: f"g{next(self.numbers)}",
+            now_ms=lambda: 1_000,
+            memory=memory,
+        )
+        return Process(store, f"nonce{number}")
+
+    def page(self, process: Process, values: Mapping[str, int]) -> Commit:
+        """What a process commits of these records, by what it reads of the store."""
+        commit, _ = plan(
+            [_record(key, value) for key, value in values.items()],
+            self.run(process.store.known(list(values))),
+            frame=_frame(process.place.generation),
+            generation=process.place.generation,
+            sequence=process.place.sequence,
+            recorded=RECORDED,
+            rules=Rules(),
+        )
+        return commit
+
+    def removal(self, process: Process, gone: Sequence[str]) -> Commit | None:
+        """What a process commits if these are gone; None where it does not know all of them."""
+        known = self.run(process.store.known(list(gone)))
+        if not gone or known.keys() != set(gone):
+            return None
+        commit, _ = plan_removals(
+            {key: (key, known[key]) for key in gone},
+            dict.fromkeys(gone, _frame(process.place.generation)),
+            generation=process.place.generation,
+            sequence=process.place.sequence,
+            recorded=RECORDED,
+        )
+        return commit
+
+    def delete(self, *keys: str) -> None:
+        self.run(self.client.delete(*keys))
+
+    def dump(self) -> dict[str, bytes]:
+        """The feed and what lies in another slot, as of one instant."""
+        names = [*ALL, NOTES]
+        asking = self.client.pipeline(transaction=True)
+        for name in names:
+            asking.dump(name)
+        values = self.run(asking.execute())
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    def restore(self, dump: Mapping[str, bytes], names: Sequence[str]) -> None:
+        """These keys as they were; leases have run out."""
+        asking = self.client.pipeline(transaction=True)
+        asking.delete(*names, KEYS.lease)
+        for name in names:
+            if name in dump:
+                asking.restore(name, 0, dump[name])
+        self.run(asking.execute())
+
+    def stored(self) -> tuple[FeedState, dict[str, Snapshot], list[dict[str, Any]]]:
+        """State, snapshots and events."""
+        asking = self.client.pipeline(transaction=False)
+        asking.hgetall(KEYS.state)
+        asking.hgetall(KEYS.snapshots)
+        asking.xrange(KEYS.events)
+        state, snapshots, entries = self.run(asking.execute())
+        codec = SnapshotCodec()
+        known = {key.decode(): codec.decode(value) for key, value in snapshots.items()}
+        return state_of(state), known, [json.loads(fields[b"data"]) for _, fields in entries]
+
+    def whole(self, *, ordered: bool = True) -> bool:
+        """Whether no part is missing; ``ordered``: though an operator wants it to be forgotten."""
+        asking = self.client.pipeline(transaction=False)
+        asking.hgetall(KEYS.state)
+        asking.hlen(KEYS.snapshots)
+        state, snapshots = self.run(asking.execute())
+        if b"generation" not in state or (b"anew" in state and not ordered):
+            return False
+        return int(snapshots) >= int(state.get(b"kept", b"0").split()[0])
+
+    def told(self) -> int:
+        """How many losses are noted."""
+        noted = self.run(self.client.hget(NOTES, FEED))
+        return int(json.loads(noted)["told"]) if noted else 0
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _record(key: str, value: int) -> Record:
+    record = _read(json.dumps({"id": key, "n": value}).encode())
+    assert isinstance(record, Record)
+    return record
+
+
+def _frame(generation: str) -> EventFrame:
+    return EventFrame(
+        feed=FEED, generation=generation, source="https://api.example.org", type_stem="x.y", cause=Cause.DELTA
+    )

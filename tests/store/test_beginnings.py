@@ -1,0 +1,60 @@
+"""Where a pair begins that nothing is known of: on fakeredis, Valkey and Redis."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.store.beginnings import SINCE, Beginning
+from poller.store.keys import FeedKeys, PairKeys
+
+FEED = FeedKeys.of("poller", "acme/contractTypes")
+PAIR = PairKeys.of("poller", "acme/contractTypes", "a")
+NOW = int(time.time() * 1000)
+HOUR = 3_600_000
+
+
+def beginning(client: Redis, *, subscribed: int) -> Beginning:
+    since = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=subscribed)
+    return Beginning(client, PAIR, FEED.events, FEED.state, since)
+
+
+@pytest.mark.parametrize("start", ["now", "earliest"])
+@pytest.mark.parametrize(
+    ("anew", "subscribed", "lost"),
+    [
+        (None, NOW - HOUR, False),
+        (NOW - HOUR, NOW - 2 * HOUR, True),
+        (NOW - 2 * HOUR, NOW - HOUR, False),
+        (NOW - 48 * HOUR, NOW - 96 * HOUR, False),
+    ],
+    ids=["never lost", "lost with its feed", "younger than the loss", "long after the loss"],
+)
+async def test_who_was_lost_with_its_feed_begins_where_that_does(
+    store_client: Redis, start: Literal["now", "earliest"], anew: int | None, subscribed: int, *, lost: bool
+) -> None:
+    """Law: it gets everything of the feed's new beginning; who is new begins where it was asked to."""
+    last = (await store_client.xadd(FEED.events, {"data": "{}"})).decode()  # type: ignore[union-attr] # bytes, as the client is set up
+    if anew is not None:
+        await store_client.hset(FEED.state, "anew_at", str(anew))
+    place, since = await beginning(store_client, subscribed=subscribed).place(start)
+    if lost and anew is not None:
+        assert (place, since) == (f"{anew - 1}-18446744073709551615", subscribed)
+    else:
+        assert place == (last if start == "now" else "0-0")
+        assert since >= NOW - 1000
+
+
+async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redis) -> None:
+    """Law: what counts is since when the pair is there; where that is not kept, since when the subscription is."""
+    one = beginning(store_client, subscribed=NOW - 3 * HOUR)
+    assert await one.anew() is None
+    await store_client.hset(FEED.state, "anew_at", str(NOW))
+    assert await one.anew() == NOW
+    await store_client.hset(PAIR.state, SINCE, str(NOW + 1))
+    assert await one.anew() is None
+    assert await Beginning(store_client, PAIR, FEED.events).anew() is None

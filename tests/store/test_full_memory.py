@@ -1,0 +1,84 @@
+"""A server that is out of memory: nothing new is written, and what leads out of it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.changes.commit import Commit
+from poller.errors import StoreUnavailable
+from poller.store.connection import commands
+from poller.store.deliveries import PairStore, Settlement
+from poller.store.delivery_scripts import DeliveryScripts
+from poller.store.feed import FeedStore
+from poller.store.keys import FeedKeys, PairKeys
+from poller.store.scripts import SHEBANG, Scripts
+from tests.store.test_feed import begun
+
+KEYS = FeedKeys.of("p", "acme/a")
+SOON = timedelta(seconds=0.5)
+
+
+@pytest.fixture
+async def client(server: str) -> AsyncIterator[Redis]:
+    async with commands(server) as found:
+        yield found
+        await found.config_set("maxmemory", 0)
+
+
+def feed_store(client: Redis) -> FeedStore:
+    return FeedStore(
+        client,
+        Scripts(client, shebang=SHEBANG),
+        KEYS,
+        nonce="n",
+        lease=SOON,
+        draw=lambda: "g",
+        now_ms=lambda: 1,
+    )
+
+
+async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(client: Redis) -> None:
+    """No round begins, no commit is written in part; the lease can be renewed and given back. With room, all works."""
+    store = feed_store(client)
+    state = await begun(store)
+    commit = Commit(state.generation, state.sequence, events=(b"{}", b"{}"), marks={"learnt": "x"})
+    before = await client.hgetall(KEYS.state)
+    await client.config_set("maxmemory", 1)
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        await store.commit(commit)
+    with pytest.raises(StoreUnavailable, match="maxmemory"):
+        await feed_store(client).begin()
+    assert await store.renew()
+    assert await client.hgetall(KEYS.state) == before
+    assert not await client.exists(KEYS.events, KEYS.snapshots)
+    await client.config_set("maxmemory", 0)
+    await store.commit(commit)
+    assert await client.xlen(KEYS.events) == 2
+    await client.config_set("maxmemory", 1)
+    await store.release()
+    assert not await client.exists(KEYS.lease)
+
+
+async def test_deliveries_go_on(client: Redis) -> None:
+    """What is read and delivered is settled, so that it need not be kept; another process may take over, too."""
+    keys = PairKeys.of("p", "acme/a", "s")
+    scripts = DeliveryScripts(client, shebang=SHEBANG)
+    pair = PairStore(client, scripts, keys, events=KEYS.events, subscription="s", nonce="n", lease=timedelta(seconds=9))
+    assert await pair.take() is None
+    await pair.open("earliest")
+    added = [await client.xadd(KEYS.events, {"data": "{}"}) for _ in range(2)]
+    await client.config_set("maxmemory", 1)
+    assert await pair.take() is None
+    entries = await pair.read(most=2)
+    assert [entry.encode() for entry, _ in entries] == added
+    first, second = (entry for entry, _ in entries)
+    await pair.settle(Settlement(acked=(first, second), parked={second: b"later"}, place=second), now_ms=1)
+    assert await client.hkeys(keys.parked) == [second.encode()]
+    assert (await client.xpending(KEYS.events, "sub:s"))["pending"] == 0
+    assert await pair.renew()
+    await pair.release()
+    assert not await client.exists(keys.lease)

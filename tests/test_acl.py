@@ -1,0 +1,112 @@
+"""Laws of ``deploy/redis``: nobody gets in by default, and each user may do its own and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.exceptions import AuthenticationError, NoPermissionError
+from structlog.testing import capture_logs
+
+from poller.service.first_look import look_first
+from poller.store.checks import check_store
+from poller.store.connection import commands
+from tests.acl import DEPLOYED, Guarded, running_with_acl
+from tests.servers import KINDS
+from tests.service.subscribed import configured
+from tests.service.test_watching import now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+EVENTS, STATE = "poller:{acme/a}:events", "poller:{acme/a}:state"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with running_with_acl(request.param, tmp_path_factory.mktemp("a")) as server:
+        yield server
+
+
+async def refused(client: Redis, *command: str) -> None:
+    with pytest.raises(NoPermissionError):
+        await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+
+async def test_the_configuration_is_what_the_checks_ask_for(guarded: Guarded) -> None:
+    """As the user of the daemon, nothing is unknown, and all is well."""
+    async with commands(guarded.url) as client:
+        found = await check_store(client, now=now)
+    assert {one.severity for one in found} == {"ok"}, found
+
+
+async def test_the_daemons_user_has_its_own_keys_and_nothing_of_the_server(guarded: Guarded) -> None:
+    """No key beyond the prefix, no command that tells of others, changes the server or empties it."""
+    async with commands(guarded.url) as client:
+        assert await client.set("poller:{x}:lease", "1")
+        for command in (
+            "SET x 1",
+            "GET pollers",
+            "KEYS *",
+            "FLUSHALL",
+            "FLUSHDB",
+            "CONFIG SET maxmemory 1",
+            "ACL LIST",
+            "CLIENT LIST",
+            "SCRIPT FLUSH",
+            "SHUTDOWN NOSAVE",
+            "PUBLISH poller:x y",
+            "EVAL return(redis.call('GET','x')) 1 x",
+        ):
+            await refused(client, *command.split())
+
+
+async def test_a_consumer_reads_and_acknowledges(guarded: Guarded) -> None:
+    """With a group of its own on every stream of events; it publishes nothing, and sees no state."""
+    async with commands(guarded.url) as daemon, commands(guarded.reader) as reader:
+        added: Any = await daemon.xadd(EVENTS, {"data": "{}"})
+        entry: str = added.decode()
+        await reader.xgroup_create(EVENTS, "mine", id="0")
+        read: Any = await reader.xreadgroup("mine", "me", {EVENTS: ">"})
+        assert read == [[EVENTS.encode(), [(entry.encode(), {b"data": b"{}"})]]]
+        assert await reader.xack(EVENTS, "mine", entry) == 1
+        assert len(await reader.xread({EVENTS: "0"})) == 1
+        for command in (f"XADD {EVENTS} * data x", f"XDEL {EVENTS} {entry}", f"HGETALL {STATE}", f"DEL {EVENTS}"):
+            await refused(reader, *command.split())
+
+
+async def test_who_may_not_scan_works_all_the_same(guarded: Guarded, tmp_path: Path) -> None:
+    """The look for feeds under another prefix finds none, and is no reason to fail."""
+    async with commands(guarded.admin) as admin, commands(guarded.url) as client:
+        await admin.execute_command("ACL", "SETUSER", "poller", "-scan")  # type: ignore[no-untyped-call]  # as above
+        with capture_logs() as said:
+            await look_first(client, configured(tmp_path))
+        await admin.execute_command("ACL", "SETUSER", "poller", "+scan")  # type: ignore[no-untyped-call]  # as above
+    assert [line["event"] for line in said] == ["first start: nothing is known of any feed"]
+
+
+async def test_nobody_gets_in_before_there_are_passwords(guarded: Guarded) -> None:
+    """The deployed users have none, and the default user is off."""
+    assert all(">" not in line and "#" not in line and "nopass" not in line for line in users())
+    address = guarded.url.rpartition("@")[2]
+    for user in ("", ":x@", "poller:@", "poller:poller@"):
+        async with commands(f"redis://{user}{address}") as client:
+            with pytest.raises(AuthenticationError):
+                await client.ping()
+
+
+def users() -> list[str]:
+    return (DEPLOYED / "users.acl").read_text("utf-8").splitlines()
+
+
+def test_no_user_may_all_but_the_admin() -> None:
+    """Commands are granted one by one."""
+    lines = {line.split()[1]: line for line in users()}
+    assert sorted(lines) == ["admin", "default", "poller", "reader"]
+    for name in ("poller", "reader"):
+        _, granted = lines[name].split("-@all ")
+        assert all(one.startswith("+") and not one.startswith("+@") for one in granted.split())
+        assert len(granted.split()) == len(set(granted.split()))
