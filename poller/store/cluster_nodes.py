@@ -112,6 +112,8 @@ class ClusterNodes:
         except BaseException:  # cancelled: whoever is next looks at once
             self._doubted = True
             raise
+        else:
+            self._knowing = None
         self._looked_at = self._clock()
         await self._drop_others()
 

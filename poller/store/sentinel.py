@@ -62,7 +62,7 @@ class Sentinels:
                 refused = error if isinstance(error, AuthenticationError) else refused
                 self._last(one)
         if refused is not None:
-            raise AuthenticationError(reasons[-1])
+            raise AuthenticationError("; ".join(reasons))
         raise Unreachable(f"no Sentinel names a primary of {self._service!r} ({'; '.join(reasons)})")
 
     def doubt(self) -> None:

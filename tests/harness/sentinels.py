@@ -114,13 +114,13 @@ def _seen_by(watcher: Node) -> dict[bytes, bytes]:
 
 
 @contextmanager
-def sentinels(directory: Path, *, kind: Kind = "valkey", down_after_ms: int = 2000) -> Iterator[Sentinels]:
+def sentinels(directory: Path, *, kind: Kind = "valkey", down_after_ms: int = 5000) -> Iterator[Sentinels]:
     """They run, in order, for the time of the ``with``.
 
     Args:
         directory: of all their files; must not have been used before.
         kind: whose servers, Sentinels included.
-        down_after_ms: how long a primary may be silent before it is replaced.
+        down_after_ms: how long a primary may be silent before it is replaced; a busy machine makes it silent at times.
     """
     with ExitStack() as stack:
         first = server_node(kind, directory / "a")

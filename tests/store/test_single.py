@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
+from redis.asyncio import Redis
 
 from poller.errors import StoreUnavailable
 from poller.store.connection import commands, translated
+
+
+@asynccontextmanager
+async def demoted(operator: Redis) -> AsyncIterator[None]:
+    """A replica, of nobody, for the time of the block."""
+    await operator.replicaof("127.0.0.1", "1")
+    try:
+        yield
+    finally:
+        await operator.replicaof("NO", "ONE")
 
 
 async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
@@ -17,17 +30,15 @@ async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
         await script(["k"])
         for asking in (client.set("k", "x"), script(["k"])):
             own = await client.client_id()
-            await operator.replicaof("127.0.0.1", "1")
-            with pytest.raises(StoreUnavailable), translated(client):
-                await asking
-            assert await client.client_id() != own
-            await operator.replicaof("NO", "ONE")
+            async with demoted(operator):
+                with pytest.raises(StoreUnavailable), translated(client):
+                    await asking
+                assert await client.client_id() != own
         own = await client.client_id()
         reading = asyncio.ensure_future(client.xread({"s": "$"}, block=4000))
         while not (await operator.info("clients"))["blocked_clients"]:
             pass
-        await operator.replicaof("127.0.0.1", "1")
-        with pytest.raises(StoreUnavailable), translated(client):
-            await reading
-        assert await client.client_id() != own
-        await operator.replicaof("NO", "ONE")
+        async with demoted(operator):
+            with pytest.raises(StoreUnavailable), translated(client):
+                await reading
+            assert await client.client_id() != own
