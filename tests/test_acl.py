@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,3 +111,17 @@ def test_no_user_may_all_but_the_admin() -> None:
         _, granted = lines[name].split("-@all ")
         assert all(one.startswith("+") and not one.startswith("+@") for one in granted.split())
         assert len(granted.split()) == len(set(granted.split()))
+
+
+def test_what_the_scripts_say_is_granted() -> None:
+    """Also what they say seldom: a script that is refused in its middle would leave something half done."""
+    line = next(line for line in users() if line.startswith("user poller "))
+    granted = {one.removeprefix("+") for one in line.split() if one.startswith("+")}
+    said = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '(GROUPS|STREAM|CREATE|DESTROY)')?")
+    found = {
+        "|".join(filter(None, words)).lower()
+        for file in (DEPLOYED.parents[1] / "poller").rglob("*.py")
+        for words in said.findall(file.read_text("utf-8"))
+    }
+    assert "xadd" in found
+    assert found - granted == set()

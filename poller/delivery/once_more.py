@@ -131,7 +131,7 @@ class OnceMore:
         self._books.replay = self._books.replay.follows(await self._store.replay())
 
     def _failed(self, error: StoreUnavailable) -> None:
-        _log.warning("not looked for what is asked for once more", **self._where, error=str(error))
+        _log.debug("not looked for what is asked for once more", **self._where, error=str(error))
         self._not_before = self._clock() + _PAUSE
 
 

@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.delivery.announcements import Announcement, Kind
-from poller.errors import Fenced, StoreError
+from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.service.announcing import announce
 from poller.service.subscribing import filed
 from poller.stopping import ended
@@ -117,6 +117,8 @@ class Retaining:
             feed.failing = None
         except Fenced:
             return  # whoever has the lease does it
+        except StoreUnavailable as error:  # which is told once for all
+            _log.debug("not trimmed", feed=feed.name, error=str(error))
         except StoreError as error:
             if str(error) != feed.failing:
                 feed.failing = str(error)

@@ -6,6 +6,8 @@ and a round that is told to stop finishes its commit.
 
 A round that is late because the process was busy or asleep runs once, not as often as it was missed. One that comes due
 while the one before still runs is left out, which is how it is meant to be and no reason for a warning.
+
+APScheduler goes by the wall clock. Whoever sets that, an interval stays what it is: no round is due later than that.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
+import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -28,6 +31,9 @@ from poller.stopping import ended
 _STARTS_PER_SECOND: Final = 100.0
 # To APScheduler a job still runs for a moment after its round has ended, and what comes due meanwhile is left out.
 _SOONEST: Final = timedelta(milliseconds=100)
+_LOOK: Final = timedelta(seconds=1)
+
+_log = structlog.get_logger("poller.schedule")
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -63,9 +69,12 @@ Round = Callable[[], Awaitable[timedelta | None]]
 class Schedule:
     """The jobs of one process. Used within one event loop."""
 
-    def __init__(self, *, now: Callable[[], datetime]) -> None:
-        """Take the wall clock, UTC."""
+    def __init__(self, *, now: Callable[[], datetime], look: timedelta = _LOOK) -> None:
+        """Take the wall clock, UTC, and how often to look whether it was set."""
         self._now = now
+        self._look = look
+        self._looking: asyncio.Task[None] | None = None
+        self._longest: dict[str, timedelta] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
         self._turns_from = datetime.min.replace(tzinfo=UTC)
@@ -77,16 +86,20 @@ class Schedule:
     def add(self, name: str, round_: Round, timing: Timing, *, at_once: bool = True) -> None:
         """Poll ``name`` from now on; its first round comes at once, or in its first turn, or by :meth:`hasten`."""
         start = {"next_run_time": self._first_turn()} if at_once else {}
+        if timing.interval is not None:
+            self._longest[name] = timing.interval + timing.jitter
         self._scheduler.add_job(self._run, timing.trigger(), args=(name, round_), id=name, **start)
 
     def remove(self, name: str) -> None:
         """Poll ``name`` no more, if it is polled at all; a round that runs goes on."""
+        self._longest.pop(name, None)
         if self._scheduler.get_job(name) is not None:
             self._scheduler.remove_job(name)
 
     def start(self) -> None:
         """Begin."""
         self._scheduler.start()
+        self._looking = asyncio.create_task(self._keep_time(), name="clock")
 
     def hasten(self, name: str, moment: datetime) -> None:
         """Let the next round of ``name`` come at this moment, unless its turn is sooner."""
@@ -107,11 +120,29 @@ class Schedule:
     async def drain(self) -> None:
         """Start no more rounds, stop those that run, and return when they have stopped."""
         self._draining = True
+        if self._looking is not None:
+            await ended(self._looking)
         if self._scheduler.running:
             self._scheduler.pause()
         await ended(*self._running)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
+
+    async def _keep_time(self) -> None:
+        """Look again and again whether the wall clock has jumped, for as long as there are rounds."""
+        while True:
+            await asyncio.sleep(self._look.total_seconds())
+            self._straighten()
+
+    def _straighten(self) -> None:
+        """What is due later than it can be is due within its interval; and who sleeps by an old clock is woken."""
+        now, jobs = self._now(), self._scheduler.get_jobs()
+        late = [job for job in jobs if job.id in self._longest and job.next_run_time > now + self._longest[job.id]]
+        for number, job in enumerate(late):
+            job.modify(next_run_time=now + self._longest[job.id] * (number / len(late)))
+        if late:
+            _log.warning("the wall clock was set back", feeds=len(late))
+        self._scheduler.wakeup()
 
     async def _run(self, name: str, round_: Round) -> None:
         if not self._draining:  # what was handed over before would have nobody who waits for its end

@@ -133,6 +133,7 @@ def due(feed: Feed, state: FeedState, now: datetime) -> tuple[Mode, str | None]:
         return Mode.RESYNC, None
     if not feed.delta or state.delta_token is None or (feed.delta_on_trial and state.refusals >= REFUSALS):
         return Mode.FULL, None
-    if state.released or (feed.reconcile is not None and now - state.read_at >= feed.reconcile):
+    # A reading that is to come was noted by a clock that has been set back: how long ago it was nobody knows.
+    if state.released or (feed.reconcile is not None and abs(now - state.read_at) >= feed.reconcile):
         return Mode.RECONCILE, None
     return Mode.DELTA, state.delta_token

@@ -22,7 +22,7 @@ from redis.commands.core import AsyncScript
 
 from poller.store.connection import translated
 from poller.store.keys import MemberKeys
-from poller.store.scripts import answered
+from poller.store.scripts import answered, in_any_case
 
 # KEYS: version, roles, beats. ARGV: what is done ('look', 'beat' or 'leave'), the name, how long a beat lasts in ms,
 # the roles, the version that is known ('' none), '1' where others have to look at their leases.
@@ -97,7 +97,7 @@ class Members:
         self._client = client
         self._keys = [keys.version, keys.roles, keys.beats]
         self._ttl_ms = int(ttl.total_seconds() * 1000)
-        self._meet: AsyncScript = client.register_script(shebang + MEET)
+        self._meet: AsyncScript = client.register_script(in_any_case(shebang) + MEET)  # who is there counts then, too
 
     async def look(self, known: Seen, *, tell: bool = False) -> Seen:
         """The list as it is now; the very one that is known where nothing has changed. ``tell``: others look, too."""

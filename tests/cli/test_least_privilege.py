@@ -122,6 +122,7 @@ async def test_the_whole_program_needs_what_is_granted(guarded: Guarded, tmp_pat
         assert "unknown" not in await told("check")
         await told("once")
         async with run(config, **environ):
+            await _delivered(receiver, "/good", 5, since=0)  # so the daemon knows what is subscribed
             await _tailed(config, environ)
             await told("resync", "evidenceVariants")
             await told("release", "evidenceVariants", code=1)  # nothing is held

@@ -61,18 +61,21 @@ class _Published:
     place: int
 
 
-def judge(log: Iterable[Mapping[str, Any]], streams: Mapping[str, Sequence[bytes]], *, upto: int) -> Verdict:
+def judge(
+    log: Iterable[Mapping[str, Any]], streams: Mapping[str, Sequence[bytes]], *, upto: int, from_one: bool = True
+) -> Verdict:
     """Compare.
 
     Args:
         log: the lines of the source's log, from its first version to one after the streams were read.
         streams: for each resource its events in order, as they stand in the field ``data``.
         upto: the version number up to which everything must have been published.
+        from_one: whether a stream's first number has to be 1; it is not after a loss of all that was in it.
     """
     verdict = Verdict()
     known = pasts(log)
     for resource in streams.keys() | known.keys():
-        published = _Stream(resource, known.get(resource, {}), verdict)
+        published = _Stream(resource, known.get(resource, {}), verdict, from_one=from_one)
         for entry in streams.get(resource, ()):
             published.take(read(entry))
         published.settle(upto)
@@ -82,18 +85,18 @@ def judge(log: Iterable[Mapping[str, Any]], streams: Mapping[str, Sequence[bytes
 class _Stream:
     """One feed's stream while it is being replayed."""
 
-    def __init__(self, resource: str, records: Mapping[str, Past], verdict: Verdict) -> None:
+    def __init__(self, resource: str, records: Mapping[str, Past], verdict: Verdict, *, from_one: bool) -> None:
         self._resource = resource
         self._records = records
         self._verdict = verdict
         self._said: dict[str, _Published] = {}
         self._ids: set[str] = set()
-        self._sequence = 0
+        self._sequence = 0 if from_one else None
 
     def take(self, event: Mapping[str, Any]) -> None:
         """The next event."""
         self._verdict.events += 1
-        self._sequence += 1
+        self._sequence = int(event["sequence"]) if self._sequence is None else self._sequence + 1
         where = f"{self._resource} {event['subject']} event {event['sequence']}"
         if event["sequence"] != f"{self._sequence:020d}":
             self._verdict.gaps.append(f"{where}: sequence is not {self._sequence}")

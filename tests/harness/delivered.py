@@ -42,10 +42,11 @@ class Fault:
 
 @dataclass(slots=True, repr=False)
 class Deliveries:
-    """What was found at one sink."""
+    """What was found at one sink; ``forgotten``: so many of the events taken are not in the stream any more."""
 
     requests: int = 0
     events: int = 0
+    forgotten: int = 0
     repeats: list[Fault] = field(default_factory=list)
     after_success: list[Fault] = field(default_factory=list)
     underway: list[float] = field(default_factory=list)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tests.harness.waiting import patience
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     Line = dict[str, Any]
 
@@ -118,7 +118,12 @@ class Daemon:
 
 @asynccontextmanager
 async def daemon(
-    config: Path, *, failpoint: str = "", command: Sequence[str] = ("poller", "run"), level: str = "info"
+    config: Path,
+    *,
+    failpoint: str = "",
+    command: Sequence[str] = ("poller", "run"),
+    level: str = "info",
+    environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Daemon]:
     """A daemon for the time of the block; killed at its end if it still runs.
 
@@ -127,12 +132,13 @@ async def daemon(
         failpoint: where it is to die, as in ``POLLER_FAILPOINT``.
         command: what ``python -m`` runs.
         level: of its log; with debug, skipped rounds are logged too.
+        environ: what its environment has besides ours.
     """
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *command, "--config", str(config), "--log-format", "json", "--log-level", level),
         cwd=_ROOT,
-        env=environ | ({"POLLER_FAILPOINT": failpoint} if failpoint else {}),
+        env=ours | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {}),
         stderr=asyncio.subprocess.PIPE,
         limit=2**20,
     )
@@ -144,7 +150,9 @@ async def daemon(
 
 
 @asynccontextmanager
-async def sandbox(*, records: int, changes_per_second: float, seed: int, profile: str = "") -> AsyncIterator[str]:
+async def sandbox(
+    *, records: int, changes_per_second: float, seed: int, profile: str = "", faults: str = ""
+) -> AsyncIterator[str]:
     """A sandbox for the time of the block; gives its URL."""
     options: dict[str, object] = {
         "port": 0,
@@ -152,6 +160,7 @@ async def sandbox(*, records: int, changes_per_second: float, seed: int, profile
         "changes-per-second": changes_per_second,
         "seed": seed,
         **({"profile": profile} if profile else {}),
+        **({"faults": faults} if faults else {}),
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "poller", "sandbox", *(f"--{name}={value}" for name, value in options.items())),

@@ -47,7 +47,16 @@ Line = Arrived | Ended
 
 def ids_of(request: Arrived) -> list[str]:
     """The ids of the events that a request carries, in their order."""
-    return [str(event["id"]) for event in _events(request)]
+    return [str(event["id"]) for event in events_of(request)]
+
+
+def events_of(request: Arrived) -> list[dict[str, Any]]:
+    """The events that a request carries, in their order; of a binary one its headers and its body."""
+    if _binary(request):
+        attributes = {name[3:]: unquote(text) for name, text in request.headers.items() if name.startswith("ce-")}
+        return [attributes | {"data": read(request.body)}]
+    found: Any = read(request.body)
+    return found if _batched(request) else [found]
 
 
 def told_wrongly(request: Arrived, entries: Mapping[str, bytes]) -> str | None:
@@ -57,7 +66,7 @@ def told_wrongly(request: Arrived, entries: Mapping[str, bytes]) -> str | None:
         request: any.
         entries: the events in the stream, by id.
     """
-    events = _events(request)
+    events = events_of(request)
     known = [read(entries[event["id"]]) for event in events if event["id"] in entries]
     if len(known) < len(events):
         return "an event that is not in the stream"
@@ -76,14 +85,6 @@ def forged(request: Arrived, secret: str | None) -> bool:
     signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode() + request.body
     digest = hmac.digest(base64.b64decode(secret.removeprefix("whsec_")), signed, hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}" not in signature.split(" ")
-
-
-def _events(request: Arrived) -> list[dict[str, Any]]:
-    if _binary(request):
-        attributes = {name[3:]: unquote(text) for name, text in request.headers.items() if name.startswith("ce-")}
-        return [attributes | {"data": read(request.body)}]
-    found: Any = read(request.body)
-    return found if _batched(request) else [found]
 
 
 def _binary(request: Arrived) -> bool:

@@ -66,13 +66,14 @@ class Scene:
         Args:
             name: of the file.
             resources: the feeds.
-            differing: ``store``, ``source``, ``interval``, ``ttl``, ``limit`` or ``bind``, where the usual will not do.
+            differing: ``store``, ``source``, ``interval``, ``ttl``, ``limit``, ``reconcile``, ``timeout`` or ``bind``,
+                where the usual will not do.
         """
         use = {"store": self.store, "source": self.source, "interval": "150ms", "ttl": "500ms", "limit": "40"}
-        use |= {"bind": "off"} | differing
+        use |= {"reconcile": "off", "timeout": "30s", "bind": "off"} | differing
         feeds = (
             f'[[sources.feeds]]\nresource = "{resource}"\ninterval = "{use["interval"]}"\njitter = "20ms"\n'
-            f'reconcile = "off"\nlimit = {use["limit"]}\n'
+            f'reconcile = "{use["reconcile"]}"\nlimit = {use["limit"]}\n'
             for resource in resources
         )
         token = self.directory / "token"
@@ -82,7 +83,7 @@ class Scene:
         path.write_text(
             f'[redis]\nurl = "{use["store"]}"\n[lease]\nttl = "{use["ttl"]}"\n[http]\nbind = "{use["bind"]}"\n'
             f'[[sources]]\nname = "acme"\nbase_url = "{use["source"]}"\n'
-            f'auth = {{ token_file = "{token}" }}\n' + "".join(feeds)
+            f'auth = {{ token_file = "{token}" }}\ntimeout = "{use["timeout"]}"\n' + "".join(feeds)
         )
         return path
 
@@ -98,9 +99,17 @@ class Scene:
         """Create or replace a record of the source."""
         await self._asked("POST", f"records/{resource}", json.dumps(record).encode())
 
-    async def log(self) -> list[dict[str, Any]]:
-        """The source's history."""
-        found: list[dict[str, Any]] = await self._asked("GET", "log")
+    async def remove(self, resource: str, record_id: str) -> None:
+        """Remove a record of the source."""
+        await self._asked("DELETE", f"records/{resource}/{record_id}")
+
+    async def call(self, what: str) -> None:
+        """One of the sandbox's switches, such as ``expire?pages=1``."""
+        await self._asked("POST", what)
+
+    async def log(self, *, since: int = 0) -> list[dict[str, Any]]:
+        """The source's history from after a version on."""
+        found: list[dict[str, Any]] = await self._asked("GET", f"log?since={since}")
         return found
 
     async def events(self, resource: str) -> list[bytes]:
@@ -137,10 +146,10 @@ class Scene:
         streams = {resource: await self.events(resource) for resource in RESOURCES}
         return judge(await self.log(), streams, upto=version)
 
-    async def growth(self, count: int, *, unless: asyncio.Event) -> None:
-        """Wait until the streams have grown by so many entries, or the event is set."""
+    async def growth(self, count: int, *, unless: asyncio.Event, seconds: float = PATIENCE) -> None:
+        """Wait until the streams have grown by so many entries, or the event is set; at most so long."""
         target = await self.published() + count
-        async with patience(f"{count} more events"):
+        async with patience(f"{count} more events", seconds):
             while await self.published() < target and not unless.is_set():
                 await self._more()
 
@@ -163,7 +172,7 @@ class Scene:
     async def _asked(self, method: str, path: str, body: bytes | None = None) -> Any:
         async with self.http.request(method, f"{self.source}/_sandbox/{path}", data=body) as answer:
             answer.raise_for_status()
-            return read(await answer.text())
+            return read(await answer.text() or "null")
 
 
 @asynccontextmanager
@@ -174,6 +183,7 @@ async def scene(
     changes_per_second: float = 40,
     seed: int = 1,
     profile: str = "",
+    faults: str = "",
     store: str | None = None,
 ) -> AsyncIterator[Scene]:
     """A scene for the time of the block; its store is started for it unless one is given."""
@@ -181,7 +191,7 @@ async def scene(
         if store is None:
             store = stack.enter_context(running("valkey", directory / "v", appendfsync="always")).url
         source = await stack.enter_async_context(
-            sandbox(records=records, changes_per_second=changes_per_second, seed=seed, profile=profile)
+            sandbox(records=records, changes_per_second=changes_per_second, seed=seed, profile=profile, faults=faults)
         )
         client = await stack.enter_async_context(blocking(store, block=timedelta(seconds=PATIENCE)))
         http = await stack.enter_async_context(aiohttp.ClientSession())

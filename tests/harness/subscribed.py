@@ -7,10 +7,12 @@ next attempt has no outside name; it is read where it lies.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.harness.checker import Verdict, judge
@@ -21,34 +23,17 @@ from tests.harness.requests import Arrived, ids_of
 from tests.harness.scene import Scene, scene, stream
 from tests.harness.sinks import SinkProcess, sink_process
 from tests.harness.waiting import PATIENCE, patience
+from tests.harness.wishes import SECRET, Wish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from pathlib import Path
 
     from tests.harness.delivered import Deliveries, Entry
 
+__all__ = ["FEEDS", "OPERATIONS", "SECRET", "Subscribed", "Wish", "subscribed"]
+
 FEEDS = ("contractTypes", "employmentUnavailabilities")
-SECRET = "whsec_Y2hhb3MgaXMgYSBsYWRkZXIsIG5vdCBhIHBpdA=="  # noqa: S105 -- of no use anywhere
 OPERATIONS = "poller:{operations}:events"
-PATIENT = '["50ms", "100ms", ' + '"150ms", ' * 30 + '"2h"]'
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A subscription.
-
-    Attributes:
-        sink: its id, and the path of its sink.
-        wants: whether it is to get an event.
-        lines: further lines of its table.
-        signed: whether it has a secret.
-    """
-
-    sink: str
-    wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
-    lines: str = ""
-    signed: bool = True
 
 
 @dataclass(slots=True)
@@ -67,28 +52,21 @@ class Subscribed:
     _taken: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def config(self, name: str = "poller", *, without: Sequence[str] = (), **differing: str) -> Path:
-        """A configuration file with all subscriptions but some."""
+        """A configuration file with all subscriptions but some.
+
+        Args:
+            name: of the file.
+            without: the ids of those.
+            differing: ``sinks`` (their URL), ``sink_timeout``, and what a scene takes.
+        """
         path = self.played.config(name, resources=self.feeds, **{"ttl": "1s"} | differing)
         secret = self.played.directory / "secret"
         secret.write_text(SECRET)
         secret.chmod(0o600)
-        tables = [self._table(wish, secret) for wish in self.wishes if wish.sink not in without]
+        sinks, timeout = differing.get("sinks", self.sinks.url), differing.get("sink_timeout", "400ms")
+        tables = [wish.table(secret, sinks, timeout) for wish in self.wishes if wish.sink not in without]
         path.write_text(path.read_text() + "".join(tables))
         return path
-
-    def _table(self, wish: Wish, secret: Path) -> str:
-        lines = [
-            "[[subscriptions]]",
-            f'id = "{wish.sink}"',
-            f'sink = "{self.sinks.url}/{wish.sink}"',
-            "allow_private = true",
-            *([] if "timeout" in wish.lines else ['timeout = "400ms"']),
-            *([] if "start" in wish.lines else ['start = "earliest"']),
-            *([f'secret_files = ["{secret}"]'] if wish.signed else []),
-            *([] if "retry" in wish.lines else [f"retry = {{ schedule = {PATIENT} }}"]),
-            wish.lines,
-        ]
-        return "\n".join(lines) + "\n"
 
     async def killed(self) -> None:
         """Note that a process was killed just now, and what is on record."""
@@ -115,26 +93,36 @@ class Subscribed:
         found: Any = await self.played.client.xrange(stream(feed))
         return [(entry.decode(), fields[b"data"]) for entry, fields in found]
 
-    async def source_verdict(self, upto: int) -> Verdict:
+    async def source_verdict(self, upto: int, *, from_one: bool = True) -> Verdict:
         """Judge the streams by the source's history."""
         streams = {feed: [event for _, event in await self.entries(feed)] for feed in self.feeds}
-        return judge(await self._log(), streams, upto=upto)
+        return judge(await self._log(), streams, upto=upto, from_one=from_one)
 
     async def caught_up(self, *, seconds: float = PATIENCE) -> dict[str, Deliveries]:
         """Wait until each sink has what the source has at this moment, or in vain; the verdict on each."""
         upto, deadline = await self.played.version(), time.monotonic() + seconds
-        while (found := await self.source_verdict(upto)).lost and time.monotonic() < deadline:
-            await self._soon(within=0.25)  # a verdict costs more than a look
+        found = await self.published(upto, deadline)
         assert found.clean, str(found)
-        due = {feed: len(await self.entries(feed)) for feed in self.feeds}
-        owed = {wish.sink: {read(event)["id"] for event in await self._owed(wish)} for wish in self.wishes}
-        while time.monotonic() < deadline and any(owed[name] - self.taken(name) for name in owed):
-            await self._soon()
-        verdicts = {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
+        verdicts = await self.delivered(deadline)
         for wish in self.wishes:
             if verdicts[wish.sink].clean:
-                await self._follows_source(wish, upto)
+                told = await self.told_by(wish, upto)
+                assert told is None or not told.lost, f"{wish.sink}: {told}"
         return verdicts
+
+    async def published(self, upto: int, deadline: float, *, from_one: bool = True) -> Verdict:
+        """Wait until the streams have what the source had up to a version, or for the deadline; the verdict on them."""
+        while (found := await self.source_verdict(upto, from_one=from_one)).lost and time.monotonic() < deadline:
+            await self._soon(within=0.25)  # a verdict costs more than a look
+        return found
+
+    async def delivered(self, deadline: float, *, baselines: bool = True) -> dict[str, Deliveries]:
+        """Wait until each sink has what the streams have, or for the deadline; the verdict on each."""
+        due = {feed: len(await self.entries(feed)) for feed in self.feeds}
+        owed = {wish.sink: await self._owed_ids(wish, baselines=baselines) for wish in self.wishes}
+        while time.monotonic() < deadline and any(owed[name] - self.taken(name) for name in owed):
+            await self._soon()
+        return {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
 
     async def verdict(self, wish: Wish, due: Mapping[str, int] | None = None) -> Deliveries:
         """Judge one sink."""
@@ -222,21 +210,24 @@ class Subscribed:
                         return event
                 await self._soon()
 
+    async def _owed_ids(self, wish: Wish, *, baselines: bool) -> set[str]:
+        events = [read(event) for event in await self._owed(wish)]
+        return {event["id"] for event in events if baselines or event["data"]["cause"] != "baseline"}
+
     async def _owed(self, wish: Wish) -> list[bytes]:
         return [event for feed in self.feeds for _, event in await self.entries(feed) if wish.wants(read(event))]
 
     async def _log(self) -> list[dict[str, Any]]:
         return [line for line in await self.played.log() if line["resource"] in self.feeds]
 
-    async def _follows_source(self, wish: Wish, upto: int) -> None:
-        """A sink that gets all of a feed has been told, by its own log, all that the source did there."""
+    async def told_by(self, wish: Wish, upto: int) -> Verdict | None:
+        """Judge a sink by the source's history, as if what it has taken were the stream; None: it does not get all."""
         entries = {feed: await self.entries(feed) for feed in self.feeds}
         if not all(wish.wants(read(event)) for found in entries.values() for _, event in found):
-            return
+            return None
         taken = self.taken(wish.sink)
         told = {feed: [event for _, event in found if read(event)["id"] in taken] for feed, found in entries.items()}
-        verdict = judge(await self._log(), told, upto=upto)
-        assert not verdict.lost, f"{wish.sink}: {verdict}"
+        return judge(await self._log(), told, upto=upto)
 
 
 @asynccontextmanager
@@ -249,10 +240,12 @@ async def subscribed(
     records: int = 40,
     changes_per_second: float = 60,
     feeds: Sequence[str] = FEEDS,
+    faults: str = "",
+    logged: bool = True,
 ) -> AsyncIterator[Subscribed]:
-    """A scene with sinks for the time of the block."""
-    with sink_process(directory / "sinks", seed) as sinks:
+    """A scene with sinks for the time of the block; their log may be left out, where nobody is to be judged."""
+    with sink_process(directory / "sinks" if logged else Path(os.devnull), seed) as sinks:
         async with scene(
-            directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed
+            directory, store=store, records=records, changes_per_second=changes_per_second, seed=seed, faults=faults
         ) as played:
             yield Subscribed(played, sinks, wishes, feeds)

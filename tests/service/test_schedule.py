@@ -195,3 +195,44 @@ def test_neither_interval_nor_cron_is_refused() -> None:
     """Law: a feed without a time is a mistake, not a default."""
     with pytest.raises(ValueError, match="interval or by cron"):
         Timing(None, None, timedelta()).trigger()
+
+
+class Clock:
+    """A wall clock that can be set."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return now() + self.ahead
+
+
+async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
+    """Law: a clock that went an hour ahead and came back does not keep a feed waiting for that hour."""
+    clock, rounds = Clock(), Rounds()
+    clock.ahead = timedelta(hours=1)
+    schedule = Schedule(now=clock, look=timedelta(milliseconds=10))
+    schedule.add("a", rounds, OFTEN)  # due now, by a clock that is an hour ahead
+    schedule.start()
+    try:
+        await asyncio.sleep(0)
+        assert not rounds.begun
+        clock.ahead = timedelta()
+        await asyncio.wait_for(rounds.enough.wait(), 5)
+    finally:
+        await schedule.drain()
+
+
+async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:
+    """Law: looking whether the clock was set moves no round."""
+    schedule = Schedule(now=now, look=timedelta(milliseconds=1))
+    schedule.add("a", Rounds(), SELDOM, at_once=False)
+    schedule.start()
+    try:
+        due = schedule.next_round("a")
+        looked = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, looked.set)
+        await looked.wait()
+        assert schedule.next_round("a") == due
+    finally:
+        await schedule.drain()

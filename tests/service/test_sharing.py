@@ -60,6 +60,7 @@ class Lot:
 
     def begin(self) -> None:
         assert self.held
+        assert not self.working, "what was done under a lease that was lost has to end first"
         self.working = True
         self.begun += 1
         self._changed()

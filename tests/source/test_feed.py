@@ -42,6 +42,7 @@ READ = FeedState("g", 5, delta_token="d", query=FEED.fingerprint, read_at=NOON -
         ({}, {"read_at": NOON - DAY}, (Mode.RECONCILE, None)),
         ({}, {"read_at": NOON - DAY + timedelta(microseconds=1)}, (Mode.DELTA, "d")),
         ({"reconcile": None}, {"read_at": NOON - 1000 * DAY}, (Mode.DELTA, "d")),
+        ({}, {"read_at": NOON + DAY}, (Mode.RECONCILE, None)),
         ({"delta": False}, {"read_at": NOON - 2 * DAY}, (Mode.FULL, None)),
         ({"query": Query(limit=5)}, {"read_at": NOON - 2 * DAY}, (Mode.RESYNC, None)),
     ],

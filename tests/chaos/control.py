@@ -1,0 +1,50 @@
+"""The control: programs as one would write them without thinking, under the same faults, before the same judges.
+
+Law: a chaos test that cannot fail proves nothing, so here each chapter has to end badly; one that holds is the failure.
+The naive daemon is alone, for two of them would publish everything twice without any fault; and as it finds no
+removals, there are none. Left alone, both naive programs are right (:mod:`tests.end_to_end.test_control`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tests.chaos.catalogue import FAULTS, MOST
+from tests.chaos.plan import planned
+from tests.chaos.playing import play
+from tests.chaos.stage import Cast
+from tests.harness.subscribed import Wish
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.chaos.outcome import Outcome
+
+_DISPATCHER = ("tests.harness.naive_dispatcher",)
+_PATIENCE = 4.0
+_TIMES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A naive daemon that writes ``first`` the events or the snapshots, under a fault."""
+
+    first: str
+    fault: str
+
+    @property
+    def row(self) -> str:
+        return f"control: naive, {self.first} first; {FAULTS[self.fault].row}"
+
+
+CONTROLS: Final = (Control("events", "kill"), Control("snapshots", "kill"), Control("events", "lost-reply"))
+
+
+async def play_control(control: Control, directory: Path, seed: int, *, times: int = _TIMES) -> Outcome:
+    """Play it; :attr:`~tests.chaos.outcome.Outcome.caught` says whether the judges saw what was wrong."""
+    commands = (("tests.harness.naive", control.first), _DISPATCHER)
+    cast = Cast(commands, (Wish("one", signed=False),), removals=False, commits=b"XADD")
+    fault = replace(FAULTS[control.fault], row=control.row, patience=_PATIENCE)
+    chapter = planned({fault.name: min(times, fault.most)}, seed, most=MOST)[0]
+    return await play(chapter, fault, directory, cast)

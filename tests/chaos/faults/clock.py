@@ -1,0 +1,56 @@
+"""The wall clock of a process jumps an hour, forth or back; the time that passes goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.chaos.fault import Fault, Setting
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.chaos.stage import Stage
+
+_PLACES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib64/faketime/libfaketimeMT.so.1")
+_HOURS = (-1, 1)
+_A_SECOND_OF_LOG = 60
+"""More lines than that in a second are a storm: there are four feeds, five times a second, and two sinks."""
+
+
+def library() -> str | None:
+    """Where libfaketime is, if it is."""
+    found = (str(path) for place in _PLACES for path in Path("/").glob(place[1:]))
+    return next(found, None)
+
+
+async def strike(stage: Stage, rng: Random) -> None:
+    """All processes share the clock, as those of one machine do."""
+    before = {id(one): len(one.lines) for one in stage.replicas.running}
+    hours = rng.choice(_HOURS)
+    (stage.directory / "clock").write_text(f"{hours:+d}h\n")
+    seconds = 0.5 + rng.random()
+    await stage.rest(seconds)
+    for one in stage.replicas.running:
+        lines = len(one.lines) - before[id(one)]
+        if lines > _A_SECOND_OF_LOG * (seconds + 1):
+            stage.remarks.append(f"{lines} lines of log within {seconds:.1f} s of a jump by {hours} h: {one}")
+    (stage.directory / "clock").write_text("+0\n")
+
+
+FAULT = Fault(
+    "clock",
+    "wall clock jumps an hour either way",
+    "no storm of rounds, no early or endless retry",
+    strike,
+    Setting(
+        environ={
+            "LD_PRELOAD": library() or "",
+            "FAKETIME_TIMESTAMP_FILE": "{directory}/clock",
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+    ),
+    most=10,
+    missing=lambda: None if library() else "libfaketime is not installed (apt-get install faketime)",
+)

@@ -1,0 +1,43 @@
+"""A process is stopped for longer than its leases last, and replaced; then it wakes and believes itself in charge."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.chaos.fault import Fault
+from tests.chaos.stage import TTL
+from tests.harness.scene import RESOURCES
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.chaos.stage import Stage
+
+
+async def strike(stage: Stage, rng: Random) -> None:
+    """Mostly the others poll meanwhile; now and then all sleep, and find out together."""
+    victim = stage.replicas.choose(rng)
+    others = stage.replicas.others(victim)
+    asleep = [victim, *others] if not rng.randrange(5) else [victim]
+    since = {id(one): len(one.lines) for one in others}
+    for one in asleep:
+        one.send(signal.SIGSTOP)
+        await stage.rest(rng.random() * 0.1)
+    await stage.rest(TTL * (1.05 + rng.random() / 2))
+    if len(asleep) == 1 and len(others) == 1:
+        await others[0].polled(RESOURCES, since=since[id(others[0])])
+    rng.shuffle(asleep)
+    for one in asleep:
+        one.send(signal.SIGCONT)
+        await stage.rest(rng.random() * 0.05)
+
+
+FAULT = Fault(
+    "pause",
+    "poller stopped past its lease",
+    "another process takes over; who wakes is refused",
+    strike,
+    most=16,
+    replaces=True,
+)

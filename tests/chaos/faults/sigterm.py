@@ -1,0 +1,35 @@
+"""A process is told to stop, at any instant; another one is started."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.chaos.fault import Fault
+from tests.harness.waiting import patience
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.chaos.stage import Stage
+
+_LONGEST = 10.0
+
+
+async def strike(stage: Stage, rng: Random) -> None:
+    victim = stage.replicas.choose(rng)
+    victim.send(rng.choice((signal.SIGTERM, signal.SIGINT)))
+    async with patience("it to stop", _LONGEST):
+        code = await victim.left()
+    if code and victim.lines:  # who has said nothing yet has not got as far as hearing a signal
+        stage.remarks.append(f"told to stop, it left with {code}: {victim}")
+    await stage.replicas.replace(victim)
+
+
+FAULT = Fault(
+    "sigterm",
+    "SIGTERM at any instant",
+    "exit code 0 within 10 s, the work goes on elsewhere",
+    strike,
+    most=25,
+)

@@ -1,0 +1,43 @@
+"""Sinks that hang, are away, are slow, or hang up after a few bytes; one of two at a time, or the network to both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.chaos.fault import Fault, Setting
+from tests.chaos.stage import MOODS
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.chaos.stage import Stage
+
+_BAD_MOODS = ("hang", "reset", "503", "429/1", "500=1 hang=1 reset=1")
+_MOST_BYTES = 200
+
+
+async def strike(stage: Stage, rng: Random) -> None:
+    wire, sink = stage.wires["sinks"], rng.choice(stage.scene.wishes).sink
+    fault = rng.choice(
+        (
+            wire.silence,
+            wire.refuse,
+            wire.reset,
+            lambda: wire.cut(rng.randrange(_MOST_BYTES)),
+            lambda: wire.delay(rng.random() * 0.5),
+            lambda: stage.scene.sinks.mood(sink, rng.choice(_BAD_MOODS)),
+        )
+    )
+    fault()
+    await stage.rest(0.2 + rng.random())
+    wire.mend()
+    stage.scene.sinks.mood(sink, MOODS)
+
+
+FAULT = Fault(
+    "sinks",
+    "sinks hang, refuse, reset, cut, delay",
+    "nothing lost, order kept for each record",
+    strike,
+    Setting(between=frozenset({"sinks"})),
+)

@@ -1,0 +1,32 @@
+"""The store stops for a while in the middle of whatever it does, with all its connections open, and goes on."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from tests.chaos.fault import Fault
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tests.chaos.stage import Stage
+
+_SECONDS = (0.3, 2.0, 6.0)
+"""Less than a lease; longer than one; longer than anybody waits for a reply."""
+
+
+async def strike(stage: Stage, rng: Random) -> None:
+    stage.store.send(signal.SIGSTOP)
+    await stage.rest(rng.choice(_SECONDS))
+    stage.store.send(signal.SIGCONT)
+
+
+FAULT = Fault(
+    "redis-freeze",
+    "Redis frozen for up to 6 s",
+    "who waited goes on; what was sent meanwhile counts once",
+    strike,
+    most=10,
+    replaces=True,
+)

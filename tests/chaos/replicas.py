@@ -1,0 +1,110 @@
+"""The processes of the program in a scene: who runs, who is at work, who has been ended by us and who by himself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from poller.stopping import ended
+from tests.harness.waiting import patience
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from random import Random
+
+    from tests.harness.processes import Daemon
+
+_LATELY = timedelta(seconds=1.5)
+_LOOKED_AT = 60
+
+
+class Starts(Protocol):
+    """How a process is started; see :func:`tests.harness.processes.daemon`."""
+
+    def __call__(
+        self, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[Daemon]: ...
+
+
+class Replicas:
+    """All processes of a chapter, the dead ones too; ``running`` are those that are to run now."""
+
+    def __init__(self, start: Starts, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
+        self.running: list[Daemon] = []
+        self.started: list[Daemon] = []
+        self._start = start
+        self._commands = commands
+        self._environ = environ
+        self._does: dict[int, Sequence[str]] = {}
+        self._stacks: dict[int, AsyncExitStack] = {}
+
+    async def open(self) -> None:
+        """Start one process for each command."""
+        for command in self._commands:
+            await self.add(command)
+
+    async def at_work(self) -> None:
+        """Return when one of them has told of a round."""
+        async with patience("a first round"):
+            told = [asyncio.create_task(one.until(_of_round, "a round")) for one in self.started]
+            try:
+                await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await ended(*told)
+
+    async def add(self, command: Sequence[str] = (), *, failpoint: str = "", **environ: str) -> Daemon:
+        """Start one more; the first command, unless one is given."""
+        does, stack = command or self._commands[0], AsyncExitStack()
+        added = await stack.enter_async_context(
+            self._start(does, failpoint=failpoint, environ={**self._environ, **environ})
+        )
+        self._stacks[id(added)], self._does[id(added)] = stack, does
+        self.running.append(added)
+        self.started.append(added)
+        return added
+
+    async def replace(self, gone: Daemon) -> Daemon:
+        """Start another one in the place of one that was ended."""
+        self.running.remove(gone)
+        return await self.add(self._does[id(gone)])
+
+    def choose(self, rng: Random) -> Daemon:
+        """One of those at work, or of all where none says so."""
+        at_work = [one for one in self.running if _at_work(one)]
+        return rng.choice(at_work or self.running)
+
+    def others(self, than: Daemon) -> list[Daemon]:
+        return [one for one in self.running if one is not than]
+
+    def strayed(self) -> list[str]:
+        """What is to be said of those that should run and do not."""
+        return [f"a process left by itself with {one.code}:\n{one}" for one in self.running if one.code is not None]
+
+    def lines(self, text: str) -> int:
+        """How many lines of all logs have this in their error."""
+        return sum(text in (line.get("error") or "") for one in self.started for line in one.lines)
+
+    def keep_logs(self, directory: Path) -> None:
+        """Write each one's log."""
+        for number, one in enumerate(self.started, start=1):
+            text = "\n".join(json.dumps(line) for line in one.lines)
+            (directory / f"process-{number}-{one.pid}.log").write_text(text + f"\n-- left with {one.code}\n")
+
+    async def close(self) -> None:
+        for stack in self._stacks.values():
+            await stack.aclose()
+
+
+def _of_round(line: Mapping[str, Any]) -> bool:
+    return line.get("event") == "round"
+
+
+def _at_work(one: Daemon) -> bool:
+    """Whether it had a round lately; those in which another has the lease are not in its log."""
+    rounds = (line for line in reversed(one.lines[-_LOOKED_AT:]) if line.get("event") == "round" and "at" in line)
+    latest = next(rounds, None)
+    return latest is not None and datetime.now(UTC) - datetime.fromisoformat(latest["at"]) < _LATELY

@@ -1,0 +1,251 @@
+"""The scene of a chapter: a source that changes, a store, two processes of the program, two sinks; and the verdict.
+
+Everything is a process of its own but the load, and whatever stands between them where a fault needs that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from poller.stopping import unless
+from poller.store.embedded_process import SOCKET
+from tests.chaos.asking import PATIENCE, answered
+from tests.chaos.lasting import LastingStore
+from tests.chaos.load import Load
+from tests.chaos.outcome import Outcome
+from tests.chaos.replicas import Replicas
+from tests.harness.after_loss import judge_after_loss
+from tests.harness.cluster import Cluster, cluster
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES
+from tests.harness.sentinels import Sentinels, sentinels
+from tests.harness.subscribed import SECRET, Wish, subscribed
+from tests.harness.wire import wired
+from tests.proxy import proxied
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.chaos.fault import Fault, Setting
+    from tests.chaos.plan import Chapter, Strike
+    from tests.harness.delivered import Deliveries
+    from tests.harness.processes import Daemon
+    from tests.harness.subscribed import Subscribed
+    from tests.harness.wire import Wire
+    from tests.proxy import Proxy
+
+Served = LastingStore | Cluster | Sentinels
+POLLER = ("poller", "run")
+RECORDS = 100
+CHANGES = 40.0  # a second
+MOODS = "ok=30 slow=15 500=2 reset=0.5 429/1=0.02"
+TTL = 1.0  # seconds
+EMBEDDED = "e"  # the directory of the program's own store; short, for a socket is in it
+WISHES = (Wish("one"), Wish("two"))
+_REPLACED = "was not renewed in time"  # so says a process that was too slow for its leases, on a busy machine
+_CONFIG = {"interval": "200ms", "ttl": f"{TTL:g}s", "limit": "40", "reconcile": "3s", "timeout": "2s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who plays.
+
+    Attributes:
+        commands: what each process runs.
+        wishes: the subscriptions.
+        removals: whether records are removed, too.
+        commits: what the commands have in them that commit.
+    """
+
+    commands: Sequence[Sequence[str]] = (POLLER, POLLER)
+    wishes: Sequence[Wish] = WISHES
+    removals: bool = True
+    commits: bytes = b"}:rejected"  # of the scripts, the commit alone names it
+
+
+@dataclass(slots=True)
+class Stage:
+    """A running scene.
+
+    Attributes:
+        directory: of the chapter.
+        cast: who plays.
+        scene: source, store and sinks, for asking.
+        replicas: the processes of the program.
+        load: the changes.
+        served: the store, unless it is the program's own.
+        wires: what stands before store, source and sinks, where the fault asks for it.
+        proxy: what reads Redis' words between program and store, likewise.
+        remarks: what was found wrong on the way.
+    """
+
+    directory: Path
+    cast: Cast
+    scene: Subscribed
+    replicas: Replicas
+    load: Load
+    served: Served | None
+    wires: Mapping[str, Wire]
+    proxy: Proxy | None
+    remarks: list[str] = field(default_factory=list)
+    _never: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def store(self) -> LastingStore:
+        """The server; only where it is not the program's own."""
+        assert isinstance(self.served, LastingStore)
+        return self.served
+
+    @property
+    def cluster(self) -> Cluster:
+        """Likewise, where it is a cluster."""
+        assert isinstance(self.served, Cluster)
+        return self.served
+
+    @property
+    def sentinels(self) -> Sentinels:
+        """Likewise, where Sentinels watch it."""
+        assert isinstance(self.served, Sentinels)
+        return self.served
+
+    async def work(self, strike: Strike) -> None:
+        """Return at the instant at which a strike is due: so much has been published, and a moment more."""
+        growth = partial(self.scene.played.growth, strike.events, unless=self._never, seconds=PATIENCE)
+        await answered(growth)
+        await self.rest(strike.pause)
+
+    async def rest(self, seconds: float) -> None:
+        """Let so much time pass: how long a fault lasts is the fault."""
+        await unless(self._never, seconds)
+
+    async def killed(self) -> None:
+        """Note that a process was killed, and what is on record."""
+        await answered(self.scene.killed)
+
+    async def quiet(self, patience: float) -> tuple[int, float]:
+        """Stop the changes, let sinks be well; up to which version all is due, and until when."""
+        await self.load.stop()
+        for wish in self.scene.wishes:
+            self.scene.sinks.mood(wish.sink, "ok")
+        return await self.scene.played.version(), time.monotonic() + patience
+
+    async def judged(self, outcome: Outcome, fault: Fault) -> Outcome:
+        """Let all come to rest, and say what is found."""
+        upto, deadline = await self.quiet(fault.patience)
+        baselines = not fault.loses_all
+        stream = await answered(partial(self.scene.published, upto, deadline, from_one=baselines))
+        sinks = await answered(partial(self.scene.delivered, deadline, baselines=baselines))
+        if fault.loses_writes:
+            sinks = {wish.sink: await self._after_loss(wish, baselines=baselines) for wish in self.scene.wishes}
+        self.remarks += self.replicas.strayed()
+        for wish in self.scene.wishes if baselines else ():
+            told = await self.scene.told_by(wish, upto)
+            if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:
+                self.remarks.append(f"{wish.sink} was not told all that the source did: {told}")
+        return replace(
+            outcome,
+            changes=upto,
+            stream=stream,
+            sinks=sinks,
+            woken=max(len(outcome.chapter.strikes) if fault.replaces else 0, self.replicas.lines(_REPLACED)),
+            refused=self.replicas.lines("is not ours any more"),
+            remarks=tuple(self.remarks),
+        )
+
+    async def _after_loss(self, wish: Wish, *, baselines: bool) -> Deliveries:
+        log = list(self.scene.sinks.of(wish.sink))
+        streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
+        return judge_after_loss(log, streams, await self.log(), SECRET if wish.signed else None, baseline=baselines)
+
+    async def keep(self, directory: Path) -> None:
+        """Write down what there is to see."""
+        directory.mkdir(exist_ok=True)  # noqa: ASYNC240 -- a local directory, and nobody else waits
+        self.replicas.keep_logs(directory)
+        (directory / "source.jsonl").write_text("\n".join(json.dumps(line, default=str) for line in await self.log()))
+        for feed in self.scene.feeds:
+            entries = await self.scene.entries(feed)
+            lines = (f"{entry} {event.decode()}" for entry, event in entries)
+            (directory / f"{feed}.stream").write_text("\n".join(lines))
+
+    async def log(self) -> list[dict[str, Any]]:
+        """The source's history."""
+        return await self.scene.played.log()
+
+
+@asynccontextmanager
+async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) -> AsyncIterator[Stage]:
+    """A stage for the time of the block, at work when it begins."""
+    setting = fault.setting
+    async with AsyncExitStack() as stack:
+        served = await _served(stack, setting, directory)
+        url = served.url if served else f"unix://{directory / EMBEDDED / SOCKET}"
+        scene = await stack.enter_async_context(
+            subscribed(
+                directory,
+                cast.wishes,
+                store=url,
+                seed=chapter.seed,
+                records=RECORDS,
+                changes_per_second=0,
+                feeds=RESOURCES,
+                faults=setting.misbehaviour,
+            )
+        )
+        if setting.misbehaviour:
+            await scene.played.call("profiles?on=0")
+        ends = {"store": url, "source": scene.played.source, "sinks": scene.sinks.url}
+        wires: dict[str, Wire] = {
+            name: await stack.enter_async_context(wired(end)) for name, end in ends.items() if name in setting.between
+        }
+        proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
+        ways = {name: wire.url for name, wire in wires.items()} | ({"store": proxy.url} if proxy else {})
+        config = scene.config(**_CONFIG | ways)
+        if served is None:
+            _own_store(config, url, directory / EMBEDDED)
+        environ = {name: text.format(directory=directory) for name, text in setting.environ.items()}
+        load = Load(scene.played, Random(chapter.seed), per_second=CHANGES, removals=cast.removals)
+        replicas = Replicas(partial(started_with, config), cast.commands, environ)
+        stack.push_async_callback(load.close)
+        stack.push_async_callback(replicas.close)
+        for wish in cast.wishes:
+            scene.sinks.mood(wish.sink, MOODS)
+        await replicas.open()
+        await replicas.at_work()
+        load.start()
+        yield Stage(directory, cast, scene, replicas, load, served, wires, proxy)
+
+
+async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> Served | None:
+    if setting.store == "cluster":
+        return await asyncio.to_thread(stack.enter_context, cluster(directory / "c"))
+    if setting.store == "sentinel":
+        return await asyncio.to_thread(stack.enter_context, sentinels(directory / "w"))
+    if setting.store == "embedded":
+        return None
+    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=setting.options)
+    stack.callback(lasting.close)
+    await lasting.start()
+    return lasting
+
+
+def started_with(
+    config: Path, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
+) -> AbstractAsyncContextManager[Daemon]:
+    """A process with this configuration, for the time of a block."""
+    return daemon(config, command=command, failpoint=failpoint, environ=environ)
+
+
+def _own_store(config: Path, url: str, directory: Path) -> None:
+    """Have the program run its own store."""
+    text = config.read_text()
+    told = text.replace(f'[redis]\nurl = "{url}"', f'[embedded]\ndata_dir = "{directory}"')
+    assert told != text
+    config.write_text(told)

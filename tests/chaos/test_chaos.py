@@ -1,0 +1,39 @@
+"""The short form of ``python -m tests.chaos``: every fault, two strikes each, and a control that has to be caught."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.catalogue import FAULTS, MOST
+from tests.chaos.control import Control, play_control
+from tests.chaos.plan import planned
+from tests.chaos.playing import play
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.chaos.fault import Fault
+
+_SEED = 1
+_TIMES = 2
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_the_promises_hold(fault: Fault, tmp_path: Path) -> None:
+    """Under each fault nothing is lost, doubled, misclassified or out of order, in streams and at sinks."""
+    if reason := fault.missing():
+        pytest.skip(reason)
+    (chapter,) = planned({fault.name: _TIMES}, _SEED, most=MOST)
+    outcome = await play(chapter, fault, tmp_path / "c")
+    assert outcome.held, f"{outcome}\n{chapter}"
+    assert outcome.changes
+
+
+async def test_naive_programs_are_caught(tmp_path: Path) -> None:
+    """The same scene, fault and judges find what is wrong with programs that do not think of faults."""
+    outcome = await play_control(Control("events", "lost-reply"), tmp_path / "c", _SEED, times=6)
+    assert outcome.caught, outcome
+    assert outcome.stream is not None
+    assert outcome.stream.doubled, outcome

@@ -1,0 +1,142 @@
+"""The judge of deliveries from a store that forgot what it had acknowledged: a power cut, a failover with lost writes.
+
+What was published and is forgotten was sent, perhaps. The records are read again, and what comes of that is another
+stream: of the same changes with the same ids, or of later ones. So nothing that a sink was sent can be held against the
+stream byte for byte. What must hold all the same:
+
+* *lost*: each event that stands in the stream in the end was taken.
+* *altered*: an event that is not in the stream shows a record that the source had; an id never means two things.
+* *out of order*: a record's revision goes up by one at most: the first event of a revision comes after one of the
+  revision before was taken.
+* *forged*, as ever.
+
+Refuses to know the program; pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tests.harness.delivered import Deliveries, Fault, order
+from tests.harness.history import Past, pasts
+from tests.harness.json_values import equal, read
+from tests.harness.requests import Arrived, events_of, forged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tests.harness.delivered import Entry
+    from tests.harness.requests import Line
+
+    Event = Mapping[str, Any]
+
+
+def judge_after_loss(
+    log: Iterable[Line],
+    streams: Mapping[str, Sequence[Entry]],
+    history: Iterable[Mapping[str, Any]],
+    secret: str | None,
+    *,
+    baseline: bool = True,
+) -> Deliveries:
+    """Compare.
+
+    Args:
+        log: of one sink, in its order; of requests with whole events.
+        streams: each feed's entries in the end, under the name of its resource.
+        history: the source's log.
+        secret: signs the requests.
+        baseline: whether the sink is to get what stands there as a baseline. Where it is not, revisions begin where the
+            sink was not told, and are not looked at.
+    """
+    judge = _Judge(pasts(history), secret, baseline=baseline)
+    for entries in streams.values():
+        for entry, text in entries:
+            judge.stands(entry, read(text))
+    for line in log:
+        if isinstance(line, Arrived):
+            judge.arrived(line)
+        elif line.status is not None and 200 <= line.status < 300:
+            judge.took(line.number)
+    return judge.verdict()
+
+
+class _Judge:
+    """One sink while its log is replayed."""
+
+    def __init__(self, records: Mapping[str, Mapping[str, Past]], secret: str | None, *, baseline: bool) -> None:
+        self._baseline = baseline
+        self._records = {key: past for known in records.values() for key, past in known.items()}
+        self._secret = secret
+        self._found = Deliveries()
+        self._meant: dict[str, Event] = {}
+        self._standing: dict[str, str] = {}
+        self._unwanted: set[str] = set()
+        self._sent: set[str] = set()
+        self._open: dict[int, Sequence[Event]] = {}
+        self._taken: set[str] = set()
+        self._reached: Counter[tuple[str, str]] = Counter()
+
+    def stands(self, entry: str, event: Event) -> None:
+        self._meant[event["id"]] = event
+        if self._baseline or event["data"]["cause"] != "baseline":
+            self._standing[event["id"]] = entry
+        else:
+            self._unwanted.add(event["id"])
+
+    def arrived(self, request: Arrived) -> None:
+        events, found = events_of(request), self._found
+        where = f"request {request.number} at {request.at:.3f}"
+        found.requests += 1
+        if forged(request, self._secret):
+            found.forged.append(Fault(request.at, where))
+        for event in events:
+            if event["id"] in self._sent:
+                found.repeats.append(Fault(request.at, where))
+            if event["id"] in self._taken:
+                found.after_success.append(Fault(request.at, where))
+            if told := self._wrong(event):
+                found.altered.append(Fault(request.at, f"{where}: {told}"))
+            reached, revision = self._reached[_key(event)], int(event["data"]["revision"])
+            if event["id"] in self._unwanted:
+                found.unwanted.append(Fault(request.at, f"{where}: a baseline"))
+            if revision > reached + 1 and self._baseline:
+                text = f"{where}: revision {revision} of {event['subject']}, taken so far {reached}"
+                found.out_of_order.append(Fault(request.at, text))
+            self._sent.add(event["id"])
+        self._open[request.number] = events
+
+    def _wrong(self, event: Event) -> str | None:
+        meant = self._meant.setdefault(event["id"], event)
+        if not _same(meant, event):
+            return f"{event['id']} means two things"
+        past = self._records.get(event["subject"].lower())
+        if past is None or past.after(0, event["data"].get("record")) is None:
+            return f"the source never had what {event['id']} shows"
+        return None
+
+    def took(self, number: int) -> None:
+        for event in self._open.pop(number):
+            self._taken.add(event["id"])
+            key = _key(event)
+            self._reached[key] = max(self._reached[key], int(event["data"]["revision"]))
+
+    def verdict(self) -> Deliveries:
+        self._found.events = len(self._taken)
+        self._found.forgotten = len(self._taken - self._standing.keys() - self._unwanted)
+        for id_, entry in self._standing.items():
+            if id_ not in self._taken:
+                self._found.lost.append(Fault(order(entry)[0] / 1000, f"{entry}: {id_}"))
+        return self._found
+
+
+def _key(event: Event) -> tuple[str, str]:
+    return event["source"], event["subject"].lower()
+
+
+def _same(one: Event, other: Event) -> bool:
+    """Whether they tell the same change. When it was seen, and as the how manieth, may differ."""
+    told = [[event["source"], event["subject"], event["type"], event["data"]["revision"]] for event in (one, other)]
+    records = [event["data"].get("record") for event in (one, other)]
+    return equal(told[0], told[1]) and equal(records[0], records[1])

@@ -1,0 +1,71 @@
+"""The judge of deliveries from a store that forgot: what it lets pass and what it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.harness.after_loss import judge_after_loss
+from tests.harness.json_values import read
+from tests.harness.requests import Arrived, Ended
+
+if TYPE_CHECKING:
+    from tests.harness.delivered import Deliveries
+    from tests.harness.requests import Line
+
+_HISTORY = [
+    {"version": number, "resource": "things", "id": "a", "record": read(f'{{"id": "a", "n": {number}}}')}
+    for number in (1, 2, 3)
+]
+
+
+def _event(name: str, revision: int, shows: int, **more: Any) -> dict[str, Any]:
+    return {
+        "id": name,
+        "source": "s",
+        "subject": "a",
+        "type": "t",
+        "data": {"revision": revision, "record": {"id": "a", "n": shows}},
+        **more,
+    }
+
+
+_FIRST, _FORGOTTEN, _INSTEAD = _event("1", 1, 1), _event("2", 2, 2), _event("2'", 2, 3)
+
+
+def _judged(sent: list[dict[str, Any]], stands: list[dict[str, Any]]) -> Deliveries:
+    log: list[Line] = []
+    for number, event in enumerate(sent):
+        headers = {"content-type": "application/cloudevents+json", "webhook-id": event["id"]}
+        log += [
+            Arrived(number, "s", number, headers, json.dumps(event).encode()),
+            Ended(number, "s", number + 0.5, 204),
+        ]
+    entries = [(f"{number}-0", json.dumps(event).encode()) for number, event in enumerate(stands)]
+    return judge_after_loss(log, {"things": entries}, _HISTORY, None)
+
+
+def test_what_was_forgotten_may_have_been_sent() -> None:
+    """And what was read instead comes under the same revision; what is read again alike has the same id."""
+    found = _judged([_FIRST, _FORGOTTEN, _INSTEAD], [_FIRST, _INSTEAD])
+    assert found.clean, found
+    later = _event("1", 1, 1, recordedtime="later", sequence="7")
+    found = _judged([_FIRST, later, _INSTEAD], [later, _INSTEAD])
+    assert found.clean, found
+    assert len(found.repeats) == 1
+
+
+def test_what_stands_in_the_stream_has_to_be_taken() -> None:
+    """Whatever was sent of what is forgotten."""
+    assert len(_judged([_FIRST, _FORGOTTEN], [_FIRST, _INSTEAD]).lost) == 1
+
+
+def test_an_id_means_one_thing() -> None:
+    """Another record under it, or one that the source never had, is told."""
+    assert len(_judged([_FIRST, _FORGOTTEN, _event("2", 2, 3)], [_FIRST, _FORGOTTEN]).altered) == 1
+    assert len(_judged([_FIRST, _event("9", 2, 9)], [_FIRST]).altered) == 1
+
+
+def test_a_revision_comes_after_the_one_before() -> None:
+    """None is left out."""
+    assert len(_judged([_FIRST, _event("3", 3, 3)], [_FIRST]).out_of_order) == 1

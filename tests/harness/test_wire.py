@@ -1,0 +1,132 @@
+"""The wire does to bytes what it says, and to no others."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.harness.waiting import patience
+from tests.harness.wire import wired
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.harness.wire import Wire
+
+
+@asynccontextmanager
+async def _echo() -> AsyncIterator[Wire]:
+    """A wire to a server that says everything back."""
+    writers = set[asyncio.StreamWriter]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
+        while some := await reader.read(1000):
+            writer.write(some)
+            await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        async with wired(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}") as wire:
+            yield wire
+    finally:
+        for writer in writers:
+            writer.close()
+        listener.close()
+        await listener.wait_closed()
+
+
+class _Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def said(self, text: bytes) -> bytes:
+        self._writer.write(text)
+        async with patience("an answer"):
+            return await self._reader.readexactly(len(text))
+
+    async def rest(self) -> bytes:
+        async with patience("the end"):
+            return await self._reader.read()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@asynccontextmanager
+async def _client(wire: Wire) -> AsyncIterator[_Client]:
+    parts = urlsplit(wire.url)
+    client = _Client(*await asyncio.open_connection(parts.hostname, parts.port))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+async def test_it_passes_what_is_said() -> None:
+    """Without a fault it is not there."""
+    async with _echo() as wire, _client(wire) as client:
+        assert wire.url.startswith("http://")
+        assert await client.said(b"one") == b"one"
+        assert await client.said(b"x" * 1000) == b"x" * 1000
+
+
+async def test_what_was_silenced_stays_silent() -> None:
+    """Nothing is closed and nothing comes; mended, new connections are well and the old one is not."""
+    async with _echo() as wire, _client(wire) as old:
+        await old.said(b"one")
+        wire.silence()
+        async with _client(wire) as met:
+            wire.mend()
+            async with _client(wire) as new:
+                for client in (old, met):
+                    speaking = asyncio.create_task(client.said(b"two"))
+                    assert await new.said(b"three") == b"three"
+                    assert not speaking.done()
+                    speaking.cancel()
+
+
+async def test_it_cuts_answers_after_so_many_bytes() -> None:
+    """The bytes before the cut arrive, the next is a reset; afterwards all is well."""
+    async with _echo() as wire, _client(wire) as client:
+        await client.said(b"one")
+        wire.cut(2)
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await client.said(b"two")
+        wire.mend()
+        async with _client(wire) as new:
+            assert await new.said(b"three") == b"three"
+
+
+async def test_it_resets_and_refuses() -> None:
+    """A reset ends what there is; refusing, new connections end too, until it is mended."""
+    async with _echo() as wire, _client(wire) as client:
+        await client.said(b"one")
+        wire.refuse()
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+        async with _client(wire) as refused:
+            assert await refused.rest() == b""
+        wire.mend()
+        async with _client(wire) as new:
+            assert await new.said(b"two") == b"two"
+
+
+async def test_it_is_slow() -> None:
+    """A delay each way, and a rate: the answer takes at least so long."""
+    async with _echo() as wire, _client(wire) as client:
+        clock = asyncio.get_running_loop().time
+        wire.delay(0.02)
+        began = clock()
+        await client.said(b"one")
+        assert clock() - began >= 0.04
+        wire.mend()
+        wire.throttle(20_000)
+        began = clock()
+        await client.said(b"x" * 500)
+        assert clock() - began >= 0.05

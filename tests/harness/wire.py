@@ -1,0 +1,181 @@
+"""A wire between the program and somebody it talks to: TCP, byte for byte, with the faults of a network.
+
+It knows connections and bytes, never words; what has to know a command is :mod:`tests.proxy`. Each fault is for the
+connections that there are and, until :meth:`Wire.mend`, for those that come. What was lost on a connection stays lost:
+one that was silenced or cut is never well again, whoever uses it has to find that out and make another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_CHUNK = 2**16
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """One connection, and what is wrong with it."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    silent: bool = False
+    answers_left: int | None = None
+
+
+@dataclass(slots=True)
+class _Weather:
+    """What new connections meet."""
+
+    delay: float = 0.0
+    rate: float | None = None
+    silent: bool = False
+    refusing: bool = False
+    answers: int | None = None
+
+
+class Wire:
+    """Made by :func:`wired`; ``url`` is where to connect."""
+
+    def __init__(self, end: str) -> None:
+        self.url = ""
+        self._end = urlsplit(end)
+        self._weather = _Weather()
+        self._lines: set[_Line] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def delay(self, seconds: float) -> None:
+        """Whatever is said, either way, arrives so much later."""
+        self._weather.delay = seconds
+
+    def throttle(self, rate: float) -> None:
+        """So many bytes a second, each way of each connection."""
+        self._weather.rate = rate
+
+    def silence(self) -> None:
+        """Half-open: nothing arrives any more, either way, and nothing is closed."""
+        self._weather.silent = True
+        for line in self._lines:
+            line.silent = True
+
+    def cut(self, after: int) -> None:
+        """Each connection ends with a reset after so many more bytes of answers."""
+        self._weather.answers = after
+        for line in self._lines:
+            line.answers_left = after
+
+    def refuse(self) -> None:
+        """Reset all connections, and each new one at once."""
+        self._weather.refusing = True
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset all connections; new ones are well."""
+        for line in self._lines:
+            _reset(line)
+
+    def mend(self) -> None:
+        """New connections are well, and so are old ones that have lost nothing."""
+        self._weather = _Weather()
+        for line in self._lines:
+            line.answers_left = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until either side ends it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            with suppress(OSError, asyncio.CancelledError):
+                await self._joined(reader, writer)
+        finally:
+            self._tasks.discard(task)
+            await _closed(writer)
+
+    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._weather.refusing:
+            return
+        back, onward = await self._connected()
+        line = _Line(writer, onward, self._weather.silent, self._weather.answers)
+        self._lines.add(line)
+        ways = [asyncio.create_task(self._carry(reader, onward, line, asked=True))]
+        ways.append(asyncio.create_task(self._carry(back, writer, line, asked=False)))
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._lines.discard(line)
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            await _closed(onward)
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._end.scheme == "unix":
+            return await asyncio.open_unix_connection(unquote(self._end.path))
+        return await asyncio.open_connection(self._end.hostname, self._end.port)
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: _Line, *, asked: bool
+    ) -> None:
+        while some := await reader.read(_CHUNK):
+            weather = self._weather
+            if weather.delay or weather.rate:
+                await asyncio.sleep(weather.delay + (len(some) / weather.rate if weather.rate else 0.0))
+            if line.silent:
+                continue  # it goes nowhere, and neither does anything after it
+            if not asked and line.answers_left is not None:
+                some, line.answers_left = some[: line.answers_left], line.answers_left - len(some)
+            writer.write(some)
+            await writer.drain()
+            if not asked and line.answers_left is not None and line.answers_left <= 0:
+                _reset(line)
+                return
+
+    async def close(self) -> None:
+        """End every connection."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def wired(end: str) -> AsyncIterator[Wire]:
+    """A wire on a loopback port of its own to ``end``: a URL, or ``unix://`` and a path.
+
+    ``url`` has the scheme of the end, redis where that is a unix socket.
+    """
+    wire = Wire(end)
+    scheme = urlsplit(end).scheme
+    listener = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    wire.url = f"{'redis' if scheme == 'unix' else scheme}://127.0.0.1:{port}"
+    try:
+        yield wire
+    finally:
+        listener.close()
+        await wire.close()
+        await listener.wait_closed()
+
+
+def _reset(line: _Line) -> None:
+    """RST to the client, an end to the server."""
+    raw: socket.socket = line.client.get_extra_info("socket")
+    with suppress(OSError):  # it may be gone already
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.client.transport.abort()
+    line.server.transport.abort()
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
