@@ -68,9 +68,9 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(server: str) -> AsyncIterator[Scene]:
-    client = commands(server)
-    yield Scene(client, server)
+async def scene(any_store: str) -> AsyncIterator[Scene]:
+    client = commands(any_store)
+    yield Scene(client, any_store)
     await client.aclose()
 
 
