@@ -109,4 +109,5 @@ async def _status(config: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     )
     out, _ = await process.communicate()
     lines = [json.loads(line) for line in out.splitlines()]
-    return {line["feed"]: line["owner"] for line in lines if "feed" in line}, lines[-1]["members"]
+    (members,) = (line["members"] for line in lines if "members" in line)
+    return {line["feed"]: line["owner"] for line in lines if "feed" in line}, members

@@ -2,10 +2,10 @@
 
     python -m tests.end_to_end.webhook_kills --kills 500 --seed 1
 
-One process polls, two deliver: one of them holds the leases and dies at a fail point, the other one waits and takes
-over. Two sinks answer 500 or nothing now and then. ``repeats`` are events that a sink was sent again in the time from
-such a kill to the next one, most of them because it had answered 500; ``settled`` those of them that were on record as
-settled at the kill, which there may be none of.
+One process polls, two deliver, sharing the leases; each of these dies at a fail point, the other one takes over until
+there is another. Two sinks answer 500 or nothing now and then. ``repeats`` are events that a sink was sent again in the
+time from such a kill to the next one, most of them because it had answered 500; ``settled`` those of them that were on
+record as settled at the kill, which there may be none of.
 """
 
 from __future__ import annotations
@@ -103,28 +103,45 @@ async def kill(
     ):
         for wish in _WISHES:
             scene.sinks.mood(wish.sink, MOODS)
-        async with AsyncExitStack() as last:
-            await _killed_in_turn(scene, specs, last, told=told)
+        points: list[str] = []
+        async with AsyncExitStack() as stack:
+            await _killed_in_turn(scene, specs, stack, points, told=told)
             for wish in _WISHES:
                 scene.sinks.mood(wish.sink, "ok")
             verdicts = list((await scene.caught_up(seconds=120)).values())
         taken = [line.at for line in scene.sinks.lines() if getattr(line, "status", None) == 204]
-        return Tally([spec.partition(":")[0] for spec in specs], scene.kills, verdicts, taken)
+        return Tally(points, scene.kills, verdicts, taken)
 
 
-async def _killed_in_turn(scene: Subscribed, specs: Sequence[str], last: AsyncExitStack, *, told: bool) -> None:
-    """Each dies where it is to; the next one waits already. The last one, entered into ``last``, stays."""
-    config, began = scene.config("deliverer"), time.monotonic()
-    async with AsyncExitStack() as stack:
-        dying = await stack.enter_async_context(daemon(config, command=_DELIVER, failpoint=specs[0]))
-        for number, spec in enumerate([*specs[1:], ""], start=1):
-            following = daemon(config, command=_DELIVER, failpoint=spec)
-            follower = await (stack if spec else last).enter_async_context(following)
-            assert await dying.left() == -signal.SIGKILL, dying
+async def _killed_in_turn(
+    scene: Subscribed, specs: Sequence[str], stack: AsyncExitStack, points: list[str], *, told: bool
+) -> None:
+    """Two deliver, and each dies where it is to, whichever comes there first; then another one takes its place.
+
+    ``points`` grows by where each has died. The last two, entered into ``stack`` like all of them, stay.
+    """
+    config, began, noting = scene.config("deliverer"), time.monotonic(), asyncio.Lock()
+
+    async def dies(spec: str) -> None:
+        dying = await stack.enter_async_context(daemon(config, command=_DELIVER, failpoint=spec))
+        assert await dying.left() == -signal.SIGKILL, dying
+        async with noting:
+            points.append(spec.partition(":")[0])
             await scene.killed()
-            dying = follower
-            if told and number % 25 == 0:
-                sys.stderr.write(f"{number} kills, {time.monotonic() - began:.0f} s\n")
+        if told and len(points) % 25 == 0:
+            sys.stderr.write(f"{len(points)} kills, {time.monotonic() - began:.0f} s\n")
+
+    waiting = iter(specs)
+    alive = {asyncio.create_task(dies(spec)) for spec in itertools.islice(waiting, 2)}
+    while alive:
+        dead, alive = await asyncio.wait(alive, return_when=asyncio.FIRST_COMPLETED)
+        for one in dead:
+            one.result()
+            following = next(waiting, "")
+            if following:
+                alive.add(asyncio.create_task(dies(following)))
+            else:
+                await stack.enter_async_context(daemon(config, command=_DELIVER))
 
 
 def _moments(faults: Iterable[Fault]) -> list[float]:

@@ -79,7 +79,7 @@ class Daemon:
     async def started(self) -> str:
         """Wait until it has started; its name among the processes."""
         line = await self.until(lambda line: line.get("event") == "started", "started")
-        return str(line["member"])
+        return str(line.get("member"))
 
     async def polled(self, resources: Sequence[str], *, since: int = 0) -> None:
         """Wait until it had a good round of each of these, counted from a line of its log on."""

@@ -110,6 +110,7 @@ async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: S
 async def test_no_round_begins_after_it_was_handed_back(rounds: Rounds, schedule: Schedule) -> None:
     """Law: whatever was about to start: a round takes the lease, and so would take it back."""
     _, one = lots(rounds, schedule)
+    rounds.on.set()
     one.begin()
     await asyncio.sleep(0)  # it is in the schedule now, and due
     await one.end()

@@ -23,7 +23,6 @@ from poller.store.members import Members
 from poller.store.owners import nonce_of
 from poller.store.scripts import Scripts
 from tests.harness.waiting import patience
-from tests.stores import Stores
 
 LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=600)
 NAMES = tuple(f"s/{letter}" for letter in "abcdefg")
@@ -139,8 +138,8 @@ async def _silent(*_: object, **__: object) -> None: ...
 
 
 @pytest.fixture
-async def world(stores: Stores) -> AsyncIterator[World]:
-    client = commands(stores.emptied("valkey"))
+async def world(store_url: str) -> AsyncIterator[World]:
+    client = commands(store_url)
     yield World(client)
     await client.aclose()
 
@@ -191,7 +190,8 @@ async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:
     """Law: whoever loses one learns of it, ends what it did, and takes it like everybody else."""
     async with world.process("a", SHORT) as lots:
         await world.until(7)
-        await world.client.delete(*(lot.lease for lot in lots[:2]))
+        for lot in lots[:2]:
+            await world.client.delete(lot.lease)
         async with patience("them to be begun anew"):
             while [lot.begun for lot in lots[:2]] != [2, 2]:
                 world.changed.clear()
