@@ -124,8 +124,8 @@ class Proxy:
                     return
                 writer.write(reply)
                 await writer.drain()
-        except (OSError, EOFError):
-            return  # one side left, which is how every connection ends
+        except (OSError, EOFError, asyncio.CancelledError):
+            return  # one side left, or all is over, which is how every connection ends; nobody awaits this task
         finally:
             self._tasks.discard(task)
             for side in (writer, to_server):

@@ -10,7 +10,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.chaos.outcome import Outcome
-from tests.chaos.stage import Cast, staged
+from tests.chaos.stage import Cast
+from tests.chaos.staging import staged
 
 if TYPE_CHECKING:
     from pathlib import Path

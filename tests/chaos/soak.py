@@ -20,7 +20,8 @@ from poller.stopping import ended, unless
 from tests.chaos.asking import answered
 from tests.chaos.lasting import LastingStore
 from tests.chaos.replicas import Replicas
-from tests.chaos.stage import WISHES, started_with
+from tests.chaos.stage import WISHES
+from tests.chaos.staging import started_with
 from tests.chaos.steady import Steady, Watched
 from tests.harness.scene import RESOURCES, stream
 from tests.harness.subscribed import subscribed

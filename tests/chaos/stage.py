@@ -8,50 +8,39 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from poller.stopping import unless
-from poller.store.embedded_process import SOCKET
 from tests.chaos.asking import PATIENCE, answered
 from tests.chaos.lasting import LastingStore
-from tests.chaos.load import Load
 from tests.chaos.outcome import Outcome
-from tests.chaos.replicas import Replicas
 from tests.harness.after_loss import judge_after_loss
-from tests.harness.cluster import Cluster, cluster
-from tests.harness.processes import daemon
-from tests.harness.scene import RESOURCES
-from tests.harness.sentinels import Sentinels, sentinels
-from tests.harness.subscribed import SECRET, Wish, subscribed
-from tests.harness.wire import wired
-from tests.proxy import proxied
+from tests.harness.cluster import Cluster
+from tests.harness.sentinels import Sentinels
+from tests.harness.subscribed import SECRET, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from tests.chaos.fault import Fault, Setting
-    from tests.chaos.plan import Chapter, Strike
+    from tests.chaos.fault import Fault
+    from tests.chaos.load import Load
+    from tests.chaos.plan import Strike
+    from tests.chaos.replicas import Replicas
     from tests.harness.delivered import Deliveries
-    from tests.harness.processes import Daemon
     from tests.harness.subscribed import Subscribed
     from tests.harness.wire import Wire
     from tests.proxy import Proxy
 
 Served = LastingStore | Cluster | Sentinels
-POLLER = ("poller", "run")
-RECORDS = 100
-CHANGES = 40.0  # a second
+_POLLER = ("poller", "run")
 MOODS = "ok=30 slow=15 500=2 reset=0.5 429/1=0.02"
 TTL = 1.0  # seconds
 EMBEDDED = "e"  # the directory of the program's own store; short, for a socket is in it
 WISHES = (Wish("one"), Wish("two"))
 _REPLACED = "was not renewed in time"  # so says a process that was too slow for its leases, on a busy machine
-_CONFIG = {"interval": "200ms", "ttl": f"{TTL:g}s", "limit": "40", "reconcile": "3s", "timeout": "2s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,7 @@ class Cast:
         commits: what the commands have in them that commit.
     """
 
-    commands: Sequence[Sequence[str]] = (POLLER, POLLER)
+    commands: Sequence[Sequence[str]] = (_POLLER, _POLLER)
     wishes: Sequence[Wish] = WISHES
     removals: bool = True
     commits: bytes = b"}:rejected"  # of the scripts, the commit alone names it
@@ -178,74 +167,3 @@ class Stage:
     async def log(self) -> list[dict[str, Any]]:
         """The source's history."""
         return await self.scene.played.log()
-
-
-@asynccontextmanager
-async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) -> AsyncIterator[Stage]:
-    """A stage for the time of the block, at work when it begins."""
-    setting = fault.setting
-    async with AsyncExitStack() as stack:
-        served = await _served(stack, setting, directory)
-        url = served.url if served else f"unix://{directory / EMBEDDED / SOCKET}"
-        scene = await stack.enter_async_context(
-            subscribed(
-                directory,
-                cast.wishes,
-                store=url,
-                seed=chapter.seed,
-                records=RECORDS,
-                changes_per_second=0,
-                feeds=RESOURCES,
-                faults=setting.misbehaviour,
-            )
-        )
-        if setting.misbehaviour:
-            await scene.played.call("profiles?on=0")
-        ends = {"store": url, "source": scene.played.source, "sinks": scene.sinks.url}
-        wires: dict[str, Wire] = {
-            name: await stack.enter_async_context(wired(end)) for name, end in ends.items() if name in setting.between
-        }
-        proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
-        ways = {name: wire.url for name, wire in wires.items()} | ({"store": proxy.url} if proxy else {})
-        config = scene.config(**_CONFIG | ways)
-        if served is None:
-            _own_store(config, url, directory / EMBEDDED)
-        environ = {name: text.format(directory=directory) for name, text in setting.environ.items()}
-        load = Load(scene.played, Random(chapter.seed), per_second=CHANGES, removals=cast.removals)
-        replicas = Replicas(partial(started_with, config), cast.commands, environ)
-        stack.push_async_callback(load.close)
-        stack.push_async_callback(replicas.close)
-        for wish in cast.wishes:
-            scene.sinks.mood(wish.sink, MOODS)
-        await replicas.open()
-        await replicas.at_work()
-        load.start()
-        yield Stage(directory, cast, scene, replicas, load, served, wires, proxy)
-
-
-async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> Served | None:
-    if setting.store == "cluster":
-        return await asyncio.to_thread(stack.enter_context, cluster(directory / "c"))
-    if setting.store == "sentinel":
-        return await asyncio.to_thread(stack.enter_context, sentinels(directory / "w"))
-    if setting.store == "embedded":
-        return None
-    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=setting.options)
-    stack.callback(lasting.close)
-    await lasting.start()
-    return lasting
-
-
-def started_with(
-    config: Path, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
-) -> AbstractAsyncContextManager[Daemon]:
-    """A process with this configuration, for the time of a block."""
-    return daemon(config, command=command, failpoint=failpoint, environ=environ)
-
-
-def _own_store(config: Path, url: str, directory: Path) -> None:
-    """Have the program run its own store."""
-    text = config.read_text()
-    told = text.replace(f'[redis]\nurl = "{url}"', f'[embedded]\ndata_dir = "{directory}"')
-    assert told != text
-    config.write_text(told)

@@ -45,6 +45,6 @@ async def test_fifty_rounds_replay_to_the_source(tmp_path: Path, store: str) -> 
 async def _rounds(played: Scene, feeds: tuple[str, ...]) -> list[RoundResult]:
     """One good round of each of these feeds."""
     results: list[RoundResult] = []
-    settings = load(played.config(limit="500"), os.environ)
+    settings = load(played.config(limit="500", ttl="10s"), os.environ)
     assert await once(settings, {}, feeds, now=lambda: datetime.now(UTC), report=results.append), results
     return results

@@ -75,9 +75,9 @@ def test_what_is_no_event_is_not_counted() -> None:
     assert module._unread([(b"1-0", {b"data": b"{}"})], 7) is None
 
 
-async def test_what_went_unread_is_not_waited_for(server: str) -> None:
+async def test_what_went_unread_is_not_waited_for(any_store: str) -> None:
     """Law: what the stream lost before it was read is no lag, whatever the server counts; it is told as lost."""
-    async with commands(server) as client:
+    async with commands(any_store) as client:
         await publish(client, *range(1, 11))
         await client.xgroup_create(KEYS.events, group_of("a"), id="0")
         await read(client, 2)

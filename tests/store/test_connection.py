@@ -95,7 +95,7 @@ async def test_a_cancelled_command_does_not_poison_the_next(server: str) -> None
 
 async def test_a_client_is_what_it_says(server: str) -> None:
     """Name, protocol and bytes: an operator finds the client in CLIENT LIST, and replies are not decoded."""
-    async with commands(server) as two, commands(server, protocol=3) as three:
+    async with commands(server, protocol=2) as two, commands(server, protocol=3) as three:
         for client, protocol in ((two, 2), (three, 3)):
             await client.set("k", b"\xff")
             assert await client.get("k") == b"\xff"

@@ -54,9 +54,9 @@ async def test_its_place_goes_along_with_settlements(store_client: Redis) -> Non
     assert await store_client.hmget(KEYS.state, ["place", "replay_after", "replay_to"]) == [b"7-0", None, None]
 
 
-async def test_what_is_read_of_it(server: str) -> None:
+async def test_what_is_read_of_it(any_store: str) -> None:
     """Law: entries come from behind its place up to its end, so many at a time; and the stream is looked up around."""
-    async with commands(server) as client:
+    async with commands(any_store) as client:
         store = pair(client)
         assert await store.take() is None
         assert await first(client, EVENTS) is None
@@ -85,9 +85,9 @@ async def test_what_was_parked_by_others(store_client: Redis) -> None:
     assert await pair(store_client).parked_besides({"1-0", "2-0"}) == {}
 
 
-async def test_what_it_begins_with_has_to_be_there(server: str) -> None:
+async def test_what_it_begins_with_has_to_be_there(any_store: str) -> None:
     """Law: a replay whose first entry went since it was planned is not begun."""
-    async with commands(server) as client:
+    async with commands(any_store) as client:
         await client.xadd(EVENTS, {"data": "e"}, id="5-0")
         with pytest.raises(Stale, match="4-0 is gone"):
             await begin(client, KEYS, SPAN, events=EVENTS, first="4-0")

@@ -89,9 +89,9 @@ async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:
         await registry.remove("a")
 
 
-async def test_processes_change_it_at_the_same_time(server: str) -> None:
+async def test_processes_change_it_at_the_same_time(any_store: str) -> None:
     """Law: of many changes at one instant each is made, once: none overwrites another, one of equal ids wins."""
-    clients = [commands(server) for _ in range(8)]
+    clients = [commands(any_store) for _ in range(8)]
     try:
         registries = [Registry(client, KEYS) for client in clients]
         adding = [registry.add("same", SETTINGS, [f"whsec_{at}"], NOW) for at, registry in enumerate(registries)]

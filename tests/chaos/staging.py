@@ -1,0 +1,106 @@
+"""Setting up the scene of a chapter, with what its fault needs: which store, and what stands between."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from poller.store.embedded_process import SOCKET
+from tests.chaos.lasting import LastingStore
+from tests.chaos.load import Load
+from tests.chaos.replicas import Replicas
+from tests.chaos.stage import EMBEDDED, MOODS, TTL, Cast, Served, Stage
+from tests.harness.cluster import cluster
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES
+from tests.harness.sentinels import sentinels
+from tests.harness.subscribed import subscribed
+from tests.harness.wire import wired
+from tests.proxy import proxied
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.chaos.fault import Fault, Setting
+    from tests.chaos.plan import Chapter
+    from tests.harness.processes import Daemon
+    from tests.harness.wire import Wire
+
+_RECORDS = 100
+_CHANGES = 40.0  # a second
+_CONFIG = {"interval": "200ms", "ttl": f"{TTL:g}s", "limit": "40", "reconcile": "3s", "timeout": "2s"}
+
+
+@asynccontextmanager
+async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) -> AsyncIterator[Stage]:
+    """A stage for the time of the block, at work when it begins."""
+    setting = fault.setting
+    async with AsyncExitStack() as stack:
+        served = await _served(stack, setting, directory)
+        url = served.url if served else f"unix://{directory / EMBEDDED / SOCKET}"
+        scene = await stack.enter_async_context(
+            subscribed(
+                directory,
+                cast.wishes,
+                store=url,
+                seed=chapter.seed,
+                records=_RECORDS,
+                changes_per_second=0,
+                feeds=RESOURCES,
+                faults=setting.misbehaviour,
+            )
+        )
+        if setting.misbehaviour:
+            await scene.played.call("profiles?on=0")
+        ends = {"store": url, "source": scene.played.source, "sinks": scene.sinks.url}
+        wires: dict[str, Wire] = {
+            name: await stack.enter_async_context(wired(end)) for name, end in ends.items() if name in setting.between
+        }
+        proxy = await stack.enter_async_context(proxied(url)) if "commands" in setting.between else None
+        ways = {name: wire.url for name, wire in wires.items()} | ({"store": proxy.url} if proxy else {})
+        config = scene.config(**_CONFIG | ways)
+        if served is None:
+            _own_store(config, url, directory / EMBEDDED)
+        environ = {name: text.format(directory=directory) for name, text in setting.environ.items()}
+        load = Load(scene.played, Random(chapter.seed), per_second=_CHANGES, removals=cast.removals)
+        replicas = Replicas(partial(started_with, config), cast.commands, environ)
+        stack.push_async_callback(load.close)
+        stack.push_async_callback(replicas.close)
+        for wish in cast.wishes:
+            scene.sinks.mood(wish.sink, MOODS)
+        await replicas.open()
+        await replicas.at_work()
+        load.start()
+        yield Stage(directory, cast, scene, replicas, load, served, wires, proxy)
+
+
+async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> Served | None:
+    if setting.store == "cluster":
+        return await asyncio.to_thread(stack.enter_context, cluster(directory / "c"))
+    if setting.store == "sentinel":
+        return await asyncio.to_thread(stack.enter_context, sentinels(directory / "w"))
+    if setting.store == "embedded":
+        return None
+    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=setting.options)
+    stack.callback(lasting.close)
+    await lasting.start()
+    return lasting
+
+
+def started_with(
+    config: Path, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
+) -> AbstractAsyncContextManager[Daemon]:
+    """A process with this configuration, for the time of a block."""
+    return daemon(config, command=command, failpoint=failpoint, environ=environ)
+
+
+def _own_store(config: Path, url: str, directory: Path) -> None:
+    """Have the program run its own store."""
+    text = config.read_text()
+    told = text.replace(f'[redis]\nurl = "{url}"', f'[embedded]\ndata_dir = "{directory}"')
+    assert told != text
+    config.write_text(told)
