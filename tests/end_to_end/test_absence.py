@@ -51,7 +51,7 @@ async def test_a_source_that_leaves_between_pages_is_read_again(tmp_path: Path, 
 
 
 async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> None:
-    """The store is killed with -9 under a running daemon, twice, and comes back on its append-only file."""
+    """The store is killed with -9 under a running daemon, twice, and comes back on its append-only file; each is told."""
     async with AsyncExitStack() as stack:
         server = stack.enter_context(_server(tmp_path))
         played = await stack.enter_async_context(scene(tmp_path, store=server.url))
@@ -61,8 +61,9 @@ async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> Non
             since = len(waiting.lines)
             server.process.kill()
             server.process.wait()
-            await _says(waiting, " ", since=since)
+            await waiting.until(lambda line: line.get("event") == "store fails", "the store is away", since=since)
             server = stack.enter_context(_server(tmp_path))
+            await waiting.until(lambda line: line.get("event") == "store works again", "it is back", since=since)
             await waiting.polled(RESOURCES, since=len(waiting.lines))
         verdict = await played.caught_up()
     assert verdict.clean, verdict
