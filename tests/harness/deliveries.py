@@ -15,8 +15,8 @@ Law: it believes the sink's own log and the stream, and no state of the program.
 What is allowed, for nobody could do better: a request that arrives within ``GRACE`` of the answer that asks for silence
 was on its way (``underway``; where several processes deliver, ``heard`` says when all know of it). And an answer is not
 known to a process that is killed within ``GRACE`` of it (``unheard``). Both are counted. A process that was stopped and
-is replaced may wake in the middle of a request: :meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows what
-can come of that.
+is replaced may wake in the middle of a request:
+:meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows what can come of that.
 """
 
 from __future__ import annotations
