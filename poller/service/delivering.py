@@ -40,6 +40,7 @@ from poller.store.subscriptions import Marks, Registry
 
 ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
+_LOOK_BESIDE: Final = 0.25  # likewise, where another process may note that a sink wants to be left alone
 _BLOCK: Final = timedelta(seconds=2)
 _REGISTRY: Final = "the subscriptions"
 _ARRIVALS: Final = "what arrives in the streams"
@@ -127,7 +128,8 @@ class Deliverer:
                     if task.done():  # which none should be before it is told to; what ended it is raised
                         task.result()
                 await self._look()
-                await unless(stop, _LOOK_AGAIN)
+                among = self._membership.among(ROLE)
+                await unless(stop, _LOOK_BESIDE if among and len(among.names) > 1 else _LOOK_AGAIN)
         finally:
             self._membership.leave(ROLE)
             for name in list(self._running):

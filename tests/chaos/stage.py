@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 Served = LastingStore | Cluster | Sentinels
 _POLLER = ("poller", "run")
-MOODS = "ok=30 slow=15 500=2 reset=0.5 429/1=0.02"
+MOODS = "ok=30 slow=15 500=2 reset=0.5 429/2=0.02"
 TTL = 1.0  # seconds
+HEARD = 1.0  # seconds; it takes a quarter of one until the other process knows of a pause, and more where all are busy
 EMBEDDED = "e"  # the directory of the program's own store; short, for a socket is in it
 WISHES = (Wish("one"), Wish("two"))
 _REPLACED = "was not renewed in time"  # so says a process that was too slow for its leases, on a busy machine

@@ -12,7 +12,7 @@ from poller.store.embedded_process import SOCKET
 from tests.chaos.lasting import LastingStore
 from tests.chaos.load import Load
 from tests.chaos.replicas import Replicas
-from tests.chaos.stage import EMBEDDED, MOODS, TTL, Cast, Served, Stage
+from tests.chaos.stage import EMBEDDED, HEARD, MOODS, TTL, Cast, Served, Stage
 from tests.harness.cluster import cluster
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES
@@ -54,6 +54,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
                 faults=setting.misbehaviour,
             )
         )
+        scene.heard = HEARD
         if setting.misbehaviour:
             await scene.played.call("profiles?on=0")
         ends = {"store": url, "source": scene.played.source, "sinks": scene.sinks.url}

@@ -102,6 +102,7 @@ class Asked:
         kills: when processes were killed.
         resumed: when it was resumed.
         on_record: what was settled, at moments in their order.
+        heard: seconds after which all processes know that the sink wants to be left alone.
     """
 
     wants: Callable[[Mapping[str, Any]], bool] = lambda _: True
@@ -110,6 +111,7 @@ class Asked:
     kills: Sequence[float] = ()
     resumed: Sequence[float] = ()
     on_record: Sequence[OnRecord] = ()
+    heard: float = GRACE
 
 
 def order(entry: str) -> tuple[int, int]:

@@ -13,8 +13,9 @@ Law: it believes the sink's own log and the stream, and no state of the program.
 * *needless*: an event sent again although it was on record as settled when the last process was killed.
 
 What is allowed, for nobody could do better: a request that arrives within ``GRACE`` of the answer that asks for silence
-was on its way (``underway``); and an answer is not known to a process that is killed within ``GRACE`` of it
-(``unheard``). Both are counted. A process that was stopped and is replaced may wake in the middle of a request:
+was on its way (``underway``; where several processes deliver, ``heard`` says when all know of it). And an answer is not
+known to a process that is killed within ``GRACE`` of it (``unheard``). Both are counted. A process that was stopped and
+is replaced may wake in the middle of a request:
 :meth:`~tests.harness.delivered.Deliveries.kept_in_takeover` allows what can come of that.
 """
 
@@ -162,7 +163,7 @@ class _Judge:
         killed = next((kill for kill in self._asked.kills if since <= kill <= min(at, since + GRACE)), None)
         if killed is not None:
             self._found.unheard.append(killed - since)
-        elif at - since <= GRACE:
+        elif at - since <= self._asked.heard:
             self._found.underway.append(at - since)
         else:
             faults.append(Fault(at, text))

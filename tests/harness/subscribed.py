@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tests.harness.checker import Verdict, judge
-from tests.harness.delivered import Asked, OnRecord
+from tests.harness.delivered import GRACE, Asked, OnRecord
 from tests.harness.deliveries import judge_deliveries
 from tests.harness.json_values import read
 from tests.harness.requests import Arrived, ids_of
@@ -45,6 +45,7 @@ class Subscribed:
     wishes: Sequence[Wish]
     feeds: Sequence[str] = FEEDS
     kills: list[float] = field(default_factory=list)
+    heard: float = GRACE
     resumed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     on_record: dict[str, list[OnRecord]] = field(default_factory=lambda: defaultdict(list))
     _looked: int = 0
@@ -135,6 +136,7 @@ class Subscribed:
             self.kills,
             self.resumed[wish.sink],
             self.on_record[wish.sink],
+            self.heard,
         )
         return judge_deliveries(log, streams, asked)
 

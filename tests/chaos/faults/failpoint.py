@@ -28,6 +28,7 @@ async def strike(stage: Stage, rng: Random) -> None:
     for one in before:
         await _made_way(stage, one, rng)
     if point == _ON_THE_WAY_OUT:
+        await dying.until(lambda line: line.get("event") == "round", "a round, and so a lease to be let go")
         dying.send(signal.SIGTERM)
     if await dying.left() != -signal.SIGKILL:
         stage.remarks.append(f"did not die at {point}:{times}: {dying}")
