@@ -5,15 +5,16 @@ Theory of operation
 A *generation* is drawn whenever a feed's state is created, and keeps the ones before it with it. A process remembers
 the generation and the sequence that it saw last, and so does another place of the store, for those that come later.
 
-=============================================  ======================================================
-the store holds                                then
-=============================================  ======================================================
-the generation known, no lower a sequence      all is there
-the generation known, a lower sequence         rolled back: what came since comes again, with the same ids
-one that followed on the one known             a part was lost, and the feed was begun anew
-one that the one known had followed on         rolled back, to before something was lost
-any other                                      replaced: it is another installation's
-=============================================  ======================================================
+==============================================  =====================================================
+the store holds                                 then
+==============================================  =====================================================
+the generation known, no lower a sequence       all is there
+the generation known, a lower sequence          rolled back: what came since comes again, with the same ids
+one that followed on the one known              a part was lost, and the feed was begun anew
+one that the one known had followed on          rolled back, to before something was lost
+one that followed on the same as the one known  a part was lost twice, and another process has begun the feed anew
+any other                                       replaced: it is another installation's
+==============================================  =====================================================
 
 Law: a feed of which a part is missing is begun anew as a whole, for snapshots, dictionaries and generation say nothing
 without one another; the stream alone may be lost by itself. Who finds a loss that another process has told already
@@ -98,7 +99,7 @@ def loss_of(known: Remembered | None, state: FeedState, found: str) -> Loss | No
     if state.generation in known.lineage:
         before = state.generation != known.generation
         return _rolled_back(known, state) if before or state.sequence < known.sequence else None
-    if known.generation in state.formers:
+    if not set(known.lineage).isdisjoint(state.formers):
         return _loss(known, state, "what was kept of it")
     return _with(
         known, state, kind="replaced", text="another installation's data stands in its place", advice=_REPLACED
@@ -119,7 +120,7 @@ def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
 
 def told_already(known: Remembered, noted: Remembered | None) -> bool:
     """Whether another process has found a loss of the same feed since, and has noted so."""
-    related = noted is not None and (noted.generation in known.lineage or known.generation in noted.lineage)
+    related = noted is not None and not set(noted.lineage).isdisjoint(known.lineage)
     return noted is not None and related and noted.told > known.told
 
 

@@ -112,6 +112,10 @@ class Stage:
         await answered(growth)
         await self.rest(strike.pause)
 
+    async def told(self) -> None:
+        """Return when each sink has what the streams have at this moment."""
+        await answered(partial(self.scene.delivered, time.monotonic() + PATIENCE))
+
     async def rest(self, seconds: float) -> None:
         """Let so much time pass: how long a fault lasts is the fault."""
         await unless(self._never, seconds)

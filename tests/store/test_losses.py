@@ -21,6 +21,7 @@ KNOWN = Remembered("g2", 10, ("g1",))
         (FeedState("g3", 10, formers=("g2", "g1")), "", "lost"),
         (FeedState("g3", 10, formers=("g2", "g1")), "snapshots", "lost"),
         (FeedState("g3", 10, formers=("g2", "g1")), ORDER, None),
+        (FeedState("h3", 10, formers=("h2", "g1")), "", "lost"),
         (FeedState("x", 10, formers=("y",)), "", "replaced"),
         (FeedState("x", 99), "", "replaced"),
         (FeedState("g2", 10), STREAM, "lost"),
@@ -48,6 +49,7 @@ def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | Non
         (Remembered("g2", 10, ("g1",), 0), False),
         (Remembered("g2", 4, ("g1",), 1), True),
         (Remembered("g3", 10, ("g2", "g1"), 1), True),
+        (Remembered("h3", 10, ("h2", "g1"), 1), True),
         (Remembered("x", 10, (), 9), False),
     ],
 )
