@@ -44,16 +44,16 @@ from poller.delivery.attempts import (
     step_after,
 )
 from poller.delivery.drafting import Conclusion, Draft, Told
-from poller.delivery.envelope import Envelope, envelope_of, record_of
+from poller.delivery.envelope import envelope_of, record_of
 from poller.delivery.kept import Delivery, Letter, before, encode, place_of
 from poller.delivery.lanes import Lanes, Waiting
 from poller.delivery.outcome import Outcome
 from poller.delivery.replaying import Replay
 from poller.delivery.subscription import Event, Subscription
+from poller.delivery.wanting import wants
 from poller.store.deliveries import Entry
 
 GONE: Final = "the stream does not hold its event any more"
-_BASELINE: Final = b',"cause":"baseline"}}'
 
 
 class Books:
@@ -69,7 +69,6 @@ class Books:
         self._due: dict[str, float] = {}  # when those that are parked may be tried again, by our clock
         self._restored: set[str] = set()  # read by a predecessor, if not by us; settled since or not
         self._draft = Draft()
-        self._anew: int | None = None
 
     def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
         """What is parked, in the order of the stream.
@@ -131,10 +130,6 @@ class Books:
         one = self._deliveries.get(entry)
         return bytes(one.event) if one else b""
 
-    def meets_baseline(self, entries: Sequence[Entry]) -> bool:
-        """Whether some of these may have been told before, should the feed have been begun anew."""
-        return self._subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
-
     def take_in(
         self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", anew: int | None = None
     ) -> Sequence[tuple[str, str]]:
@@ -147,19 +142,18 @@ class Books:
             anew: baselines from this moment on (milliseconds, as of entries) tell again what was told before.
         """
         refused = []
-        self._anew = anew
         known = place_of(known_to) if known_to else (-1, -1)
         for entry, event in entries:
             if not self.lanes.holds(entry):
                 if entry in self._deliveries or entry in self._restored or place_of(entry) <= known:
                     self._draft.acked.append(entry)
-                elif reason := self._take_one(entry, event, now):
+                elif reason := self._take_one(entry, event, now, anew):
                     refused.append((entry, reason))
         if entries:
             self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=place_of)
         return refused
 
-    def _take_one(self, entry: str, event: bytes | None, now: datetime) -> str | None:
+    def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: int | None) -> str | None:
         if event is None:
             self._draft.letters[entry] = encode(Letter(msgspec.Raw(b"null"), GONE, recorded_time(now)))
             self._draft.acked.append(entry)
@@ -172,7 +166,7 @@ class Books:
         key = record_of(envelope)
         last = self.lanes.last(key)
         behind = last is None or place_of(last) < place_of(entry)  # else it was settled before what waits in its lane
-        if not behind or not self._wanted(envelope, entry, event):
+        if not behind or not wants(self._subscription, envelope, entry, event, anew=anew):
             self._draft.acked.append(entry)
             return None
         tried = self.lanes.tried(key)
@@ -181,13 +175,6 @@ class Books:
         if tried:
             self._park(waiting, Delivery(key))
         return None
-
-    def _wanted(self, envelope: Envelope, entry: str, event: bytes) -> bool:
-        subscription = self._subscription
-        if event.endswith(_BASELINE):
-            told = self._anew is not None and place_of(entry)[0] >= self._anew
-            return subscription.start != "now" and not told and subscription.wanted(envelope)
-        return subscription.wanted(envelope)
 
     def conclude(
         self,

@@ -31,6 +31,7 @@ from poller.delivery.intake import Entries, Intake
 from poller.delivery.once_more import Asked, OnceMore
 from poller.delivery.requests import Parked, Requests
 from poller.delivery.subscriber import Subscriber
+from poller.delivery.wanting import meets_baseline
 from poller.errors import Fenced
 from poller.failpoints import reach
 from poller.store.deliveries import Settlement
@@ -183,7 +184,7 @@ class Pair:
         if not entries:
             return
         self._largest = max(1, *(len(event or b"") for _, event in entries))
-        anew = await self._store.anew() if self._books.meets_baseline(entries) else None
+        anew = await self._store.anew() if meets_baseline(self._subscription, entries) else None
         refused = self._books.take_in(entries, now=self._now(), known_to=self._intake.known_to, anew=anew)
         for entry, reason in refused:
             _log.warning(

@@ -20,14 +20,14 @@ from redis.asyncio import Redis
 
 from poller import __version__
 from poller.config.settings import Settings
-from poller.errors import ConfigurationError
+from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
 from poller.service.callback import callback_routes
 from poller.service.delivering import Deliverer
 from poller.service.feed_rounds import poll_until
 from poller.service.first_look import look_first
 from poller.service.membership import Membership
-from poller.service.opening import examined, opened_store, until_ready
+from poller.service.opening import OpenStore, examined, opened_store, until_ready
 from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
 from poller.service.probes import probe_routes
@@ -43,6 +43,7 @@ from poller.store.owners import member_name
 from poller.store.subscriptions import Registry
 
 _log = structlog.get_logger("poller.daemon")
+_ASKED_AGAIN: Final = 0.25  # seconds
 ROLES: Final = frozenset({"poll", "deliver", "serve"})
 T = TypeVar("T")
 
@@ -102,13 +103,9 @@ class _Daemon:
             async with AsyncExitStack() as stack:
                 # What may take long at the start is given up when told to stop.
                 store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
-                ready = until_ready(store, patience=None, away=partial(watch.failed, START)) if store else None
-                shebang = await _unless_stopped(ready, stop) if ready else None
+                shebang = await _unless_stopped(self._looked_at(store, roles), stop) if store else None
                 if store is None or shebang is None:
                     return
-                watch.attach(store.client, await examined(settings, store, now=now))
-                if "poll" in roles:
-                    await look_first(store.client, settings)
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
                 only = None if "poll" in roles else frozenset[str]()
                 membership = _membership(settings, store.client, watch, shebang)
@@ -137,6 +134,22 @@ class _Daemon:
                 await _all_of(working)
         finally:
             over.set()
+
+    async def _looked_at(self, store: OpenStore, roles: frozenset[str]) -> str:
+        """The first line of scripts, once the store has answered all that is asked of it at the start."""
+        watch = self._watch
+        while True:
+            shebang = await until_ready(store, patience=None, away=partial(watch.failed, START))
+            try:
+                findings = await examined(self._settings, store, now=self._now)
+                if "poll" in roles:
+                    await look_first(store.client, self._settings)
+            except StoreUnavailable as error:  # it went between two questions
+                watch.failed(START, str(error))
+                await asyncio.sleep(_ASKED_AGAIN)
+                continue
+            watch.attach(store.client, findings)
+            return shebang
 
     async def _noted_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()

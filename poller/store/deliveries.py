@@ -26,10 +26,10 @@ has a serial number, and one that comes late writes nothing.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Literal, cast
 
@@ -37,19 +37,18 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from poller.errors import Fenced, GroupGone, StoreUnavailable
+from poller.errors import Fenced, GroupGone
 from poller.store.beginnings import SINCE, Beginning
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
 from poller.store.owners import in_whose_hands
 from poller.store.replays import ReplayPlace, ReplaySpan, replay_of
+from poller.store.resending import until_answered
 from poller.store.scripts import answered
 from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
-_FIRST_PAUSE: Final = 0.05  # seconds between tries of a settlement; doubles up to
-_LONGEST_PAUSE: Final = 1.0
 _PLACE: Final = "place"
 
 Entry = tuple[str, bytes | None]
@@ -257,22 +256,10 @@ class PairStore:
         checks: list[str | bytes | int] = [self.nonce, self._serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
         arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
-        if not await self._until_answered(lambda: self._scripts.settle(names, arguments)):
+        # Not sent again, all of it would be delivered again.
+        send = partial(self._scripts.settle, names, arguments)
+        if not await until_answered(self._client, send, lease=self._lease):
             raise await self._fenced("nothing was written")
-
-    async def _until_answered(self, send: Callable[[], Awaitable[Any]]) -> Any:
-        """It is sent again while the lease may last: else all of it would be delivered again."""
-        clock = asyncio.get_running_loop().time
-        deadline, pause = clock() + self._lease.total_seconds(), _FIRST_PAUSE
-        while True:
-            try:
-                with answered(self._client):
-                    return await send()
-            except StoreUnavailable:
-                if clock() + pause >= deadline:
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _read(self, after: str, most: int) -> list[Entry]:
         with answered(self._client):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 from redis.asyncio import Redis
@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
 from poller.changes.listings import Listing
-from poller.errors import Fenced, Stale, StoreError, StoreUnavailable
+from poller.errors import Fenced, Stale, StoreError
 from poller.failpoints import reach
 from poller.stopping import finished
 from poller.store.arguments import commit_arguments
@@ -28,14 +28,13 @@ from poller.store.listings import kept_listings
 from poller.store.losses import loss_marks
 from poller.store.owners import in_whose_hands
 from poller.store.remembering import Memory
+from poller.store.resending import until_answered
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, marked, state_of
 
 LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
-_FIRST_PAUSE: Final = 0.05  # seconds between tries of a commit; doubles up to
-_LONGEST_PAUSE: Final = 1.0
 
 
 class HeldElsewhere(msgspec.Struct, frozen=True):
@@ -252,7 +251,9 @@ class FeedStore:
         names += [keys.qualifications, keys.dictionaries, keys.listings]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
-        outcome = await self._untilanswered(lambda: self._scripts.commit(names, arguments))
+        outcome = await until_answered(
+            self._client, lambda: self._scripts.commit(names, arguments), lease=self._lease, sleep=self._sleep
+        )
         reach("commit.sent")
         if outcome == b"FENCED":
             self.held = False
@@ -264,19 +265,6 @@ class FeedStore:
         self.appended += sum(map(len, commit.events))
         self.memory.moved(commit.next_sequence)
         reach("commit.done")
-
-    async def _untilanswered(self, send: Callable[[], Awaitable[Any]]) -> Any:
-        clock = asyncio.get_running_loop().time
-        deadline, pause = clock() + self._lease.total_seconds(), _FIRST_PAUSE
-        while True:
-            try:
-                with answered(self._client):
-                    return await send()
-            except StoreUnavailable:
-                if clock() + pause >= deadline:
-                    raise
-            await self._sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _loaded(self) -> SnapshotCodec:
         if self._codec is None:

@@ -25,6 +25,7 @@ from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
 from poller.service.daemon import run
 from tests.harness.waiting import patience
+from tests.harness.wire import wired
 from tests.servers import free_port, running
 
 SOON = 8.0  # seconds; a supervisor kills after ten
@@ -141,3 +142,17 @@ async def test_stopping_while_the_store_hangs(tmp_path: Path) -> None:
             finally:
                 os.kill(server.pid, signal.SIGCONT)
                 await asyncio.gather(daemon, return_exceptions=True)
+
+
+@pytest.mark.parametrize("answers", [2_000, 5_000, 8_000])
+async def test_a_store_that_breaks_off_at_the_start_is_asked_again(tmp_path: Path, answers: int) -> None:
+    """Law: whichever of the first questions it leaves unanswered, the daemon waits and begins when all are answered."""
+    web = f"127.0.0.1:{free_port()}"
+    with running("valkey", tmp_path / "v", tcp=True) as server:
+        async with wired(server.url) as wire:
+            wire.cut(answers)
+            wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'redis = {{ url = "{wire.url}" }}', bind=web)
+            async with running_daemon(wanted):
+                await report(f"http://{web}", lambda said: "connection" in str(said["reasons"]).lower())
+                wire.mend()
+                await report(f"http://{web}", lambda said: bool(said["ready"]))
