@@ -53,8 +53,8 @@ class Outcome:
 
     @property
     def caught(self) -> bool:
-        """Whether the judges found something, and it did come to that."""
-        return self.stream is not None and not self.held and not self.remarks
+        """Whether the judge of the streams found something; what else went wrong proves nothing."""
+        return self.stream is not None and not self.stream.clean
 
     def figures(self) -> list[int]:
         """One for each column."""

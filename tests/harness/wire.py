@@ -103,7 +103,7 @@ class Wire:
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._weather.refusing:
             return
-        back, onward = await self._connected()
+        back, onward = await _whole(asyncio.create_task(self._connected()))
         line = _Line(writer, onward, self._weather.silent, self._weather.answers)
         self._lines.add(line)
         ways = [asyncio.create_task(self._carry(reader, onward, line, asked=True))]
@@ -164,6 +164,18 @@ async def wired(end: str) -> AsyncIterator[Wire]:
         listener.close()
         await wire.close()
         await listener.wait_closed()
+
+
+async def _whole(
+    connecting: asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection; given up meanwhile it is closed once it is there, for nobody else would."""
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        with suppress(OSError):
+            await _closed((await connecting)[1])
+        raise
 
 
 def _reset(line: _Line) -> None:
