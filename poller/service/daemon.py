@@ -28,6 +28,7 @@ from poller.service.feed_rounds import poll_until
 from poller.service.first_look import look_first
 from poller.service.membership import Membership
 from poller.service.opening import OpenStore, examined, opened_store, until_ready
+from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
 from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
@@ -36,7 +37,7 @@ from poller.service.serving import serve
 from poller.service.watching import START, StoreWatch
 from poller.service.web import application
 from poller.stopping import ended, first_of
-from poller.store.keys import MemberKeys, SubscriptionKeys
+from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import Members
 from poller.store.owners import member_name
 from poller.store.subscriptions import Registry
@@ -125,6 +126,8 @@ class _Daemon:
                     clock = asyncio.get_running_loop().time
                     retaining = Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock)
                     working.append(retaining.run(stop))
+                    noted = remembered_key(settings.redis.prefix)
+                    working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
                     deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
                     working.append(deliverer.run(stop))

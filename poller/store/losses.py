@@ -124,6 +124,12 @@ def told_already(known: Remembered, noted: Remembered | None) -> bool:
     return noted is not None and related and noted.told > known.told
 
 
+def further(noted: Remembered, known: Remembered) -> bool:
+    """Whether this is the same feed as is known, at a later event or after another loss."""
+    related = not set(noted.lineage).isdisjoint(known.lineage)
+    return related and (noted.told, noted.sequence) > (known.told, known.sequence)
+
+
 def _loss(known: Remembered | None, state: FeedState, text: str) -> Loss:
     return _with(known, state, kind="lost", text=text, advice=_ANEW)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from redis.asyncio import Redis
 
 from poller.store.connection import translated
-from poller.store.losses import ORDER, Remembered, loss_of, told_already
+from poller.store.losses import ORDER, Remembered, further, loss_of, told_already
 from poller.store.state import FeedState, Loss
 
 NOTE_EVERY: Final = 10.0  # seconds between notes that only the sequence has moved
@@ -63,6 +63,14 @@ class Memory:
         if not self._recalled:
             self.known = self._noted = await self._read()
             self._recalled = True
+
+    def overheard(self, noted: Remembered | None) -> None:
+        """Another process has noted this of a feed that is not ours; what goes further than what is known counts."""
+        known = self.known
+        if noted is None or (known is not None and not further(noted, known)):
+            return
+        self.known = self._noted = noted
+        self._recalled = True
 
     async def loss(self, state: FeedState, found: str) -> Loss | None:
         """What was lost and not told yet; None where nothing was.
@@ -116,7 +124,23 @@ class Memory:
             return None
         with translated(self._client):
             noted: bytes | None = await self._client.hget(self._key, self._feed)  # type: ignore[assignment] # bytes, as the client is set up
-        try:
-            return None if noted is None else _decode(noted)
-        except msgspec.MsgspecError:
-            return None
+        return None if noted is None else _decoded(noted)
+
+
+async def notes(client: Redis, key: str) -> dict[str, Remembered]:
+    """All that is noted, by feed.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    with translated(client):
+        found = cast("dict[bytes, bytes]", await client.hgetall(key))
+    read = {feed.decode(): _decoded(noted) for feed, noted in found.items()}
+    return {feed: noted for feed, noted in read.items() if noted is not None}
+
+
+def _decoded(noted: bytes) -> Remembered | None:
+    try:
+        return _decode(noted)
+    except msgspec.MsgspecError:
+        return None
