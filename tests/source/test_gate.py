@@ -46,7 +46,7 @@ async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None
         assert await client.get("/other", patience=5 * SECOND) == b"ok"
 
 
-@pytest.mark.parametrize("limits", [Limits(concurrency=1), Limits(rate=50)], ids=["place", "rate"])
+@pytest.mark.parametrize("limits", [Limits(concurrency=1), Limits(rate=8)], ids=["place", "rate"])
 async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: Limits) -> None:
     """The first of many is told to wait: all the others wait with it, and none has asked before the time is over."""
     time, over, waiting, changed = Time(), asyncio.Event(), 0, asyncio.Event()
