@@ -112,6 +112,7 @@ class Wire:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._lines.discard(line)
+            onward.close()  # first: it may be taken away while it waits for the rest
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
