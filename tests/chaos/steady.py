@@ -100,8 +100,8 @@ class Watched:
     @property
     def held(self) -> bool:
         slopes = [slope(one.at, one.rss) for one in self._processes.values()]
-        drifts = [drifts(one.sockets) for one in self._processes.values()]
-        return not (self._unexplained or self.strayed or any(drifts) or max(slopes) >= MOST_SLOPE)
+        drifting = [drifts(one.sockets) for one in self._processes.values()]
+        return not (self._unexplained or self.strayed or any(drifting) or max(slopes) >= MOST_SLOPE)
 
     def __str__(self) -> str:
         lines = [f"{(self._clock() - self._began) / 60:.0f} min, {len(self._restarts)} restarts of Redis"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
-from tests.chaos.steady import Steady, drifts, slope
+from tests.chaos.steady import EXPLAINED, Steady, Watched, drifts, slope
 
 
 def test_changes_leave_sizes_as_they_are() -> None:
@@ -34,3 +36,20 @@ def test_connections_that_only_become_more_drift() -> None:
     assert drifts([3, 4, 3, 5, 6, 5])
     assert not drifts([3, 4, 3, 4, 3, 5])
     assert not drifts([3])
+
+
+def test_a_soak_holds_unless_something_is_not_explained() -> None:
+    """A warning soon after a restart is; one at another time is none that may be, and is shown."""
+    now = 0.0
+    watched = Watched(lambda: now)
+    one: Any = SimpleNamespace(pid=os.getpid(), lines=[])
+    for _ in range(4):
+        now += 60
+        watched.restarted()
+        one.lines.append({"level": "warning", "event": "store fails"})
+        watched.sample(one, clients=20)
+    assert (watched.held, "{'store fails': 4}" in str(watched)) == (True, True)
+    now += EXPLAINED + 1
+    one.lines.append({"level": "warning", "event": "lease lost"})
+    watched.sample(one, clients=20)
+    assert (watched.held, "lease lost" in str(watched)) == (False, True)
