@@ -160,7 +160,7 @@ class Deliverer:
         """Carry out what has changed in the registry."""
         try:
             marks = await self._registry.marks()
-            if self._kept is not None and marks.version < self._kept.version:
+            if self._kept is not None and _lost(self._kept, marks):
                 self._kept = await self._mended(self._kept)
                 self._seen, marks = None, marks._replace(version=self._kept.version)
             if self._seen is None or marks.version != self._seen.version:
@@ -229,6 +229,12 @@ class Deliverer:
             finally:
                 with suppress(Exception):  # it is gone, whatever it says
                     await client.aclose()
+
+
+def _lost(kept: Subscriptions, marks: Marks) -> bool:
+    """Whether the store has lost subscriptions since it was looked at."""
+    fewer = marks.version == kept.version and marks.registered < len(kept.registered)
+    return marks.version < kept.version or fewer
 
 
 async def _left(running: Running, before: asyncio.Task[None] | None) -> None:

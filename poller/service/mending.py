@@ -1,6 +1,7 @@
 """The registry of subscriptions once the store has lost it: what this process remembers against what is there now.
 
-A version that is lower than the one that was seen means that the registry is gone, or is an older one.
+A version that is lower than the one that was seen means that the registry is gone, or is an older one; the same version
+with fewer subscriptions, that a part of it is.
 
 Law: those of the file are back at once, as old and as paused as they were, so that none of them is taken for a new one
 that has to be told everything. One that was added at run time does not come back: who added it knows what it is for,
@@ -48,8 +49,9 @@ async def mend(
         _log.error("subscriptions of the file are not brought back", error=str(error))
     kept = await registry.all()
     lost = sorted(before.registered.keys() - kept.registered.keys())
-    _log.error(
-        "subscriptions lost",
+    log, event = (_log.error, "subscriptions lost") if lost else (_log.warning, "subscriptions brought back")
+    log(
+        event,
         lost=lost,
         version=kept.version,
         version_before=before.version,

@@ -56,6 +56,14 @@ end
 return 1
 """
 
+# KEYS: version, and the hashes. Answers the version ('' for none), and of each hash its fields and values in turn. A
+# script and no MULTI, for a server that is out of memory takes none of that, not even to read.
+ALL: Final = """
+local answer = {redis.call('GET', KEYS[1]) or ''}
+for i = 2, #KEYS do answer[i] = redis.call('HGETALL', KEYS[i]) end
+return answer
+"""
+
 # KEYS: registry, a hash. ARGV: subscription, value, field. Answers 1, or 0 where there is no such subscription.
 NOTE: Final = """
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
@@ -73,10 +81,17 @@ return 1
 
 
 class Marks(NamedTuple):
-    """Numbers to be compared for being other ones than before: of the registry, and of what was parked by commands."""
+    """Numbers to be compared for being other ones than before.
+
+    Attributes:
+        version: of the registry.
+        parked: of what was parked by commands.
+        registered: how many subscriptions there are.
+    """
 
     version: int
     parked: int
+    registered: int
 
 
 class Registry:
@@ -98,8 +113,11 @@ class Registry:
     async def marks(self) -> Marks:
         """What whoever delivers looks at again and again."""
         with translated(self._client):
-            found = await self._client.mget(self._keys.version, self._keys.parked)
-        return Marks(*(int(one or 0) for one in found))
+            asking = self._client.pipeline(transaction=False)
+            asking.mget(self._keys.version, self._keys.parked)
+            asking.hlen(self._keys.registry)
+            (version, parked), registered = await asking.execute()
+        return Marks(int(version or 0), int(parked or 0), registered)
 
     async def tell_parked(self) -> None:
         """Have whoever delivers look for deliveries that were parked and for replays, within a second or two."""
@@ -114,13 +132,11 @@ class Registry:
         """
         keys = self._keys
         with translated(self._client):
-            asking = self._client.pipeline(transaction=True)
-            asking.get(keys.version)
-            for part in PARTS:
-                asking.hgetall(getattr(keys, part))
-            version, *hashes = await asking.execute()
+            names = [keys.version, *(getattr(keys, part) for part in PARTS)]
+            version, *flat = await self._client.eval(ALL, len(names), *names)
+        hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
         try:
-            return subscriptions_of(version, hashes)
+            return subscriptions_of(version or None, hashes)
         except ValueError as error:
             raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
 

@@ -38,7 +38,7 @@ async def test_everything_gone_under_a_running_daemon(tmp_path: Path, store: str
         await flushed(scene.played.client)
         await _no_storm(scene, before)
         assert sorted(line["feed"] for line in _told(running, "feed lost")) == sorted(_IDS), running
-        assert [line["lost"] for line in _told(running, "subscriptions lost")] == [[]], running
+        assert [line["lost"] for line in _told(running, "subscriptions brought back")] == [[]], running
 
 
 async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> None:
@@ -53,7 +53,7 @@ async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> No
                 await client.delete(key)
         async with daemon(scene.config()) as second:
             await _no_storm(scene, dict.fromkeys(FEEDS, 0))
-            assert not _told(second, "subscriptions lost"), second
+            assert not _told(second, "subscriptions brought back"), second
 
 
 async def test_a_half_gone_under_a_running_daemon(tmp_path: Path, store: str) -> None:

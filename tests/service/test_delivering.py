@@ -181,6 +181,22 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
     assert scene.got("elsewhere") == ["e3"]
 
 
+async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> None:
+    """Its version stands, and it is empty: those of the file are back, and go on where they were."""
+    scene.deliver(scene.settings("file"))
+    await scene.add("e1")
+    await scene.arrives("file", "e1")
+    keys = SubscriptionKeys.of("poller")
+    await scene.client.delete(keys.registry)
+
+    async def back() -> bool:
+        return "file" in (await scene.registry.all()).registered
+
+    await scene.until(back)
+    await scene.add("e2")
+    await scene.arrives("file", "e1", "e2")
+
+
 async def test_a_subscription_that_left_the_file_waits(scene: Scene) -> None:
     """It is paused with its events kept, and goes on when the file has it again."""
     scene.deliver(scene.settings("one"))

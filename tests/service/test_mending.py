@@ -62,4 +62,7 @@ async def test_an_older_registry_with_the_id_of_one_in_the_file_ends_nothing(
     with capture_logs() as said:
         kept = await mend(registry, filed(settings), await registry.all(), now=LATER, announce=announce)
     assert kept.registered["one"].origin == "run"
-    assert [line["event"] for line in said] == ["subscriptions of the file are not brought back", "subscriptions lost"]
+    assert [line["event"] for line in said] == [
+        "subscriptions of the file are not brought back",
+        "subscriptions brought back",
+    ]

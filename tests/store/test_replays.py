@@ -77,9 +77,9 @@ async def test_what_is_read_of_it(any_store: str) -> None:
 async def test_what_was_parked_by_others(store_client: Redis) -> None:
     """Law: of what is parked only that comes which is not known; and a number tells that there may be something."""
     registry = Registry(store_client, SubscriptionKeys.of("poller"))
-    assert await registry.marks() == Marks(0, 0)
+    assert await registry.marks() == Marks(0, 0, 0)
     await registry.tell_parked()
-    assert await registry.marks() == Marks(0, 1)
+    assert await registry.marks() == Marks(0, 1, 0)
     await store_client.hset(KEYS.parked, mapping={"1-0": "d", "2-0": "e"})
     assert await pair(store_client).parked_besides({"1-0"}) == {"2-0": b"e"}
     assert await pair(store_client).parked_besides({"1-0", "2-0"}) == {}
