@@ -6,7 +6,7 @@ Reads them where they lie, for no outside name shows all three.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from poller.store.keys import FeedKeys
 from poller.store.snapshots import SnapshotCodec
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 
 async def disagreements(client: Redis, feed: str) -> list[str]:
-    """What does not fit together, in words; empty: all does. For a feed that nobody writes and nobody has trimmed."""
+    """What does not fit together at one instant, in words; empty: all does. For a feed that nobody has trimmed."""
     keys = FeedKeys.of("poller", feed)
-    state = state_of(cast("dict[bytes, bytes]", await client.hgetall(keys.state)))
-    dictionaries = cast("dict[bytes, bytes]", await client.hgetall(keys.dictionaries))
+    async with client.pipeline(transaction=True) as asking:
+        for key in (keys.state, keys.dictionaries, keys.snapshots):
+            asking.hgetall(key)
+        asking.xrange(keys.events)
+        told, dictionaries, stored, entries = await asking.execute()
+    state = state_of(told)
     codec = SnapshotCodec({int(number): dictionary for number, dictionary in dictionaries.items()})
-    stored = cast("dict[bytes, bytes]", await client.hgetall(keys.snapshots))
     snapshots = {key: codec.decode(value) for key, value in stored.items()}
-    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(keys.events))
     events: list[dict[str, Any]] = [read(fields[b"data"]) for _, fields in entries]
     found = []
     if [int(event["sequence"]) for event in events] != list(range(1, state.sequence + 1)):
