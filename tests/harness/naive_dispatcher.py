@@ -46,7 +46,8 @@ async def _deliver(client: Redis, http: aiohttp.ClientSession, subscription: Sub
         while True:
             after = await client.get(place) or b"0"
             answer: Any = await client.xread({stream: after}, count=50, block=100)
-            for _, entries in answer:
+            # By RESP3 a dict, and of each stream a list of one list.
+            for entries in (some[0] for some in answer.values()) if isinstance(answer, dict) else dict(answer).values():
                 await client.set(place, entries[-1][0])
                 for _, fields in entries:
                     sending.create_task(_sent(http, subscription.sink, fields[b"data"]))
