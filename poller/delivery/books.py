@@ -53,7 +53,7 @@ from poller.delivery.subscription import Event, Subscription
 from poller.delivery.wanting import wants
 from poller.store.deliveries import Entry
 
-GONE: Final = "the stream does not hold its event any more"
+GONE: Final = "the stream does not hold its event any more: retention.max_bytes took it, or somebody did"
 
 
 class Books:

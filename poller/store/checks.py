@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import MasterDownError, ResponseError
 
 from poller.errors import ConfigurationError
-from poller.store.connection import servers
+from poller.store.connection import scattered, servers
 from poller.store.disk_checks import aof, disk, fsync
 from poller.store.finding import Finding, Severity
 from poller.store.memory_checks import eviction, memory, nodes
@@ -67,12 +67,12 @@ async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Fin
     """
     asked = await servers(client)
     if len(asked) == 1:
-        return await _checked(asked[0], now)
-    return worst({address_of(one): await _checked(one, now) for one in asked})
+        return await _checked(asked[0], now, routed=scattered(client))
+    return worst({address_of(one): await _checked(one, now, routed=True) for one in asked})
 
 
-async def _checked(client: Redis, now: Callable[[], datetime]) -> list[Finding]:
-    told: dict[str, Any] = {}
+async def _checked(client: Redis, now: Callable[[], datetime], *, routed: bool) -> list[Finding]:
+    told: dict[str, Any] = {"routed": routed}
     with translated(client):
         await _let_in(client)
         for ask in (_information, _settings, _clock(now)):

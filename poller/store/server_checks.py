@@ -30,8 +30,12 @@ def version(told: Mapping[str, Any]) -> Finding:
 
 
 def role(told: Mapping[str, Any]) -> Finding:
-    """Whether it may be written to."""
-    name = told.get("role")
+    """Whether it may be written to; a node of a cluster by itself may not, nor may a Sentinel."""
+    name, mode = told.get("role"), told.get("redis_mode")
+    if mode == "sentinel":
+        return Finding("error", "role", "this is a Sentinel: redis.url is redis+sentinel://HOST:PORT/SERVICE")
+    if mode == "cluster" and not told.get("routed"):
+        return Finding("error", "role", "this is a node of a Cluster: redis.url is redis+cluster://HOST:PORT")
     if name is None:
         return Finding("warning", "role", "role unknown: the server does not tell; it must be the primary")
     if name != "master":
