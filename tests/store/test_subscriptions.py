@@ -155,3 +155,18 @@ async def test_forgotten_at_a_feed(store_client: Redis) -> None:
     other = FeedKeys.of("poller", "acme/never")
     await forget(store_client, other, PairKeys.of("poller", "acme/never", "a"), "a")
     assert not await store_client.exists(other.events)
+
+
+async def test_they_are_read_while_memory_is_full(server: str) -> None:
+    """Law: a server without room for anything new tells what there is; else nothing could be delivered or trimmed."""
+    async with commands(server) as client:
+        registry = Registry(client, KEYS)
+        await registry.add("a", SETTINGS, (), NOW)
+        await client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreError, match="maxmemory"):
+                await registry.add("b", SETTINGS, (), NOW)
+            assert set((await registry.all()).registered) == {"a"}
+            assert (await registry.marks()).registered == 1
+        finally:
+            await client.config_set("maxmemory", 0)
