@@ -4,7 +4,7 @@ Law: it believes the sink's own log and the stream, and no state of the program.
 
 * *lost*: an event that is due and was never answered with 2xx.
 * *out of order*: an event sent before those of its record that come before it were taken.
-* *late*: an event sent again after a later one of its record had been sent.
+* *late*: an event sent again after a later one of its record had been sent without it.
 * *crowded*: a request with an event of a record while another one with that record has not ended.
 * *renamed*, *altered*, *forged*, *unwanted*: another ``webhook-id`` for the same events, content that is not the
   stream's, a wrong signature, an event that was not asked for.
@@ -145,8 +145,10 @@ class _Judge:
             if place.nth < max(self._newest.get(place.key, 0), along[place.key] - 1):
                 self._found.late.append(Fault(at, f"{where}: event {place.nth} of {place.key[1]} after a later one"))
             along[place.key] = place.nth + 1
-        for place in places:
-            self._newest[place.key] = max(self._newest.get(place.key, 0), place.nth)
+        # What went along in one request and was not taken is sent again from the first on.
+        for key in along:
+            first = min(place.nth for place in places if place.key == key)
+            self._newest[key] = max(self._newest.get(key, 0), first)
 
     def _in_silence(self, at: float, where: str) -> None:
         """A pause that was asked for covers the moments up to its end, whoever knows of it."""

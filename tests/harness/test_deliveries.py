@@ -105,6 +105,13 @@ def test_before_its_predecessor_is_out_of_order() -> None:
     assert _kinds(log.judged()) == {"out_of_order", "late"}
 
 
+def test_what_was_refused_together_is_sent_again_from_the_first_on() -> None:
+    """One by one, too; but not the first again after the second by itself."""
+    log = _Log().request(1, 2, 3, at=1, status=500).request(1, at=2).request(2, at=2.5).request(3, at=3)
+    assert log.request(4, at=4).judged().clean
+    assert _kinds(log.request(1, at=5).judged()) == {"late"}
+
+
 def test_an_old_one_again_is_late() -> None:
     """An event again after a later one of its record."""
     assert _kinds(_good().request(1, at=9).judged()) == {"late"}
