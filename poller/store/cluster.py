@@ -120,7 +120,7 @@ class _Nowhere(ConnectionPool):
         self.place = ",".join(map(str, seeds))
 
     async def get_connection(self, command_name: object = None, *keys: object, **options: object) -> NoReturn:
-        raise NotImplementedError("a cluster is spoken to by execute_command and pipeline")
+        raise RuntimeError("a cluster is spoken to by execute_command and pipeline")
 
 
 def _pointed(error: AskError, where: Address) -> Address:
