@@ -119,7 +119,7 @@ class _Nowhere(ConnectionPool):
         super().__init__()
         self.place = ",".join(map(str, seeds))
 
-    async def get_connection(self, command_name: object = None, *keys: object, **options: object) -> NoReturn:
+    async def get_connection(self, *_: object, **__: object) -> NoReturn:
         raise RuntimeError("a cluster is spoken to by execute_command and pipeline")
 
 

@@ -1,8 +1,8 @@
-"""Waiting for conditions. Nothing here waits for time alone: whoever waits is woken, or looks again, or gives up and
-says for what.
+"""Waiting for conditions, never for time alone.
 
-Where something wakes the waiter (an event, a condition, a line of a log), wait for that, within :func:`patience`. What
-tells nobody, such as a store or another process, is looked at again and again by :func:`until`: the one place that does.
+Whoever waits is woken, or looks again, or gives up and says for what. Where something wakes the waiter (an event, a
+condition, a line of a log), wait for that, within :func:`patience`. What tells nobody, such as a store or another
+process, is looked at again and again by :func:`until`, the one place that does so.
 """
 
 from __future__ import annotations
@@ -45,6 +45,6 @@ async def until(look: Callable[[], T | Awaitable[T]], what: str, *, seconds: flo
 
 
 async def turns(count: int = 1) -> None:
-    """Let all that is ready run, so many times: for what is shown by nothing happening, and for clocks that are made up."""
+    """Let all that is ready run, so many times: where nothing is to happen, and for clocks that are made up."""
     for _ in range(count):
         await asyncio.sleep(0)
