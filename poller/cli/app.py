@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from poller.cli import dead_letters, subscriptions
-from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity
+from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity, Wait
 
 app = typer.Typer(
     help="Turns a polled API into CloudEvents on Redis streams, exactly once, and webhooks.",
@@ -159,19 +159,56 @@ def status(
 
 
 @app.command()
+def pause(
+    context: typer.Context,
+    feed: Feed,
+    *,
+    reason: Annotated[str, typer.Option(help="Why; the status shows it.", show_default=False)] = "",
+    wait: Wait = None,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Polls a feed no more, in any process, until it is resumed."""
+    from poller.cli.orders import order  # noqa: PLC0415 -- late
+    from poller.service.ordering import Order  # noqa: PLC0415 -- late
+
+    asked = Asked.by(context, config, log_format, log_level)
+    _exit(good=order(asked, feed, Order.PAUSE, wait=wait, reason=reason))
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    feed: Feed,
+    *,
+    wait: Wait = None,
+    config: Config = None,
+    log_format: Format = None,
+    log_level: Verbosity = None,
+) -> None:
+    """Polls a paused feed again, at once."""
+    from poller.cli.orders import order  # noqa: PLC0415 -- late
+    from poller.service.ordering import Order  # noqa: PLC0415 -- late
+
+    _exit(good=order(Asked.by(context, config, log_format, log_level), feed, Order.RESUME, wait=wait))
+
+
+@app.command()
 def release(
     context: typer.Context,
     feed: Feed,
     *,
+    wait: Wait = None,
     config: Config = None,
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
     """Lets the removals through that a round has held."""
     from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.store.orders import Order  # noqa: PLC0415 -- late
+    from poller.service.ordering import Order  # noqa: PLC0415 -- late
 
-    order(Asked.by(context, config, log_format, log_level), feed, Order.RELEASE)
+    _exit(good=order(Asked.by(context, config, log_format, log_level), feed, Order.RELEASE, wait=wait))
 
 
 @app.command()
@@ -180,15 +217,17 @@ def resync(
     feed: Feed,
     *,
     anew: Annotated[bool, typer.Option("--anew", help="Forget what is known of it, and publish all of it.")] = False,
+    wait: Wait = None,
     config: Config = None,
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
     """Reads a feed again in full. Publishes nothing unless something differs."""
     from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.store.orders import Order  # noqa: PLC0415 -- late
+    from poller.service.ordering import Order  # noqa: PLC0415 -- late
 
-    order(Asked.by(context, config, log_format, log_level), feed, Order.ANEW if anew else Order.RESYNC)
+    asked = Asked.by(context, config, log_format, log_level)
+    _exit(good=order(asked, feed, Order.ANEW if anew else Order.RESYNC, wait=wait))
 
 
 @app.command()

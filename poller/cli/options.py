@@ -65,6 +65,14 @@ Feeds = Annotated[
     list[str] | None,
     typer.Argument(metavar="FEED", help="SOURCE/NAME, or NAME where only one source has it. Default: all feeds."),
 ]
+Wait = Annotated[
+    bool | None,
+    typer.Option(
+        "--wait/--no-wait",
+        help="Until it is carried out, or for nobody. Default: until a daemon says that it has begun, 5 s at most.",
+        show_default=False,
+    ),
+]
 
 Profiles = Annotated[
     list[str] | None,

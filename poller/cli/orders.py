@@ -1,32 +1,41 @@
-"""``poller release`` and ``poller resync``: orders that a feed's next round carries out, in any process."""
+"""``poller pause``, ``resume``, ``resync`` and ``release``: orders to a feed, answered by the process that polls it."""
 
 from __future__ import annotations
 
+import getpass
+import socket
+from datetime import timedelta
 from typing import Final
 
+from poller.cli.escaping import escaped
 from poller.cli.loop import run
-from poller.cli.options import Asked
-from poller.cli.output import say
+from poller.cli.options import Asked, utc_now
+from poller.cli.output import say, warn
 from poller.config.settings import Settings
 from poller.errors import PollerError
-from poller.service.assembly import keys_of
-from poller.service.opening import opened_store
-from poller.store.orders import Order, give
+from poller.service.once import STORE_PATIENCE
+from poller.service.opening import opened_store, until_ready
+from poller.service.ordering import PATIENCE, Answer, Order
+from poller.service.ordering import asked as asked_of
 
-_DONE: Final = {
+_LEFT: Final = {
+    Order.PAUSE: "paused; no round begins until `poller resume {feed}`",
+    Order.RESUME: "is polled again",
     Order.RELEASE: "its next round lets the held removals through",
     Order.RESYNC: "its next round reads it in full; nothing is published unless something differs",
     Order.ANEW: "its next round forgets what is known of it and publishes all its records as a baseline",
 }
-_SENSELESS: Final = {
-    Order.RELEASE: "nothing of it is held",
-    Order.RESYNC: "it was never read, and its first round reads it in full anyway",
-    Order.ANEW: "nothing is known of it",
-}
 
 
-def order(asked: Asked, name: str, wanted: Order) -> None:
-    """Leave the order.
+def order(asked: Asked, name: str, wanted: Order, *, wait: bool | None = None, reason: str = "") -> bool:
+    """Leave the order and show the answer; False: the round that carried it out has failed.
+
+    Args:
+        asked: the options of every command.
+        name: the feed.
+        wanted: the order.
+        wait: True: until it is carried out; False: for nobody; None: until a daemon says that it has begun.
+        reason: of a pause.
 
     Raises:
         ConfigurationError: there is no such feed.
@@ -35,12 +44,64 @@ def order(asked: Asked, name: str, wanted: Order) -> None:
     asked.set_up_logs("error")
     settings = asked.settings()
     source, feed = settings.find_feed(name)
-    feed_id = source.feed_id(feed)
-    if not run(_give(settings, feed_id, wanted)):
-        raise PollerError(f"{feed_id}: {_SENSELESS[wanted]}")
-    say(f"{feed_id}: {_DONE[wanted]}")
+    return _show(run(_ask(settings, source.feed_id(feed), wanted, wait=wait, reason=reason)), wait=wait)
 
 
-async def _give(settings: Settings, feed_id: str, wanted: Order) -> bool:
+async def _ask(settings: Settings, feed_id: str, wanted: Order, *, wait: bool | None, reason: str) -> Answer:
     async with opened_store(settings) as store:
-        return await give(store.client, keys_of(settings, feed_id), wanted)
+        await until_ready(store, patience=STORE_PATIENCE)
+        return await asked_of(
+            store.client,
+            settings,
+            feed_id,
+            wanted,
+            now=utc_now,
+            by=_who(),
+            reason=reason,
+            patience=timedelta() if wait is False else PATIENCE,
+            wait=bool(wait),
+        )
+
+
+def _show(answer: Answer, *, wait: bool | None) -> bool:
+    feed = answer.feed
+    if answer.outcome == "senseless":
+        return _senseless(answer)
+    left = _LEFT[answer.order].format(feed=feed)
+    if answer.before is not None:
+        left += f"; it had been {escaped(answer.before.text)}"
+    say(f"{feed}: {left}")
+    if answer.outcome in {"done", "begun"}:
+        say(f"{answer.member}: {escaped(answer.text)}")
+    elif wait is not False:
+        warn(f"{feed}: {answer.text}")
+    if answer.round is not None:
+        return _shown_round(feed, answer.round)
+    return not wait or answer.outcome == "done"
+
+
+def _senseless(answer: Answer) -> bool:
+    """Two of them are as they are wanted."""
+    if answer.order is Order.PAUSE and answer.before is not None:
+        say(f"{answer.feed}: was {escaped(answer.before.text)}")
+        return True
+    if answer.order is Order.RESUME:
+        say(f"{answer.feed}: {answer.text}")
+        return True
+    raise PollerError(f"{answer.feed}: {answer.text}")
+
+
+def _shown_round(feed: str, told: dict[str, str | int | float | bool | None]) -> bool:
+    changes = f"+{told.get('created')} ~{told.get('modified')} -{told.get('removed')}"
+    ended = f"{told.get('mode')}, {told.get('records')} read, {changes}, {told.get('seconds')} s"
+    say(f"{feed}: {ended}" + ("" if told.get("ok") else f"; failed: {escaped(str(told.get('error')))}"))
+    return bool(told.get("ok"))
+
+
+def _who() -> str:
+    """Who sits at this terminal, as far as the system tells."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "an operator"
+    return f"{user} on {socket.gethostname()}"

@@ -13,6 +13,8 @@ type                                      subject                  when
                                                                    that is named, still needed (``retention``)
 ``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
 ``poller.feed.held.v1``                   feed                     a reading would remove too much
+``poller.feed.paused.v1``                 feed                     an operator has paused it
+``poller.feed.resumed.v1``                feed                     an operator lets it be polled again
 ``poller.feed.lost.v1``                   feed                     the store has lost what it kept of it, or its stream
 ``poller.feed.rolledback.v1``             feed                     the store holds what it held before
 ``poller.feed.replaced.v1``               feed                     the store holds another installation's data of it
@@ -48,6 +50,8 @@ class Kind(StrEnum):
     SUBSCRIPTION_OVERRUN = "poller.subscription.overrun.v1"
     SUBSCRIPTION_LOST = "poller.subscription.lost.v1"
     FEED_HELD = "poller.feed.held.v1"
+    FEED_PAUSED = "poller.feed.paused.v1"
+    FEED_RESUMED = "poller.feed.resumed.v1"
     FEED_LOST = "poller.feed.lost.v1"
     FEED_ROLLED_BACK = "poller.feed.rolledback.v1"
     FEED_REPLACED = "poller.feed.replaced.v1"

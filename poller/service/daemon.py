@@ -121,12 +121,15 @@ class _Daemon:
                 if "poll" in roles:
                     after = AfterRound(watch, self._readiness)
                     ttl = settings.lease.ttl
-                    working.append(poll_until(stop, feeds, membership, store.client, after, ttl=ttl, now=now))
+                    prefix = settings.redis.prefix
+                    working.append(
+                        poll_until(stop, feeds, membership, store.client, after, prefix=prefix, ttl=ttl, now=now)
+                    )
                     stores = {polled.feed.id: polled.store for polled in feeds}
                     clock = asyncio.get_running_loop().time
                     retaining = Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock)
                     working.append(retaining.run(stop))
-                    noted = remembered_key(settings.redis.prefix)
+                    noted = remembered_key(prefix)
                     working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
                     deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)

@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -18,11 +19,14 @@ from redis.asyncio import Redis
 from poller.service.after_round import AfterRound
 from poller.service.lots import Lot
 from poller.service.membership import Membership
+from poller.service.obeying import obey
 from poller.service.polling import Polled
-from poller.service.schedule import Schedule
+from poller.service.schedule import SOONEST, Schedule
 from poller.service.sharing import Sharing
 from poller.service.siblings import Siblings
+from poller.source.result import RoundResult
 from poller.stopping import ended, first_of
+from poller.store.asking import Asking
 from poller.store.feed import HeldElsewhere
 from poller.store.lease import keep_renewed, release_all
 
@@ -38,6 +42,7 @@ async def poll_until(
     client: Redis,
     after: AfterRound,
     *,
+    prefix: str,
     ttl: timedelta,
     now: Callable[[], datetime],
 ) -> None:
@@ -49,6 +54,7 @@ async def poll_until(
         membership: this process among the others.
         client: of the store.
         after: told of each round.
+        prefix: of the store's keys.
         ttl: how long leases live.
         now: the wall clock, UTC.
     """
@@ -56,18 +62,20 @@ async def poll_until(
     schedule = Schedule(now=now)
     clock = asyncio.get_running_loop().time
     sharing = Sharing(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
-    for lot in lots_of(feeds, schedule, sharing.rested, after, now):
+    lots = lots_of(feeds, schedule, sharing.rested, after, now)
+    for lot in lots:
         sharing.add(lot)
     schedule.start()
     membership.join(ROLE)
     renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
     taking = asyncio.create_task(sharing.run(), name="shares")
+    obeying = asyncio.create_task(obey(Asking(client, prefix), lots, member=membership.name, now=now), name="orders")
     try:
-        await first_of(stop, renewing, taking)
+        await first_of(stop, renewing, taking, obeying)
     finally:
         _log.info("stopping")
         membership.leave(ROLE)
-        await ended(taking)
+        await ended(taking, obeying)
         await schedule.drain()
         await ended(renewing)
         await release_all(stores)
@@ -117,6 +125,14 @@ class FeedLot:
         self._after = after
         self._now = now
         self._ours = False
+        self._round_now: asyncio.Task[RoundResult] | None = None
+        self._again = False
+        self._awaited: list[asyncio.Future[RoundResult]] = []
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is polled here."""
+        return self._ours
 
     @property
     def held(self) -> bool:
@@ -141,6 +157,7 @@ class FeedLot:
             self._schedule.remove(self.name)
             self._after.gone(self.name)
             self._hasten(self._siblings.went(self._polled.feed))
+            self._tell(None)
 
     async def end(self) -> None:
         """Poll it no more, and let the lease go."""
@@ -152,18 +169,64 @@ class FeedLot:
             at_once = self._siblings.begins_at_once(self._polled.feed)
             self._schedule.add(self.name, self._round, self._polled.timing, at_once=at_once)
 
+    async def broken_off(self) -> bool:
+        """End the round that is under way, in order; whether there was one."""
+        under_way = self._round_now
+        if under_way is None:
+            return False
+        await ended(under_way)
+        return True
+
+    def poll_soon(self) -> None:
+        """Have a round begin after this moment, as soon as can be."""
+        self._again = self.busy
+        if not self.busy:
+            self._schedule.hasten(self.name, self._now() + SOONEST)
+
+    def round_ended(self) -> asyncio.Future[RoundResult]:
+        """The next round that ends; cancelled where none does here."""
+        ending: asyncio.Future[RoundResult] = asyncio.get_running_loop().create_future()
+        self._awaited.append(ending)
+        return ending
+
     async def _round(self) -> timedelta | None:
         if not self._ours:  # it was handed back after this was begun
             return None
-        self.busy = True
+        self.busy, self._again = True, False
         try:
-            result = await self._polled.round()
+            result = await self._unless_broken_off()
         finally:
             self.busy = False
             self._rested(self)
+        self._tell(result)
         self._hasten(self._siblings.polled(self._polled.feed))
-        return self._after(result) or self._siblings.again(self._polled.feed, result)
+        if result is None:
+            return None
+        sooner = self._after(result) or self._siblings.again(self._polled.feed, result)
+        return timedelta() if self._again else sooner
+
+    async def _unless_broken_off(self) -> RoundResult | None:
+        due = partial(self._schedule.next_round, self.name)
+        self._round_now = asyncio.create_task(self._polled.round(due=due), name=f"round of {self.name}")
+        try:
+            return await self._round_now
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if this is None or this.cancelling():
+                raise
+            return None
+        finally:
+            self._round_now = None
 
     def _hasten(self, names: Sequence[str]) -> None:
         for name in names:
             self._schedule.hasten(name, self._now())
+
+    def _tell(self, result: RoundResult | None) -> None:
+        """Tell those who wait how the round ended; None: none does."""
+        awaited, self._awaited = self._awaited, []
+        for one in awaited:
+            if result is None:
+                one.cancel()
+            elif not one.done():
+                one.set_result(result)

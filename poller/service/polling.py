@@ -79,8 +79,13 @@ class Polled:
         self._prefix = prefix
         self._now = now
 
-    async def round(self, *, whole: bool = False) -> RoundResult:
-        """Run one round and write the log's one event about it; ``whole``: over all listings, however long it takes."""
+    async def round(self, *, whole: bool = False, due: Callable[[], datetime | None] = lambda: None) -> RoundResult:
+        """Run one round and write the log's one event about it.
+
+        Args:
+            whole: over all listings, however long it takes.
+            due: when the next round's turn is; a source that wants to be left alone puts it off.
+        """
         result = await poll(
             msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
             self.store,
@@ -88,6 +93,7 @@ class Polled:
             now=self._now,
             qualifications=self._qualifications,
             unchanged=self._listings,
+            next_at=lambda: self._not_before(due()),
         )
         _report(result, sequence_key=self.store.keys.events)
         if result.held is not None:
@@ -97,6 +103,10 @@ class Polled:
         with suppress(StoreError):  # the rounds say what is wrong, and the next one notes it
             await self.store.memory.note()
         return result
+
+    def _not_before(self, due: datetime | None) -> datetime | None:
+        opens_at = self.api.opens_at
+        return max(due, opens_at) if due and opens_at else due
 
     async def _announce(self, announcement: Announcement) -> None:
         try:

@@ -29,8 +29,9 @@ from poller.stopping import ended
 
 # With thousands of feeds the first rounds are spread out, so many a second.
 _STARTS_PER_SECOND: Final = 100.0
-# To APScheduler a job still runs for a moment after its round has ended, and what comes due meanwhile is left out.
-_SOONEST: Final = timedelta(milliseconds=100)
+SOONEST: Final = timedelta(milliseconds=100)
+"""To APScheduler a job still runs for a moment after its round has ended; what comes due meanwhile is left out."""
+
 _LOOK: Final = timedelta(seconds=1)
 
 _log = structlog.get_logger("poller.schedule")
@@ -162,7 +163,7 @@ class Schedule:
         finally:
             self._running.discard(task)
         if sooner is not None:
-            self.hasten(name, self._now() + max(sooner, _SOONEST))
+            self.hasten(name, self._now() + max(sooner, SOONEST))
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:

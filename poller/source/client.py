@@ -73,6 +73,11 @@ class ApiClient:
         self._slots = Slots(limits.concurrency)
         self._pace = Pace(limits.rate)
 
+    @property
+    def opens_at(self) -> datetime | None:
+        """Until when the API asked to be left alone; None where it did not, or the time is over."""
+        return self._gate.opens_at
+
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
         await self._exchange.__aenter__()

@@ -49,6 +49,11 @@ class Gate:
         """Whether the API asked to be left alone, and the time is not over."""
         return self._clock() < self._shut_until
 
+    @property
+    def opens_at(self) -> datetime | None:
+        """When the time is over for which the API asked to be left alone; None where it did not, or it is."""
+        return self._now() + (self._shut_until - self._clock()) if self.shut else None
+
     async def passed(self, path: str, *, deadline: timedelta) -> None:
         """Wait until the pause is over.
 

@@ -12,7 +12,7 @@ from poller.source.feed import Mode
 from poller.source.learning import Learnt
 from poller.store.state import Loss
 
-_OURS: Final = frozenset({"away", "held", "learnt", "loss", "wait"})
+_OURS: Final = frozenset({"away", "held", "learnt", "loss", "paused", "wait"})
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +31,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         learnt: what is known of the API, where this round has learnt something new.
         away: whether it failed because the store was away or did not take what was to be written.
         loss: what the store was found to have lost of the feed when the round began.
+        paused: of a skipped round, that the feed is paused, by whom and why; in ``public`` under ``error``.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
 
@@ -50,6 +51,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     learnt: Learnt | None = None
     away: bool = False
     loss: Loss | None = None
+    paused: str | None = None
     wait: timedelta | None = None
 
     @classmethod
@@ -63,7 +65,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def public(self) -> dict[str, object]:
         """What ``poller once --json`` prints and the feed's state keeps."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in _OURS}
+        told = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _OURS}
+        return told if self.paused is None else told | {"error": self.paused}
 
     @property
     def changes(self) -> int:

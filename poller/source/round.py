@@ -45,6 +45,7 @@ from poller.source.result import RoundResult
 from poller.source.unchanged import Standing, Unchanged, unconditional
 from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
+from poller.store.pauses import Pause
 from poller.store.state import (
     DELTA_TOKEN,
     FIELDS,
@@ -52,6 +53,7 @@ from poller.store.state import (
     HELD,
     ID_FIELD,
     LEARNT,
+    NEXT_AT,
     OLDEST,
     QUERY,
     READ_AT,
@@ -77,6 +79,7 @@ async def poll(
     now: Callable[[], datetime],
     qualifications: Named,
     unchanged: Unchanged | None = None,
+    next_at: Callable[[], datetime | None] = lambda: None,
 ) -> RoundResult:
     """One round of one feed.
 
@@ -87,6 +90,7 @@ async def poll(
         now: the wall clock, UTC.
         qualifications: those that the source's other feeds have named.
         unchanged: what ``get`` belongs to, where listings are asked for on condition.
+        next_at: when the next round is due, as far as that is known when this one ends.
     """
     clock = asyncio.get_running_loop().time
     started = clock()
@@ -97,6 +101,8 @@ async def poll(
         return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)
     if isinstance(state, HeldElsewhere):
         return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=True, wait=state.remaining)
+    if isinstance(state, Pause):
+        return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=True, paused=state.text)
     reach("lease.taken")
     reading = _Reading(feed, store, get, state, now, unchanged=unchanged)
     failure = await reading.run(qualifications)
@@ -104,7 +110,7 @@ async def poll(
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
         return result  # nothing can be written now that would not fail in the same way
     try:
-        await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
+        await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None, next_at())
     except StoreError as unwritten:
         away = isinstance(unwritten, StoreUnavailable)
         return msgspec.structs.replace(result, ok=False, error=result.error or str(unwritten), away=away)
@@ -198,9 +204,10 @@ class _Reading:
             loss=self._state.loss,
         )
 
-    async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:
+    async def conclude(self, result: RoundResult, held: RoundHeld | None, next_at: datetime | None) -> None:
         """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
-        marks: dict[str, str | None] = {ROUND: msgspec.json.encode(result.public).decode()}
+        due = recorded_time(next_at) if next_at else None
+        marks: dict[str, str | None] = {ROUND: msgspec.json.encode(result.public).decode(), NEXT_AT: due}
         if result.ok:
             marks[GOOD_AT] = recorded_time(self._now())
         if result.learnt is not None:

@@ -27,6 +27,7 @@ from poller.source.envelope import Page
 from poller.source.feed import Feed, Mode
 from poller.source.reading import Get, slices
 from poller.store.feed import Absent, HeldElsewhere
+from poller.store.pauses import Pause
 from poller.store.state import FeedState
 
 
@@ -41,8 +42,8 @@ class Noted(Protocol):
 class RoundStore(Protocol):
     """What a round needs of the store; see :class:`poller.store.feed.FeedStore`."""
 
-    async def begin(self) -> FeedState | HeldElsewhere:
-        """Take the lease and read the state."""
+    async def begin(self) -> FeedState | HeldElsewhere | Pause:
+        """Take the lease and read the state, unless the feed is paused."""
         ...
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:

@@ -27,6 +27,7 @@ from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
 from poller.store.losses import loss_marks
 from poller.store.owners import in_whose_hands
+from poller.store.pauses import Pause, pause_of
 from poller.store.remembering import Memory
 from poller.store.resending import until_answered
 from poller.store.scripts import Scripts, answered
@@ -120,8 +121,10 @@ class FeedStore:
         self.held = left is None
         return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
 
-    async def begin(self) -> FeedState | HeldElsewhere:
+    async def begin(self) -> FeedState | HeldElsewhere | Pause:
         """Renew or take the lease, and read the feed's state; create it where there is none, or not all of it.
+
+        Where the feed is paused, nothing of that is done.
 
         Raises:
             StoreError: see :func:`~poller.store.connection.translated`. What was lost is found again the next time.
@@ -129,10 +132,14 @@ class FeedStore:
         await self.memory.recall()
         if not self.held:
             self._codec = None  # while the lease was not ours, another may have added a dictionary
+        held = self.held
         self.held = True  # until told otherwise: it may have been granted though the answer never comes
         self._term += 1
         with answered(self._client):
             answer = await self._scripts.begin(*self._beginning())
+        if isinstance(answer, bytes):
+            self.held = held
+            return pause_of(answer)
         if isinstance(answer, int):
             self.held = False
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
@@ -148,7 +155,7 @@ class FeedStore:
         keys, known = self.keys, self.memory.known
         names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications, keys.listings]
         before = (" ".join(known.lineage), known.sequence) if known else ("", 0)
-        return [*names, keys.events], [self.nonce, self._milliseconds(), self._draw(), *before]
+        return [*names, keys.events, keys.pause], [self.nonce, self._milliseconds(), self._draw(), *before]
 
     async def _without_loss(self, state: FeedState, found: str) -> FeedState:
         """The state once it says what was lost, if something was. A feed that is another's is to be read anew."""

@@ -16,6 +16,7 @@ key ends in        type    holds
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.overruns`)
+``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.pauses`); absent while it is polled
 =================  ======  ==========================================================================================
 
 A subscription to a feed has keys of its own there, ``sub:ID:…``:
@@ -61,7 +62,9 @@ key ends in        type    holds
 =================  ======  ==========================================================================================
 
 Under the hash tag ``{operations}`` lies what is about the daemon itself: the public stream ``events``, and ``feeds``, a
-HASH of each feed to what is remembered of it apart from its own keys (:mod:`poller.store.remembering`).
+HASH of each feed to what is remembered of it apart from its own keys (:mod:`poller.store.remembering`). ``orders`` is a
+HASH of what was asked of a feed and is not answered yet, by the order's id; ``answer:ID`` the answer, a STRING that
+expires (:mod:`poller.store.asking`).
 """
 
 from __future__ import annotations
@@ -82,6 +85,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     qualifications: str
     listings: str
     overruns: str
+    pause: str
 
     @classmethod
     def of(cls, prefix: str, feed: str) -> FeedKeys:
@@ -153,3 +157,13 @@ def operations_key(prefix: str) -> str:
 def remembered_key(prefix: str) -> str:
     """What is remembered of the feeds apart from their own keys."""
     return f"{prefix}:{{operations}}:feeds"
+
+
+def orders_key(prefix: str) -> str:
+    """What was asked of the feeds and is not answered yet."""
+    return f"{prefix}:{{operations}}:orders"
+
+
+def answer_key(prefix: str, order: str) -> str:
+    """The answer to the order of this id."""
+    return f"{prefix}:{{operations}}:answer:{order}"

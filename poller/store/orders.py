@@ -32,3 +32,13 @@ async def give(client: Redis, keys: FeedKeys, order: Order) -> bool:
     """
     with translated(client):
         return bool(await client.eval(ORDER, 1, keys.state, *order.value))
+
+
+async def stands(client: Redis, keys: FeedKeys, order: Order) -> bool:
+    """Whether no round has carried it out yet.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    with translated(client):
+        return bool(await client.hexists(keys.state, order.value[0]))

@@ -42,12 +42,14 @@ local function lost(counts, kept, sequence)
 end
 """
 
-# KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events. ARGV: nonce, lease ttl in ms, a fresh
-# generation, the generations of this feed that the caller knows (the newest first, '' for none), the sequence it knows.
+# KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events, pause. ARGV: nonce, lease ttl in ms, a
+# fresh generation, the generations of this feed that the caller knows (the newest first, '' for none), the sequence it
+# knows.
 # Answers, where the lease is ours now, the state as a flat list and a word on what was found; else the ms that the
-# other's lease still has. The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream
-# lacks the last event that was published, and else what was missing ('all'; or 'order', where an operator wants it):
-# then the feed was begun anew, with nothing left of what was known, and never with a half of it.
+# other's lease still has; and where the feed is paused, as text, what is kept of that. The word is '' where all is
+# there, 'new' where nothing ever was, 'stream' where the stream lacks the last event that was published, and else what
+# was missing ('all'; or 'order', where an operator wants it): then the feed was begun anew, with nothing left of what
+# was known, and never with a half of it.
 # The stream stays, for others may still need what is in it; and the sequence goes on from its last event, or, where it
 # has none, from the highest number that anybody knows of: whoever compares numbers would take what comes for old.
 BEGIN: Final = (
@@ -55,6 +57,8 @@ BEGIN: Final = (
     + """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return redis.call('PTTL', KEYS[1]) end
+local pause = redis.call('GET', KEYS[8])
+if pause then return pause end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 local streams = redis.call('TYPE', KEYS[7])['ok'] == 'stream'
 local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')

@@ -31,6 +31,7 @@ ID_FIELD: Final = "id_field"
 ANEW_AT: Final = "anew_at"
 LOST: Final = "lost"
 LOST_AT: Final = "lost_at"
+NEXT_AT: Final = "next_at"
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -76,6 +77,7 @@ class FeedState(msgspec.Struct, frozen=True):
         rotation: when the reading of all listings that is under way began; None where none is.
         oldest: when the listing was read that was not read for the longest time; None before all were.
         round: the last round's result as JSON, as ``poller once --json`` prints it.
+        next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
         formers: the generations before this one, as far as they are known, the newest first.
         anew_at: when the feed was begun anew because a part of it was lost, milliseconds of the server's clock.
         lost: what was lost last, in words.
@@ -99,6 +101,7 @@ class FeedState(msgspec.Struct, frozen=True):
     rotation: datetime | None = None
     oldest: datetime | None = None
     round: str | None = None
+    next_at: datetime | None = None
     formers: tuple[str, ...] = ()
     anew_at: int | None = None
     lost: str | None = None
@@ -126,6 +129,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         rotation=_moment(text.get(ROTATION)),
         oldest=_moment(text.get(OLDEST)),
         round=text.get(ROUND),
+        next_at=_moment(text.get(NEXT_AT)),
         formers=tuple(text.get("formers", "").split()),
         anew_at=int(text[ANEW_AT]) if ANEW_AT in text else None,
         lost=text.get(LOST),

@@ -23,7 +23,7 @@ from poller.source.paging import Query
 from poller.source.resources import resource_of
 from poller.source.result import RoundResult
 from poller.store.keys import FeedKeys
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 
 SELDOM = Timing(timedelta(hours=1), None, timedelta())
 
@@ -44,7 +44,7 @@ class Rounds:
     def polled(self, name: str, *, discover: bool = False) -> Polled:
         feed = Feed(f"s/{name}", resource_of(name, path="/x"), Query(), "e", "t", discover=discover)
 
-        async def round_() -> RoundResult:
+        async def round_(*, due: object) -> RoundResult:
             self.say(f"{name} begins")
             await self.on.wait()
             self.say(f"{name} ends")
@@ -100,7 +100,7 @@ async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: S
     assert [one.busy, rounds.rested] == [True, []]
     rounds.on.set()
     await rounds.said("one begins", "one ends")
-    assert [one.busy] == [False]
+    await until(lambda: not one.busy, "the round's end to be noticed")
     assert (rounds.log[0], rounds.rested) == ("1/2", ["s/one"])
     await one.end()
     assert rounds.log[-1] == "one let go"
@@ -137,3 +137,40 @@ async def test_a_follower_does_not_wait_for_what_is_lost(rounds: Rounds, schedul
     one.lost()
     await rounds.said("one begins", "follower begins")
     assert schedule.next_round("s/one") is None
+
+
+async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: it has ended when that is answered, and the feed is polled on, at its times and by whoever asks."""
+    _, one = lots(rounds, schedule)
+    assert not await one.broken_off()
+    one.begin()
+    await rounds.said("one begins")
+    assert await one.broken_off()
+    await until(lambda: not one.busy, "the round's end to be noticed")
+    rounds.on.set()
+    one.poll_soon()
+    await rounds.said("one begins", "one begins", "one ends")
+
+
+async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: of the round that is under way, where one is; another begins as soon as it has ended, if that is wanted."""
+    _, one = lots(rounds, schedule)
+    one.begin()
+    await rounds.said("one begins")
+    awaited = one.round_ended()
+    one.poll_soon()
+    rounds.on.set()
+    async with patience("a round"):
+        assert (await awaited).ok
+    await rounds.said("one begins", "one ends", "one begins", "one ends")
+
+
+async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: no round ends here any more, so nobody waits for one."""
+    _, one = lots(rounds, schedule)
+    one.begin()
+    await rounds.said("one begins")
+    awaited = one.round_ended()
+    rounds.on.set()
+    await one.end()
+    assert awaited.cancelled()

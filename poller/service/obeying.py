@@ -1,0 +1,130 @@
+"""Carrying out what operators ask of the feeds that are polled here, and answering them.
+
+It looks four times a second at what waits for an answer, which is one small question to the store; so nothing has to
+wake it, and whatever a process missed, or left behind when it died, the one that has the feed next finds.
+
+Law: what is asked holds without this, for the round and the script that begins it go by the store. This makes it happen
+now, and says so when it has. An order of a feed that is not polled here is another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import Final, Protocol
+
+import structlog
+
+from poller.errors import StoreError
+from poller.source.result import RoundResult
+from poller.stopping import ended
+from poller.store.asking import KEPT, AskedOrder, Asking, OrderAnswer
+
+LOOK_SECONDS: Final = 0.25
+
+_log = structlog.get_logger("poller.daemon")
+
+
+class Obeying(Protocol):
+    """A feed and its rounds; see :class:`poller.service.feed_rounds.FeedLot`."""
+
+    name: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is polled here."""
+        ...
+
+    async def broken_off(self) -> bool:
+        """End the round that is under way; whether there was one."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round is under way."""
+        ...
+
+    def poll_soon(self) -> None:
+        """Have a round begin after this moment, as soon as can be."""
+        ...
+
+    def round_ended(self) -> asyncio.Future[RoundResult]:
+        """The next round that ends; cancelled where none does here."""
+        ...
+
+
+async def obey(
+    asking: Asking,
+    lots: Iterable[Obeying],
+    *,
+    member: str,
+    now: Callable[[], datetime],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Carry out and answer until cancelled.
+
+    Args:
+        asking: what waits.
+        lots: all feeds, whoever polls them.
+        member: this process's name.
+        now: the wall clock, UTC.
+        sleep: waits for so many seconds.
+    """
+    feeds = {lot.name: lot for lot in lots}
+    under_way: dict[str, asyncio.Task[None]] = {}
+    try:
+        while True:
+            with suppress(StoreError):  # those who need it more say so
+                for order in await asking.waiting():
+                    lot = feeds.get(order.feed)
+                    if now() - order.at > KEPT:
+                        await asking.forget(order)
+                    elif lot is not None and lot.ours and order.id not in under_way:
+                        task = asyncio.create_task(_obeyed(asking, order, lot, member), name=f"order {order.id}")
+                        under_way[order.id] = task
+            await sleep(LOOK_SECONDS)
+            under_way = {name: task for name, task in under_way.items() if not task.done()}
+    finally:
+        await ended(*under_way.values())
+
+
+async def _obeyed(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:
+    """Carry it out and say so. Where that cannot be done here, or not be said, it waits on."""
+    with suppress(StoreError):
+        if order.order == "pause":
+            text = "the round under way was ended" if await lot.broken_off() else "no round was under way"
+            await asking.answer(order, OrderAnswer(member, done=True, text=text))
+        elif order.order == "resume":
+            lot.poll_soon()
+            await asking.answer(order, OrderAnswer(member, done=True, text="its next round begins now"))
+        else:
+            await _by_a_round(asking, order, lot, member)
+    _log.info("order", feed=lot.name, order=order.order)
+
+
+async def _by_a_round(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:
+    """Have rounds until one has carried it out, which is told by the store, or fails."""
+    if not lot.busy and not await asking.stands(order):  # one that ended before the order was found here
+        await asking.answer(order, OrderAnswer(member, done=True, text="its round has ended"))
+        return
+    await asking.answer(order, OrderAnswer(member, done=False, text="its next round begins now"))
+    while True:
+        ending = lot.round_ended()
+        if not lot.busy:
+            lot.poll_soon()
+        await asyncio.wait([ending])
+        if ending.cancelled():  # another process has the feed now, and the order
+            return
+        result = ending.result()
+        if not result.ok or result.paused is not None or not await asking.stands(order):
+            await asking.answer(order, _ended(member, result))
+            return
+
+
+def _ended(member: str, result: RoundResult) -> OrderAnswer:
+    if result.paused is not None:
+        return OrderAnswer(member, done=True, text=f"{result.paused}; it is carried out when the feed is resumed")
+    told = {name: value for name, value in result.public.items() if isinstance(value, str | int | float | None)}
+    return OrderAnswer(member, done=True, text="its round has ended", round=told)

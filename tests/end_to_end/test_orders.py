@@ -1,0 +1,101 @@
+"""Orders to feeds that real daemons poll: carried out at once, answered, and by the next owner where the first dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING
+
+from poller.cli.options import utc_now
+from poller.config.load import load
+from poller.service.ordering import Answer, Order, asked
+from poller.store.asking import Asking
+from tests.cli.commands import commands_in
+from tests.harness.processes import daemon
+from tests.harness.scene import RESOURCES, lease, scene
+from tests.harness.waiting import patience, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.scene import Scene
+
+FEED = "acme/contractTypes"
+
+
+async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> None:
+    """Each command prints what the daemon says; a paused feed is read by nobody, by a new process neither."""
+    async with scene(tmp_path, store=store, changes_per_second=0) as played, commands_in() as poller:
+        config = played.config(interval="1h")
+        async with daemon(config) as running:
+            member = await running.started()
+            await running.polled(RESOURCES)
+            paused = await poller.run("pause", FEED, "--reason", "moving house", "-c", str(config))
+            assert (paused.code, paused.err) == (0, "")
+            assert paused.out.splitlines()[1] == f"{member}: no round was under way"
+            refused = await poller.run("resync", FEED, "--wait", "-c", str(config))
+            assert "it is carried out when the feed is resumed" in refused.out
+        once = await poller.run("once", "--json", "-c", str(config))
+        modes = {line["feed"]: line for line in map(json.loads, once.out.splitlines())}
+        assert (once.code, modes[FEED]["mode"], modes[FEED]["ok"]) == (0, "skipped", True)
+        assert modes[FEED]["error"].endswith(" UTC: moving house")
+        async with daemon(config) as running:
+            await running.polled([name for name in RESOURCES if name not in FEED])
+            assert not [line for line in running.rounds() if line["feed"] == FEED]
+            since = len(running.lines)
+            assert (await poller.run("resume", FEED, "-c", str(config))).code == 0
+            await running.polled(["contractTypes"], since=since)
+            assert running.rounds(since=since)[0]["mode"] == "resync"  # what was asked meanwhile
+        verdict = await played.caught_up()
+    assert verdict.clean, verdict
+
+
+async def test_a_resync_tells_how_its_round_ended(tmp_path: Path, store: str) -> None:
+    """The command waits as long as it is told to, and without a daemon it says that there is none."""
+    async with scene(tmp_path, store=store, changes_per_second=0) as played, commands_in() as poller:
+        config = played.config(interval="1h")
+        async with daemon(config) as running:
+            await running.polled(RESOURCES)
+            done = await poller.run("resync", FEED, "--wait", "-c", str(config))
+            assert (done.code, done.err) == (0, "")
+            assert done.out.splitlines()[2].startswith(f"{FEED}: resync, ")
+            running.send(signal.SIGTERM)
+            assert await running.left() == 0
+        alone = await poller.run("resync", FEED, "-c", str(config))
+        assert (alone.code, alone.err) == (0, f"poller: {FEED}: no daemon polls; it takes effect with the next one\n")
+
+
+async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: str) -> None:
+    """Killed between the order and the answer: who takes the feed over carries it out and says so, once."""
+    async with scene(tmp_path, store=store, changes_per_second=0) as played:
+        config = played.config(ttl="1s", interval="1h")
+        async with daemon(config) as one, daemon(config) as two:
+            names = {await one.started(): one, await two.started(): two}
+            owners = await played.shared(2, 2)
+            owner = owners[lease("contractTypes")]
+            await names[owner].polled(["contractTypes"])
+            names[owner].send(signal.SIGSTOP)
+            asking = asyncio.create_task(_asked(played, config, Order.RESYNC))
+            waiting = Asking(played.client, "poller")
+            await until(lambda: _waits(waiting), "the order to be left")
+            await names[owner].kill()
+            async with patience("the other's answer"):
+                answer = await asking
+            assert (answer.outcome, answer.member) == ("done", (names.keys() - {owner}).pop())
+            assert await waiting.waiting() == []
+            mine = [line for line in names[answer.member or ""].rounds() if line["feed"] == FEED]
+            assert [line["mode"] for line in mine] == ["resync"]
+        verdict = await played.caught_up()
+    assert verdict.clean, verdict
+
+
+async def _asked(played: Scene, config: Path, order: Order) -> Answer:
+    settings = load(config, {})
+    return await asked(
+        played.client, settings, FEED, order, now=utc_now, by="a test", patience=settings.lease.ttl * 20, wait=True
+    )
+
+
+async def _waits(asking: Asking) -> bool:
+    return bool(await asking.waiting())

@@ -1,0 +1,193 @@
+"""Laws of :mod:`poller.service.obeying`: what is asked of a feed is carried out where it is polled, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from fakeredis import FakeAsyncRedis
+
+from poller.service.obeying import Obeying, obey
+from poller.source.feed import Mode
+from poller.source.result import RoundResult
+from poller.stopping import ended
+from poller.store.asking import KEPT, AskedOrder, Asking, OrderAnswer
+from poller.store.keys import FeedKeys
+from tests.harness.waiting import until
+
+STATE = FeedKeys.of("p", "s/one").state
+NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+RESULT = RoundResult(feed="s/one", mode=Mode.RESYNC, ok=True, pages=2)
+
+
+@dataclass
+class Lot:
+    """A feed whose rounds end when the test says so."""
+
+    name: str = "s/one"
+    ours: bool = True
+    busy: bool = False
+    hastened: int = 0
+    coming: list[asyncio.Future[RoundResult]] = field(default_factory=list)
+
+    async def broken_off(self) -> bool:
+        was, self.busy = self.busy, False
+        return was
+
+    def poll_soon(self) -> None:
+        self.hastened += 1
+
+    def round_ended(self) -> asyncio.Future[RoundResult]:
+        self.coming.append(asyncio.get_running_loop().create_future())
+        return self.coming[-1]
+
+
+def order(what: str, *, at: datetime = NOW, feed: str = "s/one") -> AskedOrder:
+    return AskedOrder(what, feed, what, at)
+
+
+async def left(client: FakeAsyncRedis) -> None:
+    """A resync is left beside the feed."""
+    await client.hset(STATE, "resync", "1")
+
+
+async def carried_out(client: FakeAsyncRedis) -> None:
+    await client.hdel(STATE, "resync")
+
+
+@asynccontextmanager
+async def obeyed(client: FakeAsyncRedis, *lots: Obeying, member: str = "me") -> AsyncIterator[Asking]:
+    """Somebody obeys for the time of the block, and looks again and again."""
+    asking = Asking(client, "p")
+    task = asyncio.create_task(obey(asking, lots, member=member, now=lambda: NOW, sleep=lambda _: asyncio.sleep(0)))
+    try:
+        yield asking
+        assert not task.done()
+    finally:
+        await ended(task)
+
+
+async def said(asking: Asking, asked: AskedOrder, *, done: bool = True) -> OrderAnswer:
+    async def look() -> OrderAnswer | None:
+        answer = await asking.answered(asked)
+        return answer if answer is not None and answer.done is done else None
+
+    found = await until(look, f"an answer to {asked}")
+    assert found is not None
+    return found
+
+
+async def test_a_pause_is_answered_when_no_round_is_under_way_any_more(client: FakeAsyncRedis) -> None:
+    """Law: the round that runs is ended first."""
+    lot = Lot(busy=True)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("pause"))
+        assert (await said(asking, order("pause"))).text == "the round under way was ended"
+    assert not lot.busy
+
+
+async def test_resumed_it_is_polled_at_once(client: FakeAsyncRedis) -> None:
+    """Law: and answered before that round has ended."""
+    lot = Lot()
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resume"))
+        assert (await said(asking, order("resume"))).member == "me"
+    assert lot.hastened == 1
+
+
+async def test_a_resync_is_answered_when_it_begins_and_when_it_has_ended(client: FakeAsyncRedis) -> None:
+    """Law: it is begun once, however often it is found; the last answer has the round."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        await carried_out(client)
+        lot.coming[0].set_result(RESULT)
+        answer = await said(asking, order("resync"))
+    assert answer.round == RESULT.public
+    assert lot.hastened == 1
+
+
+async def test_a_round_that_began_before_the_order_is_not_it(client: FakeAsyncRedis) -> None:
+    """Law: as long as the order stands in the store a round follows; which one was it, the store says."""
+    lot = Lot(busy=True)
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.busy = False
+        lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.DELTA, ok=True))
+        await until(lambda: len(lot.coming) == 2, "another round")
+        await carried_out(client)
+        lot.coming[1].set_result(RESULT)
+        assert (await said(asking, order("resync"))).round == RESULT.public
+    assert lot.hastened == 1
+
+
+async def test_a_round_that_fails_is_told(client: FakeAsyncRedis) -> None:
+    """Law: nobody waits for the one after it; the order stands."""
+    lot = Lot()
+    await left(client)
+    failed = RoundResult(feed="s/one", mode=Mode.RESYNC, ok=False, error="no answer")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(failed)
+        assert (await said(asking, order("resync"))).round == failed.public
+        assert await asking.stands(order("resync"))
+
+
+async def test_what_a_round_has_done_already_is_answered(client: FakeAsyncRedis) -> None:
+    """Law: the first round after a lease was taken may be sooner than the look that finds the order."""
+    lot = Lot()
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        assert (await said(asking, order("resync"))).text == "its round has ended"
+    assert not lot.coming
+
+
+async def test_what_is_not_done_here_waits_for_whoever_does_it(client: FakeAsyncRedis) -> None:
+    """Law: a round that did not end here answers nothing; the order is found by the next owner of the feed."""
+    lot, theirs = Lot(), Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.ours = False
+        lot.coming[0].cancel()
+        async with obeyed(client, theirs, member="other"):
+            await until(lambda: theirs.coming, "the other to begin")
+            await carried_out(client)
+            theirs.coming[0].set_result(RESULT)
+            assert (await said(asking, order("resync"))).member == "other"
+
+
+async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyncRedis) -> None:
+    """Law: whoever asks is told so, and who paused it."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, paused="paused by me"))
+        answer = await said(asking, order("resync"))
+    assert answer == OrderAnswer("me", done=True, text="paused by me; it is carried out when the feed is resumed")
+
+
+async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:
+    """Law: an order for a feed that nobody polls waits for its time, and no longer; nobody else takes it up."""
+    lot = Lot()
+    old, fresh = order("resync", at=NOW - KEPT - timedelta(seconds=1), feed="s/two"), order("release", feed="s/two")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(fresh)
+        await asking.ask(old)
+        await until(lambda: _only(asking, fresh), "the old one to be forgotten")
+    assert not lot.coming
+
+
+async def _only(asking: Asking, order: AskedOrder) -> bool:
+    return await asking.waiting() == [order]
