@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ from poller.store.stream import last_id
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
 from tests.harness.waiting import until
-from tests.receiver import PATIENCE, Held, Receiver, Reply, receiving
+from tests.receiver import Held, Receiver, Reply, receiving
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
@@ -103,11 +103,6 @@ class Scene:
     async def arrives(self, subscription: str, *ids: str) -> None:
         await self.sink.until(lambda: self.got(subscription) == list(ids), f"{ids}, not {self.got(subscription)}")
 
-    async def until(self, true: Callable[[], Awaitable[object]]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not await true():
-                pass
-
     async def later_than(self, milliseconds: int) -> bool:
         """By the store's clock."""
         seconds, micros = await self.client.time()
@@ -126,7 +121,7 @@ class Scene:
             owner = await self.owner(subscription)
             return owner is None if idle else owner not in (None, before)
 
-        await self.until(changed)
+        await until(changed, f"{subscription} to be {'idle' if idle else 'begun anew'}")
 
 
 @pytest.fixture
@@ -216,7 +211,7 @@ async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> N
     async def back() -> bool:
         return "file" in (await scene.registry.all()).registered
 
-    await scene.until(back)
+    await until(back, "the file's subscription to be back")
     await scene.add("e2")
     await scene.arrives("file", "e1", "e2")
 
@@ -228,7 +223,7 @@ async def test_a_subscription_that_left_the_file_waits(scene: Scene) -> None:
     await scene.arrives("one", "e1")
     await scene.stop()
     scene.deliver(scene.settings())
-    await scene.until(lambda: paused(scene.registry, "one"))
+    await until(lambda: paused(scene.registry, "one"), "it to be paused")
     await scene.add("e2")
     await scene.stop()
     scene.deliver(scene.settings("one"))
@@ -252,13 +247,13 @@ async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> 
     await scene.tasks[0]
     await scene.add("e3")
     await scene.arrives("one", "e1", "e2", "e3")
-    until = now() + timedelta(seconds=2.5)
-    await scene.registry.note_until("one", until)
+    moment = now() + timedelta(seconds=2.5)
+    await scene.registry.note_until("one", moment)
     before = await looks(scene.client)  # one more look at the registry than the note needs
-    await scene.until(lambda: since(scene.client, before + 2))
+    await until(lambda: since(scene.client, before + 2), "two looks at the registry")
     await scene.add("e4")
     await scene.arrives("one", "e1", "e2", "e3", "e4")
-    assert now() >= until - timedelta(milliseconds=1)  # it is kept in whole ones
+    assert now() >= moment - timedelta(milliseconds=1)  # it is kept in whole ones
 
 
 async def looks(client: Redis) -> int:
@@ -286,17 +281,11 @@ async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) 
     async def noted() -> bool:
         return set(await scene.registry.untils()) == {"a", "b"}
 
-    await eventually(noted)
+    await until(noted, "the pause to be noted for both")
     before = len(scene.got("a"))
     await scene.add("2")
     await scene.arrives("c", "1", "2")
     assert len(scene.got("a")) == before <= 2
-
-
-async def eventually(what: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await what():  # noqa: ASYNC110 -- one turn of the loop
-            await asyncio.sleep(0)
 
 
 async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
@@ -338,7 +327,7 @@ async def test_nothing_is_sent_before_it_was_granted(scene: Scene) -> None:
     scene.sink.answer = Reply(200)
     scene.deliver(scene.settings("one", more="validate = true"))
     await scene.add("e1")
-    await scene.until(lambda: scene.registry.handshake("one"))
+    await until(lambda: scene.registry.handshake("one"), "the sink to be asked")
     assert scene.got("one") == []
     await scene.registry.note_handshake("one", encoded(Granted(origin(None))))
     await scene.arrives("one", "e1")
