@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from poller.cli import dead_letters, subscriptions
+from poller.cli.optional_seconds import OptionalSeconds
 from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity, Wait
 
 app = typer.Typer(
@@ -143,19 +144,32 @@ def check(
     _exit(good=check_all(Asked.by(context, config, log_format, log_level)))
 
 
-@app.command()
+@app.command(cls=OptionalSeconds)
 def status(
     context: typer.Context,
+    feeds: Feeds = None,
     *,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            metavar="[SECONDS]", min=0.1, help="Again and again, every 2 s, until Ctrl-C.", show_default=False
+        ),
+    ] = None,
     json: Json = False,
     config: Config = None,
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
-    """Every feed and subscription: state, last round, lag, errors."""
+    """Every feed and subscription: state, last round, lag, errors; details of the feeds that are named."""
+    asked = Asked.by(context, config, log_format, log_level)
+    if watch is not None:
+        from poller.cli.watching import watch as again  # noqa: PLC0415 -- late
+
+        again(asked, feeds, seconds=watch, json=json)
+        return
     from poller.cli.status import status as command  # noqa: PLC0415 -- late
 
-    command(Asked.by(context, config, log_format, log_level), json=json)
+    command(asked, feeds, json=json)
 
 
 @app.command()

@@ -70,6 +70,12 @@ def console() -> Console | None:
     return Console(file=sys.stdout, highlight=False, soft_wrap=True)
 
 
+def width() -> int:
+    """How many columns there are to write to; 80 where nobody looks."""
+    terminal = console()
+    return 80 if terminal is None else max(terminal.width, 1)
+
+
 def say_styled(parts: Sequence[tuple[str, str]], *, cut: bool = False) -> None:
     """Write one line made of ``(text, style)``; on a terminal alone the styles count, and ``cut``: at its width."""
     terminal = console()

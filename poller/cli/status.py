@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from poller.cli.escaping import escaped
+import msgspec
+
+from poller.cli.feed_lines import detail_lines, feed_lines
 from poller.cli.loop import run
-from poller.cli.options import Asked, utc_now
-from poller.cli.output import say, say_json, say_table
-from poller.cli.spans import ago, size
-from poller.cli.subscription_lines import say_subscriptions
+from poller.cli.options import Asked, named_feeds, utc_now
+from poller.cli.output import say_json, say_styled, width
+from poller.cli.subscription_lines import subscription_lines
+from poller.cli.tables import Column, Line, table, wrapped
 from poller.config.settings import Settings
 from poller.service.feed_status import FeedStatus, feed_statuses
 from poller.service.members_status import MemberStatus, member_statuses
 from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import OpenStore, opened_store, until_ready
 from poller.service.store_status import StoreStatus, store_status
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 
-_NUMBERS: Final = ("records", "events", "in stream", "bytes", "quarantined")
-_HEADINGS: Final = ("feed", "state", "last mode", "last good", "last round", *_NUMBERS, "delta token", "lease")
-_SHOWN_FOR: Final = 7 * 86400  # seconds that a loss is news
-_SEEN_HEADINGS: Final = (
-    "the API of",
-    "ends a listing with",
-    "delta token on",
-    "refused",
-    "listings",
-    "oldest reading",
+_MEMBERS: Final = (
+    Column("process", least=12),
+    Column("does", leave=1),
+    Column("feeds", right=True),
+    Column("deliveries", right=True, leave=2),
 )
 
 
-def status(asked: Asked, *, json: bool) -> None:
-    """Show the status of every feed and of every subscription.
+class Report(msgspec.Struct, frozen=True):
+    """What was found.
+
+    Attributes:
+        feeds: those that were asked for.
+        subscriptions: all, or those of these feeds.
+        members: the processes that are there.
+        store: how it does.
+        detailed: whether some feeds were named, and all that is known of them is wanted.
+    """
+
+    feeds: Sequence[FeedStatus]
+    subscriptions: Sequence[SubscriptionStatus]
+    members: Sequence[MemberStatus]
+    store: StoreStatus
+    detailed: bool = False
+
+
+def status(asked: Asked, names: list[str] | None, *, json: bool) -> None:
+    """Show the status of every feed and of every subscription; of those feeds in detail that are named.
 
     JSON: one object a line, first the feeds with the keys of :class:`~poller.service.feed_status.FeedStatus`, then the
     subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`; then, while daemons
@@ -41,98 +56,78 @@ def status(asked: Asked, *, json: bool) -> None:
     ``{"store": …}`` with those of :class:`~poller.service.store_status.StoreStatus`.
 
     Raises:
-        ConfigurationError: something is set up wrongly.
+        ConfigurationError: something is set up wrongly, or there is no such feed.
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
-    found, subscribed, members, store = run(_read(asked.settings()))
+    settings = asked.settings()
+    only = named_feeds(settings, names) if names else None
+    report = run(_read(settings, only))
     if json:
-        for line in (*found, *subscribed, *([{"members": members}] if members else ())):
-            say_json(line)
-        say_json({"store": store})
+        say_report(report)
         return
-    _say_feeds(found)
-    if subscribed:
-        say("")
-        say_subscriptions(subscribed, utc_now())
-    say("")
-    _say_members(members)
-    _say_store(store)
+    for line in report_lines(report, width()):
+        say_styled(line)
 
 
-def _say_feeds(found: Sequence[FeedStatus]) -> None:
-    say_table(_HEADINGS, [_row(one) for one in found], numbers=_NUMBERS)
-    if any(one.paging for one in found):
-        say_table(_SEEN_HEADINGS, [_seen(one) for one in found if one.paging or one.listings], numbers=("listings",))
-    for one in found:
-        if one.error is not None:
-            say(f"{one.feed}: {one.error}")
-        if one.held_by is not None:
-            say(f"{one.feed}: {escaped(one.held_by)} needs events that are older than retention.age")
-        if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
-            say(f"{one.feed}: lost {ago(one.lost_age_seconds)} ago: {one.lost}")
-    quarantining = [one.feed for one in found if one.quarantined]
-    if quarantining:
-        which = f" {quarantining[0]}" if len(quarantining) == 1 else ""
-        say(f"quarantined records: poller dead-letters list{which}")
+async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] | None) -> Report:
+    """What is true now; of these feeds alone, where some are named.
+
+    Raises:
+        StoreError: the store is away.
+    """
+    all_feeds = await feed_statuses(store.client, settings, now=utc_now())
+    subscribed = await subscription_statuses(store.client, settings, now=utc_now())
+    members = await member_statuses(store.client, settings.redis.prefix, all_feeds, subscribed)
+    shown = await store_status(store, settings.redis.durability, now=utc_now)
+    if only is None:
+        return Report(all_feeds, subscribed, members, shown)
+    theirs = [one for one in subscribed if any(feed.feed in only for feed in one.feeds)]
+    feeds = {one.feed: one for one in all_feeds}
+    return Report([feeds[name] for name in only], theirs, members, shown, detailed=True)
 
 
-def _say_members(members: Sequence[MemberStatus]) -> None:
+def say_report(report: Report) -> None:
+    """Write it as JSON; see :func:`status`."""
+    for line in (*report.feeds, *report.subscriptions, *([{"members": report.members}] if report.members else ())):
+        say_json(line)
+    say_json({"store": report.store})
+
+
+def report_lines(report: Report, columns: int) -> Iterator[Line]:
+    """It for people, on a terminal of so many columns."""
+    if report.detailed:
+        for one in report.feeds:
+            yield from detail_lines(one, columns)
+            yield []
+    else:
+        yield from feed_lines(report.feeds, report.subscriptions, columns)
+        yield []
+    if report.subscriptions:
+        yield from subscription_lines(report.subscriptions, utc_now(), columns)
+        yield []
+    yield from _member_lines(report.members, columns)
+    for text in _store_texts(report.store):
+        for line in wrapped(text, columns):
+            yield [(line, "")]
+
+
+def _member_lines(members: Sequence[MemberStatus], columns: int) -> Iterator[Line]:
     if not members:
-        say("no daemon is running")
+        yield [("no daemon is running", "")]
         return
     rows = [(one.member, ", ".join(one.roles) or "leaving", str(one.feeds), str(one.deliveries)) for one in members]
-    say_table(("process", "does", "feeds", "deliveries"), rows, numbers=("feeds", "deliveries"))
+    yield from table(_MEMBERS, rows, columns)
 
 
-def _say_store(store: StoreStatus) -> None:
+def _store_texts(store: StoreStatus) -> Iterator[str]:
     amiss = [one for one in store.checks if one.severity != "ok"]
-    say(f"store {store.url}: {store.version or 'version unknown'}{'' if amiss else ', all is well'}")
+    yield f"store {store.url}: {store.version or 'version unknown'}{'' if amiss else ', all is well'}"
     for one in amiss:
-        say(f"store {one.severity}: {one.text}")
+        yield f"store {one.severity}: {one.text}"
 
 
-async def _read(
-    settings: Settings,
-) -> tuple[Sequence[FeedStatus], Sequence[SubscriptionStatus], Sequence[MemberStatus], StoreStatus]:
+async def _read(settings: Settings, only: Sequence[str] | None) -> Report:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        feeds = await feed_statuses(store.client, settings, now=utc_now())
-        subscribed = await subscription_statuses(store.client, settings, now=utc_now())
-        members = await member_statuses(store.client, settings.redis.prefix, feeds, subscribed)
-        return feeds, subscribed, members, await store_status(store, settings.redis.durability, now=utc_now)
-
-
-def _row(one: FeedStatus) -> tuple[str, ...]:
-    return (
-        one.feed,
-        one.state,
-        one.mode or "-",
-        "-" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago",
-        _round(one),
-        str(one.records),
-        str(one.events),
-        str(one.stream_length),
-        "-" if one.stream_bytes is None else size(one.stream_bytes),
-        str(one.quarantined),
-        "yes" if one.delta_token else "no",
-        one.lease if one.lease_seconds is None else one.owner or "held",
-    )
-
-
-def _seen(one: FeedStatus) -> tuple[str, ...]:
-    return (
-        one.feed,
-        one.paging or "-",
-        one.delta_token_on or "-",
-        ", ".join(one.refused) or "nothing",
-        str(one.listings) if one.listings else "-",
-        "-" if one.oldest_seconds is None else f"{ago(one.oldest_seconds)} ago",
-    )
-
-
-def _round(one: FeedStatus) -> str:
-    if one.round is None:
-        return "-"
-    counts = one.round
-    return f"{counts.records} read, +{counts.created} ~{counts.modified} -{counts.removed}"
+        return await read_report(store, settings, only)

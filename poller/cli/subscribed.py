@@ -12,8 +12,8 @@ from typing import Any, Final
 from poller.cli.escaping import escaped
 from poller.cli.loop import run
 from poller.cli.options import Asked, utc_now
-from poller.cli.output import say, say_json
-from poller.cli.subscription_lines import reasons, say_backlogs, say_list
+from poller.cli.output import say, say_json, say_styled, width
+from poller.cli.subscription_lines import backlog_lines, list_lines, reasons
 from poller.config.settings import Settings
 from poller.config.showing import sounds_secret
 from poller.config.subscribing import kept_subscription
@@ -45,7 +45,8 @@ def show_list(asked: Asked, *, json: bool) -> None:
         for one in found:
             say_json(one)
     elif found:
-        say_list(found, utc_now())
+        for line in list_lines(found, utc_now(), width()):
+            say_styled(line)
     else:
         say("no subscriptions")
 
@@ -70,7 +71,8 @@ def show_one(asked: Asked, subscription: str) -> None:
     for name, text in _state_lines(status, kept):
         say(f"{name:<14}  {text}")
     say("")
-    say_backlogs(status.feeds)
+    for line in backlog_lines(status.feeds, width()):
+        say_styled(line)
 
 
 def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:

@@ -1,47 +1,54 @@
-"""Subscriptions as lines for people: a table, and below it why those that do not deliver do not.
+"""Subscriptions as lines for people: a table that fits, and below it why those that do not deliver do not.
 
 Law: foreign text (what a sink has answered) steers no terminal.
+
+Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Final
 
 from poller.cli.escaping import escaped
-from poller.cli.output import say, say_table
 from poller.cli.spans import ago
+from poller.cli.tables import Column, Line, table, wrapped
 from poller.service.subscription_status import SubscriptionStatus
 from poller.store.backlogs import Backlog
 
-_COUNTS = ("lag", "age", "parked", "dead letters")
-_NUMBERS = (*_COUNTS, "dead")
-_WHO = {"operator": "an operator", "sink": "its sink", "failures": "its failures", "removed": "the file"}
+_STATES: Final = {"active": "green", "failing": "red", "paused": "yellow", "new": "cyan"}
+_COUNTS: Final = (
+    Column("lag", right=True),
+    Column("age", right=True, leave=1),
+    Column("parked", right=True, leave=2),
+    Column("dead", right=True, leave=3),
+)
+_HOW: Final = (Column("subscription", least=12), Column("state", styles=_STATES), *_COUNTS)
+_LIST: Final = (
+    Column("id", least=10),
+    Column("from", leave=5),
+    Column("state", styles=_STATES),
+    *_COUNTS,
+    Column("feeds", least=5, leave=4),
+    Column("sink", least=14, leave=6),
+)
+_BACKLOGS: Final = (Column("feed", least=12), *_COUNTS, Column("delivered by", least=12, leave=4))
+_WHO: Final = {"operator": "an operator", "sink": "its sink", "failures": "its failures", "removed": "the file"}
 
 
-def say_subscriptions(found: Sequence[SubscriptionStatus], now: datetime) -> None:
+def subscription_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
     """How each does; see ``poller subscriptions list`` for where its events go."""
-    rows = [(one.subscription, one.state, *_counts(one), str(one.dead_letters)) for one in found]
-    say_table(("subscription", "state", *_COUNTS), rows, numbers=_COUNTS)
-    say_reasons(found, now)
+    rows = [(one.subscription, one.state, *_counts(one)) for one in found]
+    yield from table(_HOW, rows, width)
+    yield from _reason_lines(found, now, width)
 
 
-def say_list(found: Sequence[SubscriptionStatus], now: datetime) -> None:
+def list_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
     """All of them, with where their events go and which these are."""
-    rows = [
-        (one.subscription, one.origin, one.state, *_counts(one), str(one.dead_letters), _feeds(one), one.sink)
-        for one in found
-    ]
-    headings = ("id", "from", "state", "lag", "age", "parked", "dead", "feeds", "sink")
-    say_table(headings, rows, numbers=_NUMBERS, unbroken=("from", "state", "lag", "age", "parked", "dead"))
-    say_reasons(found, now)
-
-
-def say_reasons(found: Sequence[SubscriptionStatus], now: datetime) -> None:
-    """Why those do not deliver that do not, one line each."""
-    for one in found:
-        for reason in reasons(one, now):
-            say(f"{one.subscription}: {reason}")
+    rows = [(one.subscription, one.origin, one.state, *_counts(one), _feeds(one), escaped(one.sink)) for one in found]
+    yield from table(_LIST, rows, width)
+    yield from _reason_lines(found, now, width)
 
 
 def reasons(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
@@ -50,7 +57,7 @@ def reasons(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
     if one.state == "paused":
         yield f"paused by {_WHO[one.paused_by or 'operator']}{since}: {escaped(one.reason or '')}"
     elif one.state == "failing":
-        yield f"nothing but failures{since}"
+        yield f"nothing but failures{since}" + (f"; the last: {escaped(one.error)}" if one.error else "")
     elif one.state == "new":
         yield "no daemon has been started with it yet"
     if one.lost:
@@ -61,7 +68,7 @@ def reasons(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
         yield f"its sink has not granted events: {escaped(one.handshake or '')}"
 
 
-def say_backlogs(feeds: Sequence[Backlog]) -> None:
+def backlog_lines(feeds: Sequence[Backlog], width: int) -> Iterator[Line]:
     """What waits, feed by feed."""
     rows = [
         (
@@ -74,11 +81,18 @@ def say_backlogs(feeds: Sequence[Backlog]) -> None:
         )
         for one in feeds
     ]
-    say_table(("feed", *_COUNTS, "delivered by"), rows, numbers=_COUNTS)
+    yield from table(_BACKLOGS, rows, width)
 
 
-def _counts(one: SubscriptionStatus) -> tuple[str, str, str]:
-    return _number(one.lag_entries), _age(one.lag_seconds), str(one.parked)
+def _reason_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+    for one in found:
+        for reason in reasons(one, now):
+            for line in wrapped(f"{one.subscription}: {reason}", width):
+                yield [(line, "")]
+
+
+def _counts(one: SubscriptionStatus) -> tuple[str, str, str, str]:
+    return _number(one.lag_entries), _age(one.lag_seconds), str(one.parked), str(one.dead_letters)
 
 
 def _number(count: int | None) -> str:

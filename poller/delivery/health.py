@@ -29,6 +29,7 @@ class Health(msgspec.Struct, frozen=True):
         delivered_at: the last success, UTC.
         unwell: whether it was disabled and nothing has succeeded since; outlives being resumed. Kept for the
             subscription, not for a feed.
+        error: how the last failure came about, in words; None where nothing fails.
     """
 
     failing_since: datetime | None = None
@@ -36,6 +37,7 @@ class Health(msgspec.Struct, frozen=True):
     failed: int = 0
     delivered_at: datetime | None = None
     unwell: bool = False
+    error: str | None = None
 
 
 def after_success(health: Health, at: datetime) -> Health:
@@ -44,10 +46,10 @@ def after_success(health: Health, at: datetime) -> Health:
     return Health(delivered=health.delivered + 1, failed=health.failed, delivered_at=latest)
 
 
-def after_failure(health: Health, at: datetime) -> Health:
-    """The next state. ``at``: when the attempt ended, UTC."""
+def after_failure(health: Health, at: datetime, error: str | None = None) -> Health:
+    """The next state. ``at``: when the attempt ended, UTC; ``error``: how, in words."""
     since = at if health.failing_since is None else health.failing_since
-    return msgspec.structs.replace(health, failing_since=since, failed=health.failed + 1)
+    return msgspec.structs.replace(health, failing_since=since, failed=health.failed + 1, error=error)
 
 
 def after_success_elsewhere(health: Health, at: datetime | None) -> Health:
@@ -68,6 +70,7 @@ def whole(healths: Iterable[Health]) -> Health:
         failed=sum(one.failed for one in found),
         delivered_at=delivered_at,
         unwell=any(one.unwell for one in found),
+        error=next((one.error for one in found if one.failing_since and one.error), None),
     )
 
 

@@ -53,10 +53,10 @@ class Standing:
         if self._failing:
             self._well_again(health)
 
-    def failed(self, feed: str, at: datetime) -> None:
-        """An attempt was not."""
-        self._healths[feed] = after_failure(self._healths.get(feed, Health()), at)
-        if feed not in self._failing:
+    def failed(self, feed: str, at: datetime, error: str | None = None) -> None:
+        """An attempt was not; ``error``: in words, which are noted when they are others."""
+        self._healths[feed] = after_failure(self._healths.get(feed, Health()), at, error)
+        if feed not in self._failing or error != self._noted.get(feed, Health()).error:
             self._failing.add(feed)
             self._unnoted.add(feed)
 

@@ -188,7 +188,7 @@ class Subscriber:
                 self._unwell = False
         else:
             self._failed_in_a_row += 1
-            self._standing.failed(feed, self._now())
+            self._standing.failed(feed, self._now(), outcome.text or None)
             self._breathe()
             await self._judge(outcome)
         for name, health in self._standing.unnoted:

@@ -16,12 +16,13 @@ from poller.source.learning import learnt_of
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 from poller.store.owners import owner_of
+from poller.store.pauses import Pause, pause_of
 from poller.store.registrations import moment_of
 from poller.store.retention import Rule
 from poller.store.standing import held_by, stream_of
 from poller.store.state import FeedState, state_of
 
-State = Literal["never read", "reading", "ok", "failing", "held"]
+State = Literal["never read", "reading", "ok", "failing", "held", "paused"]
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -43,7 +44,8 @@ class FeedStatus(msgspec.Struct, frozen=True):
     Attributes:
         feed: ``SOURCE/NAME``.
         state: ``never read``; ``reading``, its first round has begun and not ended; ``ok`` or ``failing``, as the last
-            round ended; ``held``, removals wait for ``poller release``.
+            round ended; ``held``, removals wait for ``poller release``; ``paused``, by an operator, whatever
+            else is true.
         mode: of the last round; None before the first.
         error: of the last round, where it failed.
         good_at: when the last good round ended, RFC 3339.
@@ -68,6 +70,13 @@ class FeedStatus(msgspec.Struct, frozen=True):
         lease: whether some process polls the feed now.
         lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
         owner: the process that has the lease; None where there is none, or its name cannot be told.
+        next_at: when the next round is due, RFC 3339, as the process that polls it last wrote it; None where it is
+            paused, or nobody polls it.
+        next_seconds: in how many seconds that is; negative where it is over, and the round under way or late.
+        paused_by: who has paused it; None where it is not paused.
+        paused_reason: why, in words; may be empty.
+        paused_at: since when, RFC 3339.
+        paused_age_seconds: for how long.
     """
 
     feed: str
@@ -96,6 +105,12 @@ class FeedStatus(msgspec.Struct, frozen=True):
     stream_bytes: int | None = None
     stream_oldest: str | None = None
     held_by: str | None = None
+    next_at: str | None = None
+    next_seconds: float | None = None
+    paused_by: str | None = None
+    paused_reason: str | None = None
+    paused_at: str | None = None
+    paused_age_seconds: float | None = None
 
 
 class _LastRound(Counts, frozen=True):
@@ -149,8 +164,10 @@ async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datet
         asking.hlen(keys.listings)
         asking.pttl(keys.lease)
         asking.get(keys.lease)
-        fields, *sizes, lease_ms, holder = await asking.execute()
-    return _status(feed_id, state_of(fields), sizes, lease_ms, now, owner=owner_of(holder))
+        asking.get(keys.pause)
+        fields, *sizes, lease_ms, holder, kept = await asking.execute()
+    status = _status(feed_id, state_of(fields), sizes, lease_ms, now, owner=owner_of(holder))
+    return status if kept is None else _paused(status, pause_of(kept), now)
 
 
 def _status(
@@ -184,6 +201,21 @@ def _status(
         lease="held" if held else "free",
         lease_seconds=lease_ms / 1000 if held else None,
         owner=owner,
+        next_at=_written(state.next_at) if held else None,
+        next_seconds=_ahead(state.next_at, now) if held else None,
+    )
+
+
+def _paused(status: FeedStatus, pause: Pause, now: datetime) -> FeedStatus:
+    return msgspec.structs.replace(
+        status,
+        state="paused",
+        next_at=None,
+        next_seconds=None,
+        paused_by=pause.by,
+        paused_reason=pause.reason,
+        paused_at=_written(pause.at),
+        paused_age_seconds=_age(pause.at, now),
     )
 
 
@@ -193,6 +225,10 @@ def _written(moment: datetime | None) -> str | None:
 
 def _age(moment: datetime | None, now: datetime) -> float | None:
     return round((now - moment).total_seconds(), 3) if moment else None
+
+
+def _ahead(moment: datetime | None, now: datetime) -> float | None:
+    return round((moment - now).total_seconds(), 3) if moment else None
 
 
 def _word(last: _LastRound | None, *, begun: bool) -> State:

@@ -44,6 +44,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
         lost: how many went before they were delivered, ever, for a stream outgrew ``retention.max_bytes``.
+        error: how the last attempt failed, in words, where nothing but failures came since; None elsewhere.
         all_feeds: whether it gets all feeds that there are.
         feeds: what waits at each feed that it gets.
     """
@@ -66,6 +67,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     lost: int
     all_feeds: bool
     feeds: tuple[Backlog, ...]
+    error: str | None = None
 
 
 class _Outline(msgspec.Struct, frozen=True):
@@ -127,6 +129,7 @@ def _status(
         lost=sum(one.lost for one in feeds),
         all_feeds=outline.feeds is None,
         feeds=feeds,
+        error=health.error if health.failing_since else None,
     )
 
 

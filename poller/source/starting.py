@@ -124,10 +124,9 @@ def start_of(feed: Feed, state: FeedState, now: datetime) -> Start:
 
 def marks_of(feed: Feed, start: Start, end: End) -> dict[str, str | None]:
     """What a round leaves behind: its result and, if it was complete, where the next one starts. None: a mark goes."""
-    marks: dict[str, str | None] = {
-        ROUND: msgspec.json.encode(end.result.public).decode(),
-        NEXT_AT: recorded_time(end.next_at) if end.next_at else None,
-    }
+    marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode()}
+    if end.next_at is not None:
+        marks[NEXT_AT] = recorded_time(end.next_at)
     if end.result.ok:
         marks[GOOD_AT] = recorded_time(end.at)
     if end.result.learnt is not None:

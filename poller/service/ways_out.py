@@ -1,0 +1,38 @@
+"""What an operator can do about what a source, or the store, has answered.
+
+The messages are those of this program, as rounds leave them in the state and ``poller check`` finds them; each way out
+goes by the words that one of them is known to hold. What is not known has none.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SOURCE: Final[tuple[tuple[str, str], ...]] = (
+    (r"the API answered 401\b", "is the credential in auth right, and not expired?"),
+    (r"the API answered 403\b", "the credential is known, and may not read this: ask the API's owner for the right"),
+    (r"the API answered 404\b", "is base_url right, and path, if it is set? Does the API have this resource?"),
+    (r"the API answered 30[12378]\b", "redirects are not followed: set base_url to where this one leads"),
+    (r"the API answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (r"the API answered 4(?:00|13|14|22)\b", "it does not take the request: look at limit, fields and fields_style"),
+    (r"the API answered 429\b", "it is asked too often: set rate, or a longer interval"),
+    (r"the API answered 5\d\d\b", "it fails by itself: nothing is to be done here; the next round tries again"),
+    (r"HTML|<html|<!doctype", "a page for people, not the API: is base_url right, or is a login or proxy in between?"),
+    (r"not JSON|not the list|not an object", "this is no list of records: is base_url right, and path, if it is set?"),
+    (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
+    (r"(?i)wrong version number|record layer", "no TLS is spoken there: is it http://, or another port?"),
+    (r"(?i)name or service|getaddrinfo|resolve|nodename|DNS", "is the host's name in base_url right, and known here?"),
+    (r"(?i)proxy", "is proxy right, and does it let this machine through to the API?"),
+    (r"(?i)connection refused|connect call failed", "nothing listens there: are host and port in base_url right?"),
+    (r"(?i)no complete answer|timeout|timed out", "raise timeout, or look whether a firewall drops what is sent"),
+    (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
+)
+_KNOWN: Final = tuple((re.compile(pattern), text) for pattern, text in _SOURCE)
+
+
+def way_out(message: str) -> str | None:
+    """What can be done about the failure of a round, or of a first page; None where nothing more is known."""
+    return next((text for pattern, text in _KNOWN if pattern.search(message)), None)
