@@ -12,7 +12,8 @@ from fakeredis import FakeAsyncRedis
 from poller.service.feed_status import feed_status
 from poller.source.learning import Learnt
 from poller.store.keys import FeedKeys
-from poller.store.state import LEARNT, LOST, LOST_AT, OLDEST, REFUSALS
+from poller.store.pauses import Pause, pause
+from poller.store.state import LEARNT, LOST, LOST_AT, NEXT_AT, OLDEST, REFUSALS
 
 KEYS = FeedKeys.of("poller", "acme/achievements")
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -77,3 +78,25 @@ async def test_what_was_lost_is_shown_with_its_age(client: FakeAsyncRedis) -> No
     status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
     assert (status.lost, status.lost_age_seconds) == ("its state", 60.0)
     assert status.lost_at == at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def test_the_next_round_is_known_while_somebody_polls(client: FakeAsyncRedis) -> None:
+    """As the owner wrote it; without one nobody knows, whatever was written."""
+    at = NOW + timedelta(seconds=12)
+    await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "0", NEXT_AT: at.isoformat()})
+    assert (await feed_status(client, "acme/achievements", KEYS, now=NOW)).next_at is None
+    await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=5000)
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (status.next_seconds, status.next_at) == (12.0, "2026-03-02T08:15:12.000Z")
+
+
+async def test_a_pause_is_told_before_all_else(client: FakeAsyncRedis) -> None:
+    """Who, why and since when; there is no next round, and held removals are told by the error alone."""
+    held = {"generation": "g", "sequence": "0", "held": "x", NEXT_AT: NOW.isoformat()}
+    await client.hset(KEYS.state, mapping=held)
+    await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=5000)
+    await pause(client, KEYS, Pause("anna", "moving", NOW - timedelta(hours=1)))
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (status.state, status.next_at, status.next_seconds) == ("paused", None, None)
+    assert (status.paused_by, status.paused_reason, status.paused_age_seconds) == ("anna", "moving", 3600.0)
+    assert status.paused_at == "2026-03-02T07:15:00.000Z"

@@ -20,6 +20,7 @@ from poller.store.state import (
     GOOD_AT,
     HELD,
     ID_FIELD,
+    NEXT_AT,
     OLDEST,
     QUERY,
     READ_AT,
@@ -159,3 +160,12 @@ def test_a_rotation_is_marked_until_it_is_over() -> None:
     start = start_of(FEED, READ, NOON)
     assert rotation_marks(start, over=False, oldest=None) == {ROTATION: TEXT, OLDEST: None}
     assert rotation_marks(start, over=True, oldest=1_740_830_400_000) == {ROTATION: None, OLDEST: TEXT}
+
+
+@pytest.mark.parametrize("end", [GOOD, FAILED])
+def test_when_the_next_one_is_due_is_left_where_it_is_known(end: End) -> None:
+    """Of a round that failed, too; who runs a single round knows of no next one, and takes nothing away."""
+    start = start_of(FEED, READ, NOON)
+    due = msgspec.structs.replace(end, next_at=NOON)
+    assert marks_of(FEED, start, due)[NEXT_AT] == TEXT
+    assert NEXT_AT not in marks_of(FEED, start, end)

@@ -1,0 +1,136 @@
+"""Laws of :mod:`poller.cli.feed_lines` and :mod:`poller.cli.subscription_lines`: 80 columns, and what to do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from poller.cli.feed_lines import amiss_with, detail_lines, feed_lines
+from poller.cli.subscription_lines import list_lines, subscription_lines
+from poller.cli.tables import Line
+from poller.service.feed_status import Counts, FeedStatus
+from poller.service.subscription_status import SubscriptionStatus
+from poller.store.backlogs import Backlog
+
+NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+NAMES = (
+    "acme/contractTypes",
+    "a-source-of-thirty-two-characters/" + "employmentUnavailabilities" * 3,
+    "acme/" + "介" * 60,
+)
+
+
+def feed(name: str = NAMES[0], **differing: Any) -> FeedStatus:
+    usual: dict[str, Any] = {
+        "feed": name,
+        "state": "ok",
+        "mode": "reconcile",
+        "error": None,
+        "good_at": "2026-03-02T08:15:00.000Z",
+        "good_age_seconds": 3540.0,
+        "round": Counts(1200, 123_456_789, 123_456, 123_456, 123_456),
+        "records": 123_456_789,
+        "events": 123_456_789,
+        "stream_length": 123_456_789,
+        "quarantined": 7,
+        "delta_token": True,
+        "paging": "an empty page",
+        "delta_token_on": "the first page",
+        "refused": ("limit (taken: 250)",),
+        "listings": 0,
+        "oldest_seconds": None,
+        "lost": None,
+        "lost_at": None,
+        "lost_age_seconds": None,
+        "lease": "held",
+        "lease_seconds": 3.0,
+        "stream_bytes": 123_456_789,
+        "next_at": "2026-03-02T09:15:00.000Z",
+        "next_seconds": 3540.0,
+    }
+    return FeedStatus(**(usual | differing))
+
+
+def subscription(name: str, **differing: Any) -> SubscriptionStatus:
+    usual: dict[str, Any] = {
+        "subscription": name,
+        "origin": "file",
+        "sink": "https://" + "rostering." * 12 + "example.org/介介介介",
+        "state": "failing",
+        "paused_by": None,
+        "reason": None,
+        "since": "2026-03-02T07:15:00Z",
+        "until": None,
+        "handshake": None,
+        "delivered": 1,
+        "failed": 2,
+        "lag_entries": 123_456_789,
+        "lag_seconds": 3540.0,
+        "parked": 1000,
+        "dead_letters": 123_456,
+        "lost": 0,
+        "all_feeds": False,
+        "feeds": tuple(Backlog(one, 7, 3540.0, 1, 2) for one in NAMES),
+        "error": "status 503 after 0.1 s: " + "x" * 200 + "\x1b[31m",
+    }
+    return SubscriptionStatus(**(usual | differing))
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return ["".join(part for part, _ in line) for line in lines]
+
+
+@pytest.mark.parametrize("width", [80, 40, 24])
+def test_it_fits_however_long_names_and_errors_are(width: int) -> None:
+    """In cells, not in characters; and nothing that a sink or a source has answered reaches the terminal as it is."""
+    failing = {"state": "failing", "error": "GET /x: the API answered 503: " + "介\x1b[31m" * 90}
+    feeds = [feed(name, **failing) for name in NAMES]
+    subscriptions = [subscription("a" * 64), subscription("b")]
+    shown = [
+        *feed_lines(feeds, subscriptions, width),
+        *detail_lines(feeds[2], width),
+        *subscription_lines(subscriptions, NOW, width),
+        *list_lines(subscriptions, NOW, width),
+    ]
+    assert max(map(cell_len, texts(shown))) <= width
+    assert "\x1b" not in "".join(texts(shown))
+
+
+def test_all_of_the_usual_stands_in_80_columns() -> None:
+    """No column is left out there, and the lag is that of the subscription that is furthest behind."""
+    behind = [subscription("a"), subscription("b", feeds=(Backlog(NAMES[0], 1, 7200.0, 0, 0),))]
+    shown = texts(list(feed_lines([feed()], behind, 80)))
+    assert shown[0].split() == ["feed", "state", "mode", "age", "next", "records", "lag"]
+    assert shown[1].split() == [NAMES[0], "ok", "reconcile", "59", "min", "59", "min", "123.5", "M", "2", "h"]
+    assert shown[3].split() == ["kept", "of", "last", "round", "events", "in", "stream", "size"]
+
+
+def test_what_is_amiss_comes_with_a_way_out() -> None:
+    """The pause with who and why, held removals with their release, a failure with what is known to help."""
+    paused = feed(state="paused", paused_by="anna", paused_reason="moving", paused_age_seconds=7200.0)
+    assert list(amiss_with(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
+    held = feed(state="held", error="12 of 60 records are missing")
+    assert list(amiss_with(held)) == [f"12 of 60 records are missing (poller release {NAMES[0]} lets them through)"]
+    denied = feed(state="failing", error="GET /x: the API answered 401")
+    assert list(amiss_with(denied)) == [
+        "GET /x: the API answered 401 (is the credential in auth right, and not expired?)"
+    ]
+    assert list(amiss_with(feed(state="failing", error="odd"))) == ["odd"]
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(12.0, "12 s"), (-3.0, "now"), (None, "-")])
+def test_the_next_round_is_told(seconds: float | None, shown: str) -> None:
+    """In how long, or that it is due, or nothing where nobody polls."""
+    [_, row, *_] = texts(list(feed_lines([feed(next_seconds=seconds, records=5)], [], 80)))
+    assert f"  {shown}" in row
+
+
+def test_a_failing_subscription_tells_its_last_error() -> None:
+    """Since when, and what the sink has answered last."""
+    shown = " ".join(
+        " ".join(texts(list(subscription_lines([subscription("a", error="status 503")], NOW, 80)))).split()
+    )
+    assert "a: nothing but failures for 1 h; the last: status 503" in shown
