@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from poller.cli import dead_letters, subscriptions
+from poller.cli import dead_letters, feed_orders, subscriptions
 from poller.cli.optional_seconds import OptionalSeconds
-from poller.cli.options import Asked, Config, Document, Faults, Feed, Feeds, Format, Json, Profiles, Verbosity, Wait
+from poller.cli.options import Asked, Config, Document, Faults, Feeds, Format, Json, Profiles, Verbosity
 
 app = typer.Typer(
     help="Turns a polled API into CloudEvents on Redis streams, exactly once, and webhooks.",
@@ -22,6 +22,7 @@ app = typer.Typer(
 
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(feed_orders.app)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 -- typer calls it with the value alone
@@ -173,78 +174,6 @@ def status(
 
 
 @app.command()
-def pause(
-    context: typer.Context,
-    feed: Feed,
-    *,
-    reason: Annotated[str, typer.Option(help="Why; the status shows it.", show_default=False)] = "",
-    wait: Wait = None,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Polls a feed no more, in any process, until it is resumed."""
-    from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
-
-    asked = Asked.by(context, config, log_format, log_level)
-    _exit(good=order(asked, feed, Order.PAUSE, wait=wait, reason=reason))
-
-
-@app.command()
-def resume(
-    context: typer.Context,
-    feed: Feed,
-    *,
-    wait: Wait = None,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Polls a paused feed again, at once."""
-    from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
-
-    _exit(good=order(Asked.by(context, config, log_format, log_level), feed, Order.RESUME, wait=wait))
-
-
-@app.command()
-def release(
-    context: typer.Context,
-    feed: Feed,
-    *,
-    wait: Wait = None,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Lets the removals through that a round has held."""
-    from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
-
-    _exit(good=order(Asked.by(context, config, log_format, log_level), feed, Order.RELEASE, wait=wait))
-
-
-@app.command()
-def resync(
-    context: typer.Context,
-    feed: Feed,
-    *,
-    anew: Annotated[bool, typer.Option("--anew", help="Forget what is known of it, and publish all of it.")] = False,
-    wait: Wait = None,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Reads a feed again in full. Publishes nothing unless something differs."""
-    from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
-
-    asked = Asked.by(context, config, log_format, log_level)
-    _exit(good=order(asked, feed, Order.ANEW if anew else Order.RESYNC, wait=wait))
-
-
-@app.command()
 def replay(
     context: typer.Context,
     subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its id.")],
@@ -286,15 +215,34 @@ def tail(
     start: Annotated[
         str, typer.Option("--from", metavar="ID|now|earliest", help="Start after the entry ID, or there.")
     ] = "now",
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="A type, a pattern such as *.removed.v1, or created, modified, removed."),
+    ] = None,
+    subjects: Annotated[list[str] | None, typer.Option("--subject", help="A record's id, or a pattern.")] = None,
+    changed: Annotated[
+        list[str] | None, typer.Option(metavar="POINTER", help="Where this, or something below it, has changed.")
+    ] = None,
+    operations: Annotated[
+        bool, typer.Option("--operations", help="The daemon's own events; with FEED, these as well.")
+    ] = False,
     json: Json = False,
     config: Config = None,
     log_format: Format = None,
     log_level: Verbosity = None,
 ) -> None:
-    """Follows the event streams until Ctrl-C."""
+    """Follows the event streams until Ctrl-C. An option that is given several times means any of these."""
+    from poller.cli.choosing import Choice  # noqa: PLC0415 -- late
     from poller.cli.tail import tail as command  # noqa: PLC0415 -- late
 
-    command(Asked.by(context, config, log_format, log_level), feeds, start=start, json=json)
+    command(
+        Asked.by(context, config, log_format, log_level),
+        feeds,
+        start=start,
+        json=json,
+        choice=Choice(tuple(types or ()), tuple(subjects or ()), tuple(changed or ())),
+        operations=operations,
+    )
 
 
 @app.command()

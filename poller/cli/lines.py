@@ -52,6 +52,20 @@ class Event(msgspec.Struct, frozen=True):
         return self.type.split(".")[-2]
 
 
+class _Said(msgspec.Struct, frozen=True):
+    reason: str = ""
+
+
+class Announced(msgspec.Struct, frozen=True):
+    """What is shown of an event about the daemon itself."""
+
+    type: str
+    subject: str
+    time: str
+    data: _Said = _Said()
+
+
+read_announced: Final = msgspec.json.Decoder(Announced).decode
 read_event: Final = msgspec.json.Decoder(Event).decode
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -87,6 +101,18 @@ def line_of(event: Event, feed: str, *, feed_width: int = 0) -> list[tuple[str, 
         (f"{event.kind:<{_KIND_WIDTH}}", STYLES.get(event.kind, "")),
         (f"  {_printable(event.subject)[:_SUBJECT_WIDTH]:<{_SUBJECT_WIDTH}}  r{event.data.revision}  ", "dim"),
         (what_changed(event.data), ""),
+    ]
+
+
+def announced_line(event: Announced, name: str, *, feed_width: int = 0) -> list[tuple[str, str]]:
+    """The line of an event about the daemon itself: what it is, of what, and why."""
+    kind = ".".join(event.type.split(".")[1:-1]) or event.type
+    return [
+        (_printable(event.time[11:23]), "dim"),
+        (f"  {name:<{feed_width}}  ", ""),
+        (_printable(kind), "magenta"),
+        (f"  {_printable(event.subject)}", ""),
+        (f"  {_printable(event.data.reason)}" if event.data.reason else "", "dim"),
     ]
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from poller.cli.lines import Unreadable, compact, line_of, read_event, understood
+import msgspec
+
+from poller.cli.choosing import Choice
+from poller.cli.lines import Unreadable, announced_line, compact, line_of, read_announced, read_event, understood
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say, say_styled, warn
@@ -19,15 +23,33 @@ from poller.service.once import STORE_PATIENCE
 from poller.service.opening import OpenStore, opened_store, until_ready
 from poller.stopping import ended, stopped_by_signals
 from poller.store.connection import blocking
+from poller.store.keys import operations_key
 from poller.store.stream import EARLIEST, Entry, last_id
 
 BLOCK: Final = timedelta(seconds=2)
 NOW: Final = "now"
+OPERATIONS: Final = "operations"
 _ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
 _LARGEST: Final = 2**64
 
 
-def tail(asked: Asked, names: list[str] | None, *, start: str, json: bool) -> None:
+class Shown(msgspec.Struct, frozen=True):
+    """Which events are shown, and how.
+
+    Attributes:
+        choice: of the events of the streams.
+        json: one compact JSON object a line, else one line for people.
+        width: of the longest name of a stream.
+    """
+
+    choice: Choice
+    json: bool
+    width: int = 0
+
+
+def tail(
+    asked: Asked, names: list[str] | None, *, start: str, json: bool, choice: Choice, operations: bool = False
+) -> None:
     """Follow the streams of these feeds until SIGINT or SIGTERM, which is how it is meant to end.
 
     Args:
@@ -35,6 +57,8 @@ def tail(asked: Asked, names: list[str] | None, *, start: str, json: bool) -> No
         names: the feeds; None for all.
         start: ``now``, ``earliest``, or the id of a stream's entry to start after.
         json: one compact JSON object a line, else one line for people.
+        choice: which of the events.
+        operations: follow the daemon's own events: with the feeds that are named, or alone.
 
     Raises:
         ConfigurationError: something is set up wrongly, there is no such feed, or ``start`` is none of these.
@@ -43,7 +67,15 @@ def tail(asked: Asked, names: list[str] | None, *, start: str, json: bool) -> No
     asked.set_up_logs("error")
     check_start(start)
     settings = asked.settings()
-    run(_until_told(settings, named_feeds(settings, names), start, json=json))
+    streams = {} if operations and not names else _feed_streams(settings, names)
+    if operations:
+        streams[operations_key(settings.redis.prefix)] = OPERATIONS
+    shown = Shown(choice, json, max(map(len, streams.values()), default=0))
+    run(_until_told(settings, streams, start, shown))
+
+
+def _feed_streams(settings: Settings, names: list[str] | None) -> dict[str, str]:
+    return {keys_of(settings, feed_id).events: feed_id for feed_id in named_feeds(settings, names)}
 
 
 def check_start(start: str) -> None:
@@ -60,9 +92,9 @@ def check_start(start: str) -> None:
         )
 
 
-async def _until_told(settings: Settings, feed_ids: tuple[str, ...], start: str, *, json: bool) -> None:
+async def _until_told(settings: Settings, streams: Mapping[str, str], start: str, shown: Shown) -> None:
     with stopped_by_signals() as told:
-        following = asyncio.create_task(_follow(settings, feed_ids, start, json=json), name="following")
+        following = asyncio.create_task(_follow(settings, streams, start, shown), name="following")
         stopping = asyncio.create_task(told.wait())
         try:
             await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -72,16 +104,15 @@ async def _until_told(settings: Settings, feed_ids: tuple[str, ...], start: str,
             await ended(following, stopping)
 
 
-async def _follow(settings: Settings, feed_ids: tuple[str, ...], start: str, *, json: bool) -> None:
-    feeds = {keys_of(settings, feed_id).events: feed_id for feed_id in feed_ids}
-    width = max(map(len, feed_ids), default=0)
+async def _follow(settings: Settings, streams: Mapping[str, str], start: str, shown: Shown) -> None:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        places = {key: await _place(store, key, start) for key in feeds}
+        places = {key: await _place(store, key, start) for key in streams}
         async with blocking(store.url, block=BLOCK) as client:
             async for entries in followed(client, places, block=BLOCK, away=_away):
                 for entry in entries:
-                    _show(entry, feeds[entry.key], width, json=json)
+                    if shown.choice.takes(entry.event):
+                        _show(entry, streams[entry.key], shown)
 
 
 async def _place(store: OpenStore, key: str, start: str) -> str:
@@ -90,14 +121,16 @@ async def _place(store: OpenStore, key: str, start: str) -> str:
     return EARLIEST if start == "earliest" else start
 
 
-def _show(entry: Entry, feed_id: str, width: int, *, json: bool) -> None:
+def _show(entry: Entry, name: str, shown: Shown) -> None:
     """Write it; what is no event is told on standard error, and the next one comes."""
     try:
-        with understood(entry.event, feed=feed_id, entry_id=entry.id):
-            if json:
+        with understood(entry.event, feed=name, entry_id=entry.id):
+            if shown.json:
                 say(compact(entry.event))
+            elif name == OPERATIONS:
+                say_styled(announced_line(read_announced(entry.event), name, feed_width=shown.width))
             else:
-                say_styled(line_of(read_event(entry.event), feed_id, feed_width=width))
+                say_styled(line_of(read_event(entry.event), name, feed_width=shown.width))
     except Unreadable as reason:
         warn(str(reason))
 

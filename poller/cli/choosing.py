@@ -1,0 +1,62 @@
+"""Which events ``poller tail`` shows: by type, by record, by what has changed.
+
+Law: what is given of one kind is an alternative, and of each kind one must hold. Case counts. What is no event is not
+passed over but shown for what it is, for nobody can say what it would have been.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import msgspec
+
+KINDS = frozenset({"created", "modified", "removed"})
+
+
+class _Content(msgspec.Struct, frozen=True):
+    changed: tuple[str, ...] = ()
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    type: str
+    subject: str = ""
+    data: _Content = _Content()
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What is wanted; nothing given: all.
+
+    Attributes:
+        types: each a type, a pattern with ``*`` and ``?``, or ``created``, ``modified`` or ``removed`` alone.
+        subjects: ids of records, or patterns of them.
+        changed: JSON pointers; one is met by a change at it or below it.
+    """
+
+    types: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    def takes(self, event: bytes) -> bool:
+        """Whether it is wanted."""
+        if not (self.types or self.subjects or self.changed):
+            return True
+        try:
+            outline = msgspec.json.decode(event, type=_Outline)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return True
+        return (
+            (not self.types or any(_of_type(outline.type, wanted) for wanted in self.types))
+            and (not self.subjects or any(fnmatchcase(outline.subject, wanted) for wanted in self.subjects))
+            and (not self.changed or any(_below(one, top) for one in outline.data.changed for top in self.changed))
+        )
+
+
+def _of_type(found: str, wanted: str) -> bool:
+    return fnmatchcase(found, f"*.{wanted}.v*" if wanted in KINDS else wanted)
+
+
+def _below(pointer: str, top: str) -> bool:
+    top = "/" + top.strip("/")
+    return pointer == top or pointer.startswith(f"{top}/")

@@ -1,0 +1,64 @@
+"""``poller tail`` with what it leaves out, and the daemon's own events; the real program on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from poller.delivery.announcements import Announcement, Kind, announcement_bytes
+from poller.store.keys import FeedKeys, operations_key
+from tests.cli.conftest import started
+from tests.harness.waiting import patience
+from tests.stores import looking
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FEED = "default/contractTypes"
+AT = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+
+
+def event(kind: str, subject: str, *changed: str) -> bytes:
+    return json.dumps(
+        {
+            "id": "1",
+            "type": f"org.example.api.contractType.{kind}.v1",
+            "subject": subject,
+            "time": "2026-03-02T08:15:00.000Z",
+            "recordedtime": "2026-03-02T08:15:00.000Z",
+            "data": {"revision": 1, "cause": "delta", "changed": changed, "record": {"reason": "x"}},
+        }
+    ).encode()
+
+
+async def test_it_shows_what_is_wanted_and_what_the_daemon_says(tmp_path: Path, store_url: str) -> None:
+    """Of the feed what has changed there, the announcements of its kind, and nothing else; each on a line."""
+    environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+    with looking(store_url) as client:
+        for one in (event("created", "a"), event("modified", "b", "/name"), event("modified", "c", "/reason")):
+            client.xadd(FeedKeys.of("poller", FEED).events, {"data": one})
+        paused = announcement_bytes(Announcement(Kind.FEED_PAUSED, FEED, AT, "moving \x1b[31m house", {"by": "anna"}))
+        client.xadd(operations_key("poller"), {"data": paused})
+    wanted = ("--changed", "/reason", "--from", "earliest")
+    assert await _lines(tmp_path, environ, "contractTypes", *wanted, count=1) == [
+        f'08:15:00.000  {FEED}  modified  c         r1  reason: … → "x"'
+    ]
+    all_of = await _lines(tmp_path, environ, "--operations", "--from", "earliest", count=1)
+    assert all_of == [f"08:15:00.000  operations  feed.paused  {FEED}  moving [31m house"]
+    both = ("contractTypes", "--operations", "--type", "created", "--type", "poller.feed.*", "--json")
+    shown = await _lines(tmp_path, environ, *both, "--from", "earliest", count=2)
+    assert {json.loads(line)["subject"] for line in shown} == {"a", FEED}
+
+
+async def _lines(cwd: Path, environ: dict[str, str], *arguments: str, count: int) -> list[str]:
+    """So many lines of ``poller tail``, and that it ends well and has not written another."""
+    async with started("tail", *arguments, cwd=cwd, **environ) as tail, patience("lines of poller tail"):
+        assert tail.stdout is not None
+        found = [(await tail.stdout.readline()).decode().rstrip("\n") for _ in range(count)]
+        tail.send_signal(signal.SIGINT)
+        rest, _ = await asyncio.gather(tail.stdout.read(), tail.wait())
+        assert (tail.returncode, rest) == (0, b"")
+    return found
