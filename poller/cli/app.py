@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from poller.cli import dead_letters, feed_orders, subscriptions
+from poller.cli.completing import subscriptions as subscription_ids
 from poller.cli.optional_seconds import OptionalSeconds
 from poller.cli.options import Asked, Config, Document, Faults, Feeds, Format, Json, Profiles, Verbosity
 
 app = typer.Typer(
     help="Turns a polled API into CloudEvents on Redis streams, exactly once, and webhooks.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # plain help: it is ready before rich is even imported
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -176,7 +176,9 @@ def status(
 @app.command()
 def replay(
     context: typer.Context,
-    subscription: Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its id.")],
+    subscription: Annotated[
+        str, typer.Argument(metavar="SUBSCRIPTION", help="Its id.", autocompletion=subscription_ids)
+    ],
     feeds: Feeds = None,
     *,
     start: Annotated[

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poller.cli.completing import feeds
+
 if TYPE_CHECKING:
     from poller.config.settings import Settings
     from poller.service.logs import Level
@@ -60,10 +62,17 @@ Verbosity = Annotated[
     LogLevel | None, typer.Option("--log-level", help="debug also shows tracebacks.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on each line.")]
-Feed = Annotated[str, typer.Argument(metavar="FEED", help="SOURCE/NAME, or NAME where only one source has it.")]
+Feed = Annotated[
+    str,
+    typer.Argument(metavar="FEED", help="SOURCE/NAME, or NAME where only one source has it.", autocompletion=feeds),
+]
 Feeds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="FEED", help="SOURCE/NAME, or NAME where only one source has it. Default: all feeds."),
+    typer.Argument(
+        metavar="FEED",
+        help="SOURCE/NAME, or NAME where only one source has it. Default: all feeds.",
+        autocompletion=feeds,
+    ),
 ]
 Wait = Annotated[
     bool | None,
