@@ -14,6 +14,8 @@ from tests.servers import Kind, free_port, running
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from redis.asyncio import Redis
+
 DEPLOYED: Final = Path(__file__).parents[1] / "deploy" / "redis"
 PASSWORD: Final = "a password: of /tests@ alone"  # noqa: S105 -- of no use anywhere
 _SPELLED: Final = "a%20password%3A%20of%20%2Ftests%40%20alone"
@@ -67,3 +69,8 @@ def running_with_acl(kind: Kind, directory: Path, *, tls: Mapping[str, Path] | N
 def _with_passwords(users: str) -> str:
     digest = hashlib.sha256(PASSWORD.encode()).hexdigest()
     return re.sub(r"^(user \w+ on)\b", rf"\1 #{digest}", users, flags=re.MULTILINE)
+
+
+async def set_user(admin: Redis, *rules: str) -> None:
+    """Add rules to those of the user ``poller``."""
+    await admin.execute_command("ACL", "SETUSER", "poller", *rules)  # type: ignore[no-untyped-call] # redis-py's

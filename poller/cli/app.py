@@ -190,7 +190,9 @@ def replay(
     end: Annotated[
         str | None, typer.Option("--to", metavar="ID|TIME", help="Default: all that it has been given.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Show how far it is, until it is done.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show how far it is, until it is done; alone: one under way.")
+    ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the replay that is under way.")] = False,
     config: Config = None,
     log_format: Format = None,
@@ -198,6 +200,7 @@ def replay(
 ) -> None:
     """Delivers past events once more, with the same ids."""
     from poller.cli.replay import cancel as stop  # noqa: PLC0415 -- late
+    from poller.cli.replay import join  # noqa: PLC0415 -- late
     from poller.cli.replay import replay as command  # noqa: PLC0415 -- late
 
     asked = Asked.by(context, config, log_format, log_level)
@@ -205,8 +208,12 @@ def replay(
         stop(asked, subscription, feeds)
     elif start is not None and not cancel:
         command(asked, subscription, feeds, start=start, end=end, wait=wait)
+    elif wait and not cancel and end is None:
+        join(asked, subscription, feeds)
     else:
-        raise typer.BadParameter("expected --from ID|TIME, or --cancel alone", context)
+        raise typer.BadParameter(
+            "expected --from ID|TIME, --wait for one that is under way, or --cancel alone", context
+        )
 
 
 @app.command()

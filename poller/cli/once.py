@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from poller.cli.escaping import escaped
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_json, say_table
@@ -52,5 +53,7 @@ def _show(results: list[RoundResult]) -> None:
     for result in results:
         if result.error is not None:
             say(f"{result.feed}: {result.error}")
+        elif result.paused is not None:
+            say(f"{result.feed}: {escaped(result.paused)}; poller resume {result.feed}")
         elif result.mode is Mode.SKIPPED:
             say(f"{result.feed}: another process polls it")

@@ -51,6 +51,18 @@ def replay(
     run(_replay(settings, subscription, named_feeds(settings, names) if names else (), places, wait=wait))
 
 
+def join(asked: Asked, subscription: str, names: list[str] | None) -> None:
+    """Show how far the replays of a subscription are that are under way, until they are done.
+
+    Raises:
+        ConfigurationError: something is set up wrongly.
+        PollerError: there is none, it was cancelled, or the store is away.
+    """
+    asked.set_up_logs("error")
+    settings = asked.settings()
+    run(_join(settings, subscription, named_feeds(settings, names) if names else ()))
+
+
 def cancel(asked: Asked, subscription: str, names: list[str] | None) -> None:
     """End the replays of a subscription that are under way.
 
@@ -146,6 +158,22 @@ async def _shown(asking: Replays, one: Planned) -> None:
         if done != shown:
             say(f"{one.feed}: {done} of {one.events}")
             shown = done
+
+
+async def _join(settings: Settings, subscription: str, named: Sequence[str]) -> None:
+    async with opened_store(settings) as store:
+        await until_ready(store, patience=STORE_PATIENCE)
+        all_of = await subscribed(store.client, settings, subscription)
+        asking = Replays(store.client, settings.redis.prefix, subscription)
+        found = [await asking.under_way(feed) for feed in feeds_of(all_of, named, subscription)]
+        begun = [one for one in found if one is not None]
+        if not begun:
+            raise PollerError(f"no replay of {subscription} is under way; --from says from where one is to begin")
+        if all_of.paused:
+            warn(f"{subscription} is paused: it gets them once it is resumed")
+        for one in begun:
+            say(f"{one.feed}: {one.events} event{'' if one.events == 1 else 's'} left of a replay")
+            await _shown(asking, one)
 
 
 async def _cancel(settings: Settings, subscription: str, named: Sequence[str]) -> list[str]:

@@ -14,14 +14,23 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from redis.asyncio import Redis
+
 from poller.changes.records import Record, Rejected, record_reader
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
-from poller.errors import ConfigurationError, SourceError, StoreError
+from poller.config.subscribing import kept_subscription
+from poller.config.subscriptions import SubscriptionSettings
+from poller.errors import ConfigurationError, SourceError, StoreError, StoreUnavailable
 from poller.service.assembly import client_of, feed_of
+from poller.service.checking_choices import check_choices
+from poller.service.checking_rights import check_rights, other_protocol
+from poller.service.checking_service import check_service
 from poller.service.checking_sinks import check_sinks
 from poller.service.findings import Checked
 from poller.service.not_yet import not_yet
+from poller.service.subscribing import registry_of
+from poller.service.ways_out import clock_apart, way_out
 from poller.source.client import ApiClient
 from poller.source.envelope import Page, decode_page
 from poller.source.feed import Feed
@@ -34,21 +43,29 @@ from poller.store.embedded_socket import Answer, asked
 
 async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
     """Everything that can be asked without changing anything, as it is found."""
-    async with aclosing(_check_store(settings)) as findings:
+    added: list[SubscriptionSettings] = []
+    async with aclosing(_check_store(settings, added)) as findings:
         async for found in findings:
             yield found
+    for found in await check_service(settings):
+        yield found
     for source in settings.sources:
         async with aclosing(_check_source(source, environ)) as findings:
             async for found in findings:
                 yield found
-    async with aclosing(check_sinks(settings.subscriptions, environ)) as findings:
+    subscriptions = (*settings.subscriptions, *added)
+    for subscription in subscriptions:
+        for found in check_choices(settings, subscription):
+            yield found
+    async with aclosing(check_sinks(subscriptions, environ)) as findings:
         async for found in findings:
             yield found
     for table in not_yet(settings):
         yield Checked("warning", table.table, table.text)
 
 
-async def _check_store(settings: Settings) -> AsyncGenerator[Checked]:
+async def _check_store(settings: Settings, added: list[SubscriptionSettings]) -> AsyncGenerator[Checked]:
+    """What is found; the subscriptions that were added at run time go to ``added``."""
     url = settings.redis.url
     if url is None:
         directory = settings.embedded.data_dir.absolute()
@@ -59,12 +76,22 @@ async def _check_store(settings: Settings) -> AsyncGenerator[Checked]:
     try:
         async with commands(url) as client:
             findings = await check_store(client, now=partial(datetime.now, UTC))
+            yield Checked("ok", "store", f"{shown(url)} answers")
+            for finding in findings:
+                yield Checked(weighed(finding, settings.redis.durability).severity, "store", finding.text)
+            rights = await check_rights(client, settings, url)
+            if rights is not None:
+                yield rights
+            added += await _added(client, settings)
     except (StoreError, ConfigurationError) as error:
-        yield Checked("error", "store", str(error))
-        return
-    yield Checked("ok", "store", f"{shown(url)} answers")
-    for finding in findings:
-        yield Checked(weighed(finding, settings.redis.durability).severity, "store", finding.text)
+        out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
+        yield Checked("error", "store", f"{error}; {out}" if out else str(error))
+
+
+async def _added(client: Redis, settings: Settings) -> list[SubscriptionSettings]:
+    """Those that were added at run time."""
+    kept = await registry_of(settings, client).all()
+    return [kept_subscription(bytes(one.settings)) for one in kept.registered.values() if one.origin == "run"]
 
 
 def _not_started(directory: Path) -> Checked:
@@ -93,6 +120,8 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> A
         for feed in feeds:
             if feed.resource.per_qualification:
                 yield await _check_listings(api, feed, seen)
+        if apart := clock_apart(api.date, now=datetime.now(UTC)):
+            yield Checked("warning", f"source {source.name}", apart)
 
 
 async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None]) -> Checked:
@@ -112,7 +141,8 @@ async def _first_page(api: ApiClient, feed: Feed, qualification: str | None = No
 
 def _judged(feed: Feed, page: Page | SourceError, seen: dict[str, None], *, of: str = "") -> Checked:
     if isinstance(page, SourceError):
-        return Checked("error", feed.id, str(page))
+        out = way_out(str(page))
+        return Checked("error", feed.id, f"{page}; {out}" if out else str(page))
     read = record_reader(feed.id_field)
     records = [read(raw) for raw in page.records]
     seen.update((one.qualification, None) for one in records if isinstance(one, Record) and one.qualification)

@@ -138,6 +138,18 @@ class Replays:
         events = FeedKeys.of(self._prefix, one.feed).events
         return await replays.begin(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
 
+    async def under_way(self, feed: str) -> Planned | None:
+        """What is left of the replay of a feed that is under way; None where there is none."""
+        span = await replays.replay_of(self._client, self._pair(feed))
+        if span is None:
+            return None
+        events = FeedKeys.of(self._prefix, feed).events
+        first = await replays.first(self._client, events, f"({span.after}")
+        last = await replays.last(self._client, events, span.to)
+        left = _sequence(last) - _sequence(first) + 1 if first and last else 0
+        entry, number = (first[0], _sequence(first)) if first else (span.to, 1)
+        return Planned(feed, self._subscription, span, entry, number, max(left, 0))
+
     async def cancel(self, feeds: Sequence[str]) -> list[str]:
         """End those that are under way; on which of these feeds there was one."""
         ended = [feed for feed in feeds if await replays.cancel(self._client, self._pair(feed))]

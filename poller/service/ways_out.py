@@ -9,7 +9,12 @@ Pure.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
+
+CLOCK_APART: Final = 60.0
+"""Seconds. ``Date`` is of whole ones, and a proxy may have kept the answer for a while."""
 
 _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     (r"the API answered 401\b", "is the credential in auth right, and not expired?"),
@@ -36,3 +41,16 @@ _KNOWN: Final = tuple((re.compile(pattern), text) for pattern, text in _SOURCE)
 def way_out(message: str) -> str | None:
     """What can be done about the failure of a round, or of a first page; None where nothing more is known."""
     return next((text for pattern, text in _KNOWN if pattern.search(message)), None)
+
+
+def clock_apart(date: str | None, *, now: datetime) -> str | None:
+    """The words where an answer's ``Date`` and our clock are far apart; None where they are not, or nobody can tell."""
+    try:
+        sent = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    seconds = ((sent if sent.tzinfo else sent.replace(tzinfo=UTC)) - now).total_seconds()
+    if abs(seconds) <= CLOCK_APART:
+        return None
+    which = "ahead of" if seconds > 0 else "behind"
+    return f"its clock is {abs(seconds):.0f} s {which} this machine's (by the Date of its answer): set both by NTP"

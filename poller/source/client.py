@@ -70,6 +70,7 @@ class ApiClient:
         self._clock = clock
         self._now = now
         self._gate = Gate(clock=clock, now=now, sleep=sleep, jitter=jitter)
+        self.date: str | None = None
         self._slots = Slots(limits.concurrency)
         self._pace = Pace(limits.rate)
 
@@ -146,6 +147,7 @@ class ApiClient:
                     continue  # another feed's answer shut it while this one was waiting for its turn
                 with self._gate.request(path) as learn:
                     reply = await self._answer(path, params, condition, token)
+                    self.date = reply.outcome.date
                     step = step_after(reply.outcome, attempt=attempt, jitter=self._jitter(), now=self._now())
                     learn(reply.outcome, step)
                     return reply, step

@@ -14,6 +14,9 @@ from poller.store.finding import Finding
 OLDEST: Final = (6, 2)
 """The first version with the commands used: XTRIM MINID, XAUTOCLAIM."""
 
+LENIENT: Final = (7, 0)
+"""The first version whose scripts say for themselves that they may run while memory is full."""
+
 CLOCK_APART: Final = 5.0
 """Seconds. Entry ids and leases go by the server's clock, ages and delays by ours."""
 
@@ -26,6 +29,9 @@ def version(told: Mapping[str, Any]) -> Finding:
         return Finding("warning", "version", "version unknown: the server does not tell; 6.2 or newer is needed")
     if numbers < OLDEST:
         return Finding("error", "version", f"version {text}: upgrade to 6.2 or newer")
+    if numbers < LENIENT:
+        text += "; from 7.0 on deliveries and trimming would go on while memory is full"
+        return Finding("ok", "version", f"version {text}")
     return Finding("ok", "version", f"version {told.get('valkey_version', text)}")
 
 

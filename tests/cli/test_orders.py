@@ -23,3 +23,20 @@ def test_a_feed_is_read_again_or_anew(called: Called, store_url: str) -> None:
             done = called("resync", "contractTypes", *arguments, **environ)
             assert (done.code, done.out.startswith("default/contractTypes: its next round ")) == (0, True), done
             assert client.hget(STATE, field) == b"1"
+
+
+def test_a_paused_feed_is_passed_over_and_told(called: Called, store_url: str) -> None:
+    """Law: ``once`` asks its source nothing, though it is named, and that is no failure; twice paused it is as it was."""
+    environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "x"}
+    paused = called("pause", "contractTypes", "--reason", "moving\x1b[31m house", **environ)
+    assert (paused.code, "no daemon polls" in paused.err) == (0, True)
+    again = called("pause", "contractTypes", **environ)
+    assert (again.code, "was paused by" in again.out, "\x1b" in again.out) == (0, True, False)
+    once = called("once", "contractTypes", **environ)
+    assert (once.code, once.out.splitlines()[-1].endswith("house; poller resume default/contractTypes")) == (0, True)
+    status = called("status", **environ)
+    assert "poller resume default/contractTypes" in " ".join(status.out.split())
+    assert max(map(len, status.out.splitlines())) <= 80
+    waited = called("resume", "contractTypes", "--wait", **environ)
+    assert (waited.code, "it had been paused by" in waited.out) == (1, True)  # nobody carries it out
+    assert called("resume", "contractTypes", **environ).out == "default/contractTypes: it was not paused\n"

@@ -93,7 +93,8 @@ async def test_the_next_round_is_known_while_somebody_polls(client: FakeAsyncRed
 async def test_a_pause_is_told_before_all_else(client: FakeAsyncRedis) -> None:
     """Who, why and since when; there is no next round, and held removals are told by the error alone."""
     held = {"generation": "g", "sequence": "0", "held": "x", NEXT_AT: NOW.isoformat()}
-    await client.hset(KEYS.state, mapping={**held})
+    for name, value in held.items():
+        await client.hset(KEYS.state, name, value)
     await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=5000)
     await pause(client, KEYS, Pause("anna", "moving", NOW - timedelta(hours=1)))
     status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
