@@ -116,7 +116,7 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> A
     async with client as api:
         own = [feed for feed in feeds if not feed.resource.per_qualification]
         for feed, page in zip(own, await asyncio.gather(*(_first_page(api, feed) for feed in own)), strict=True):
-            yield _judged(feed, page, seen)
+            yield _judged(feed, page, seen, proxied=source.proxy is not None)
         for feed in feeds:
             if feed.resource.per_qualification:
                 yield await _check_listings(api, feed, seen)
@@ -139,9 +139,11 @@ async def _first_page(api: ApiClient, feed: Feed, qualification: str | None = No
         return error
 
 
-def _judged(feed: Feed, page: Page | SourceError, seen: dict[str, None], *, of: str = "") -> Checked:
+def _judged(
+    feed: Feed, page: Page | SourceError, seen: dict[str, None], *, of: str = "", proxied: bool = False
+) -> Checked:
     if isinstance(page, SourceError):
-        out = way_out(str(page))
+        out = way_out(str(page), proxied=proxied)
         return Checked("error", feed.id, f"{page}; {out}" if out else str(page))
     read = record_reader(feed.id_field)
     records = [read(raw) for raw in page.records]

@@ -25,12 +25,15 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     (r"the API answered 4(?:00|13|14|22)\b", "it does not take the request: look at limit, fields and fields_style"),
     (r"the API answered 429\b", "it is asked too often: set rate, or a longer interval"),
     (r"the API answered 5\d\d\b", "it fails by itself: nothing is to be done here; the next round tries again"),
-    (r"HTML|<html|<!doctype", "a page for people, not the API: is base_url right, or is a login or proxy in between?"),
-    (r"not JSON|not the list|not an object", "this is no list of records: is base_url right, and path, if it is set?"),
+    (
+        r"of markup|<html|<!doctype",
+        "a page for people, not the API: is base_url right, or is a login or proxy in between?",
+    ),
+    (r"not JSON|not a list envelope", "this is no list of records: is base_url right, and path, if it is set?"),
     (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
     (r"(?i)wrong version number|record layer", "no TLS is spoken there: is it http://, or another port?"),
     (r"(?i)name or service|getaddrinfo|resolve|nodename|DNS", "is the host's name in base_url right, and known here?"),
-    (r"(?i)proxy", "is proxy right, and does it let this machine through to the API?"),
+    (r"(?i)server disconnected", "it hangs up without an answer: is it https://, or another port?"),
     (r"(?i)connection refused|connect call failed", "nothing listens there: are host and port in base_url right?"),
     (r"(?i)no complete answer|timeout|timed out", "raise timeout, or look whether a firewall drops what is sent"),
     (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
@@ -38,8 +41,15 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
 _KNOWN: Final = tuple((re.compile(pattern), text) for pattern, text in _SOURCE)
 
 
-def way_out(message: str) -> str | None:
-    """What can be done about the failure of a round, or of a first page; None where nothing more is known."""
+def way_out(message: str, *, proxied: bool = False) -> str | None:
+    """What can be done about the failure of a round, or of a first page; None where nothing more is known.
+
+    Args:
+        message: of the failure.
+        proxied: whether the source is known to be asked through a proxy.
+    """
+    if proxied and "cannot connect to" in message:
+        return "is proxy right, and does it run and let this machine through?"
     return next((text for pattern, text in _KNOWN if pattern.search(message)), None)
 
 

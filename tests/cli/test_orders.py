@@ -26,7 +26,7 @@ def test_a_feed_is_read_again_or_anew(called: Called, store_url: str) -> None:
 
 
 def test_a_paused_feed_is_passed_over_and_told(called: Called, store_url: str) -> None:
-    """Law: ``once`` asks its source nothing, though it is named, and that is no failure; twice paused it is as it was."""
+    """Law: ``once`` asks its source nothing, though it is named, and that is no failure; a second pause is none."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "x"}
     paused = called("pause", "contractTypes", "--reason", "moving\x1b[31m house", **environ)
     assert (paused.code, "no daemon polls" in paused.err) == (0, True)

@@ -104,7 +104,8 @@ async def test_one_that_is_under_way_can_be_waited_for(
         _, err = await none.communicate()
         assert (none.returncode, b"no replay of a is under way" in err) == (1, True)
     span = {"replay": "r", "replay_after": "2000-0", "replay_to": "9000-0"}
-    store.hset(KEYS.state, mapping={**span})
+    for name, value in span.items():
+        store.hset(KEYS.state, name, value)
     async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("its end"):
         assert joined.stdout is not None
         assert await joined.stdout.readline() == f"{FEED}: 7 events left of a replay\n".encode()

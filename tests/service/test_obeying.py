@@ -16,7 +16,7 @@ from poller.source.result import RoundResult
 from poller.stopping import ended
 from poller.store.asking import KEPT, AskedOrder, Asking, OrderAnswer
 from poller.store.keys import FeedKeys
-from tests.harness.waiting import until
+from tests.harness.waiting import turns, until
 
 STATE = FeedKeys.of("p", "s/one").state
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -180,13 +180,15 @@ async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyn
 
 async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:
     """Law: an order for a feed that nobody polls waits for its time, and no longer; nobody else takes it up."""
-    lot = Lot()
+    lot, theirs = Lot(), Lot(name="s/two", ours=False)
     old, fresh = order("resync", at=NOW - KEPT - timedelta(seconds=1), feed="s/two"), order("release", feed="s/two")
-    async with obeyed(client, lot) as asking:
+    async with obeyed(client, lot, theirs) as asking:
         await asking.ask(fresh)
         await asking.ask(old)
         await until(lambda: _only(asking, fresh), "the old one to be forgotten")
-    assert not lot.coming
+        await turns(20)
+    assert (lot.coming, theirs.coming) == ([], [])
+    assert await asking.answered(fresh) is None
 
 
 async def _only(asking: Asking, order: AskedOrder) -> bool:
