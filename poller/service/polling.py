@@ -24,6 +24,7 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed, Mode
 from poller.source.result import RoundResult
 from poller.source.round import poll
+from poller.source.traced import round_of, tell_round
 from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys, remembered_key
@@ -81,15 +82,17 @@ class Polled:
 
     async def round(self, *, whole: bool = False) -> RoundResult:
         """Run one round and write the log's one event about it; ``whole``: over all listings, however long it takes."""
-        result = await poll(
-            msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
-            self.store,
-            self._listings.get,
-            now=self._now,
-            qualifications=self._qualifications,
-            unchanged=self._listings,
-        )
-        _report(result, sequence_key=self.store.keys.events)
+        with round_of(self.feed.id) as span:
+            result = await poll(
+                msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
+                self.store,
+                self._listings.get,
+                now=self._now,
+                qualifications=self._qualifications,
+                unchanged=self._listings,
+            )
+            tell_round(span, result)
+            _report(result, sequence_key=self.store.keys.events)
         if result.held is not None:
             await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
         if result.loss is not None:
