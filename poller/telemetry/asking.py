@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from poller.errors import ConfigurationError
+from poller.telemetry.hiding import shown
 from poller.telemetry.tracing import using
 
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
@@ -63,6 +64,7 @@ def traced_if_asked(environ: Mapping[str, str]) -> Iterator[None]:
     if not asked:
         yield
         return
+    shown()
     try:
         from poller.telemetry.otel import collecting  # noqa: PLC0415 -- an extra, and not imported unless asked for
     except ImportError as missing:

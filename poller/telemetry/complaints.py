@@ -36,9 +36,16 @@ class Complaints(logging.Handler):
         self._clock = clock
         self._silent_until: float | None = None
         self._left_out = 0
+        self.silent = False
+
+    def silence(self) -> None:
+        """Tell nothing any more."""
+        self.silent = True
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell it, or count it. The lock of a handler is held here."""
+        if self.silent:
+            return
         now = self._clock()
         if self._silent_until is not None and now < self._silent_until:
             self._left_out += 1
@@ -56,8 +63,11 @@ class Complaints(logging.Handler):
 
 
 @contextmanager
-def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[None]:
-    """While the block runs, all that these libraries say comes through here; their levels are as they were after."""
+def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Complaints]:
+    """While the block runs, all that these libraries say comes through here.
+
+    After it they speak as before, unless it was silenced: then something of them is left, and stays silent.
+    """
     complaints = Complaints(secrets_of(environ), clock)
     speakers = [logging.getLogger(name) for name in _SPEAKERS]
     before = [(speaker.level, speaker.propagate) for speaker in speakers]
@@ -66,12 +76,13 @@ def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Itera
         speaker.setLevel(logging.WARNING)
         speaker.propagate = False
     try:
-        yield
+        yield complaints
     finally:
-        for speaker, (level, propagate) in zip(speakers, before, strict=True):
-            speaker.removeHandler(complaints)
-            speaker.setLevel(level)
-            speaker.propagate = propagate
+        if not complaints.silent:
+            for speaker, (level, propagate) in zip(speakers, before, strict=True):
+                speaker.removeHandler(complaints)
+                speaker.setLevel(level)
+                speaker.propagate = propagate
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:

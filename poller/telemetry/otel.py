@@ -98,7 +98,11 @@ def _linked(links: Sequence[Link]) -> Iterator[trace.Link]:
 
 @contextmanager
 def collecting(
-    asked: Sequence[str], environ: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic
+    asked: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    flush: float = FLUSH,
 ) -> Iterator[OtelTracer]:
     """A tracer whose spans are sent where they are ``asked`` for, until the end of the block.
 
@@ -106,27 +110,32 @@ def collecting(
         asked: as :func:`poller.telemetry.asking.asked_for` says.
         environ: the environment, of which OpenTelemetry reads the process' own by itself.
         clock: seconds that only go forward.
+        flush: seconds that sending what is left may take.
 
     Raises:
         ConfigurationError: a variable has a value that it may not have.
     """
-    with complaining(environ, clock):
+    with complaining(environ, clock) as complaints:
         try:
-            provider = _provider(asked, environ)
+            exporter = OTLPSpanExporter() if "otlp" in asked else None
+            provider = _provider(exporter, environ, console="console" in asked)
         except (ValueError, RuntimeError, OSError) as wrong:
             raise ConfigurationError(f"the environment asks for traces in a way that does not work: {wrong}") from None
         try:
             yield OtelTracer(provider)
         finally:
-            _shut(provider)
+            if not _shut(provider, flush):
+                complaints.silence()  # of what is ended by force now
+                if exporter is not None:
+                    exporter.shutdown()  # type: ignore[no-untyped-call] # it has no annotations
 
 
-def _provider(asked: Sequence[str], environ: Mapping[str, str]) -> TracerProvider:
+def _provider(exporter: OTLPSpanExporter | None, environ: Mapping[str, str], *, console: bool) -> TracerProvider:
     limits = SpanLimits() if environ.get(_LINKS) else SpanLimits(max_links=MOST_LINKS)
     provider = TracerProvider(resource=_resource(), span_limits=limits, shutdown_on_exit=False)
-    if "otlp" in asked:
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    if "console" in asked:  # standard error, as all that is told of the work: output belongs to the commands
+    if exporter is not None:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    if console:  # standard error, as all that is told of the work: output belongs to the commands
         lines = ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n")
         provider.add_span_processor(SimpleSpanProcessor(lines))
     return provider
@@ -138,7 +147,9 @@ def _resource() -> Resource:
     return resource.merge(Resource({SERVICE_NAME: "poller"})) if unnamed else resource
 
 
-def _shut(provider: TracerProvider) -> None:
+def _shut(provider: TracerProvider, within: float) -> bool:
+    """Send what is left; whether that was done in time."""
     ending = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
     ending.start()
-    ending.join(FLUSH)
+    ending.join(within)
+    return not ending.is_alive()
