@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry import context, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 from opentelemetry.trace import TraceState
@@ -109,8 +110,8 @@ async def test_many_links_are_kept(otlp: pytest.MonkeyPatch) -> None:
     assert [len(span.links) for span in spans_of(collector.requests)] == [300, 3]
 
 
-async def test_a_collector_that_hangs_costs_moments(otlp: pytest.MonkeyPatch) -> None:
-    """Law: the end waits for it so long as it may, and gives up while its answer is still out."""
+async def test_a_collector_that_hangs_costs_moments(otlp: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Law: the end waits so long as it may, and gives up while its answer is still out; what is left of it is silent."""
     async with receiving(HANG) as collector:
         otlp.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         with collecting(("otlp",), os.environ, flush=0.05) as tracer, tracing.using(tracer), tracing.root("round"):
@@ -119,6 +120,7 @@ async def test_a_collector_that_hangs_costs_moments(otlp: pytest.MonkeyPatch) ->
         await collector.received(1)
     for thread in _sending():
         await asyncio.to_thread(thread.join)
+    assert not [record for record in caplog.records if record.name.startswith(("opentelemetry", "poller"))]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,18 @@ def test_the_console_gets_one_span_a_line(otlp: pytest.MonkeyPatch, capsys: pyte
     assert not said.out
     assert said.err.count("\n") == 1
     assert '"name": "round"' in said.err
+
+
+def test_a_root_is_one_whatever_else_is_traced() -> None:
+    """Law: a span that somebody else in this process has made current is no parent of ours."""
+    theirs = trace.set_span_in_context(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False)))
+    token = context.attach(theirs)
+    try:
+        with recorded() as spans, tracing.root("a"):
+            pass
+    finally:
+        context.detach(token)
+    assert spans.one("a").parent is None
 
 
 def test_a_provider_of_somebody_else_is_enough() -> None:
