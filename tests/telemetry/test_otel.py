@@ -111,7 +111,7 @@ async def test_many_links_are_kept(otlp: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_collector_that_hangs_costs_moments(otlp: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Law: the end waits so long as it may, and gives up while its answer is still out; what is left of it is silent."""
+    """Law: the end waits so long as it may, and gives up while its answer is still out; its rest is silent."""
     async with receiving(HANG) as collector:
         otlp.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         with collecting(("otlp",), os.environ, flush=0.05) as tracer, tracing.using(tracer), tracing.root("round"):
