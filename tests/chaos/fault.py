@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Literal
@@ -70,12 +70,12 @@ class Fault:
     missing: Callable[[], str | None] = lambda: None
 
 
-def breakages(wire: Wire, rng: Random, *, most_bytes: int, most_delay: float) -> Sequence[Callable[[], None]]:
+def breakages(wire: Wire, rng: Random, *, most_bytes: int, most_delay: float) -> list[Callable[[], None]]:
     """What may happen to a network, one of it to be called: silent, refused, reset, cut, delayed (seconds)."""
-    return (
+    return [
         wire.silence,
         wire.refuse,
         wire.reset,
         lambda: wire.cut(rng.randrange(most_bytes)),
         lambda: wire.delay(rng.random() * most_delay),
-    )
+    ]

@@ -17,8 +17,9 @@ _BAD_MOODS = ("hang", "reset", "503", "429/1", "500=1 hang=1 reset=1")
 
 async def strike(stage: Stage, rng: Random) -> None:
     wire, sink = stage.wires["sinks"], rng.choice(stage.scene.wishes).sink
-    faults = list(breakages(wire, rng, most_bytes=200, most_delay=0.5))
-    rng.choice([*faults, lambda: stage.scene.sinks.mood(sink, rng.choice(_BAD_MOODS))])()
+    faults = breakages(wire, rng, most_bytes=200, most_delay=0.5)
+    faults.append(lambda: stage.scene.sinks.mood(sink, rng.choice(_BAD_MOODS)))
+    rng.choice(faults)()
     await stage.rest(0.2 + rng.random())
     wire.mend()
     stage.scene.sinks.mood(sink, MOODS)

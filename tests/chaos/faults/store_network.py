@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 async def strike(stage: Stage, rng: Random) -> None:
     wire = stage.wires["store"]
-    faults = list(breakages(wire, rng, most_bytes=2000, most_delay=0.2))
-    rng.choice([*faults, lambda: wire.throttle(50_000)])()
+    faults = breakages(wire, rng, most_bytes=2000, most_delay=0.2)
+    faults.append(lambda: wire.throttle(50_000))
+    rng.choice(faults)()
     await stage.rest(0.2 + 1.5 * rng.random())
     wire.mend()
 
