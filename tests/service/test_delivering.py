@@ -20,12 +20,14 @@ from poller.service.delivering import Deliverer
 from poller.service.handshaking import origin
 from poller.service.membership import Membership
 from poller.service.opening import OpenStore
+from poller.service.subscribing import filed
 from poller.service.watching import StoreWatch
 from poller.store.connection import commands, servers
 from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys
 from poller.store.members import Members
 from poller.store.owners import member_name
 from poller.store.registrations import Paused
+from poller.store.stream import last_id
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
 from tests.harness.waiting import until
@@ -101,6 +103,11 @@ class Scene:
     async def arrives(self, subscription: str, *ids: str) -> None:
         await self.sink.until(lambda: self.got(subscription) == list(ids), f"{ids}, not {self.got(subscription)}")
 
+    async def later_than(self, milliseconds: int) -> bool:
+        """By the store's clock."""
+        seconds, micros = await self.client.time()
+        return seconds * 1000 + micros // 1000 > milliseconds
+
     async def owner(self, subscription: str) -> bytes | None:
         found: bytes | None = await self.client.get(PairKeys.of("poller", FEED, subscription).lease)  # type: ignore[assignment] # bytes, as the client is set up
         return found
@@ -175,6 +182,22 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
     await scene.add("e4")
     await scene.arrives("file", "e1", "e2", "e3", "e4")
     assert scene.got("elsewhere") == ["e3"]
+
+
+async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene: Scene) -> None:
+    """Who starts with what is new gets all that is published from the moment that it was added, deliverer or not."""
+    await scene.add("before")
+    last = int((await last_id(scene.client, EVENTS)).partition("-")[0])
+    await until(lambda: scene.later_than(last), "another millisecond")
+    settings = scene.settings("file")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    added = table | {"id": "run", "sink": f"{scene.sink.url}/run", "start": "now"}
+    await scene.registry.add("run", msgspec.json.encode(added), (), now())
+    await scene.add("between")
+    scene.deliver(settings)
+    await scene.arrives("file", "before", "between")
+    await scene.add("after")
+    await scene.arrives("run", "between", "after")
 
 
 async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> None:
