@@ -9,6 +9,7 @@ from opentelemetry.trace import StatusCode
 
 from poller.errors import SourceUnavailable
 from poller.telemetry import tracing
+from tests.harness.waiting import turns
 from tests.telemetry.recording import parent, recorded, told, traceparent
 
 
@@ -52,7 +53,7 @@ async def test_tasks_belong_to_the_span_in_which_they_were_started() -> None:
 
     async def ask() -> str:
         with tracing.child("GET") as span:
-            await asyncio.sleep(0)
+            await turns()
             assert tracing.current() is span
             return tracing.ids_of(span.carried)[0]
 
