@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 
 from poller.telemetry.tracing import ids_of
 from tests.harness.processes import daemon
-from tests.harness.waiting import patience
 from tests.receiver import CLOSE, Raw, Reply, receiving
 from tests.telemetry.collector import Span, spans_of
 
@@ -132,25 +131,20 @@ async def test_not_sampled_it_is_named_and_not_sent(tmp_path: Path, store: str) 
 
 async def test_a_collector_that_goes_is_not_missed(tmp_path: Path, store: str) -> None:
     """Rounds and deliveries go on; one warning, without the credential; it stops in time, its lease given back."""
-    async with scene(tmp_path, store) as played:
+    async with scene(tmp_path, store) as played, AsyncExitStack() as stack:
         async with receiving(Reply(200)) as dying:
             environ = played.environ(
                 OTEL_EXPORTER_OTLP_ENDPOINT=dying.url, OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20s3cret"
             )
-            running = daemon(played.config, environ=environ)
-            missing = await running.__aenter__()
+            missing = await stack.enter_async_context(daemon(played.config, environ=environ))
             await dying.received(1)
-        try:
-            warned = await missing.until(lambda line: line.get("event") == "tracing fails", "a warning")
+        warned = await missing.until(lambda line: line.get("event") == "tracing fails", "a warning")
+        since = len(missing.lines)
+        for _ in range(3):
+            await missing.polled(["contractTypes"], since=since)
             since = len(missing.lines)
-            for _ in range(3):
-                await missing.polled(["contractTypes"], since=since)
-                since = len(missing.lines)
-            missing.send(signal.SIGTERM)
-            async with patience("its end"):
-                assert await missing.left() == 0, missing
-        finally:
-            await running.__aexit__(None, None, None)
+        missing.send(signal.SIGTERM)
+        assert await missing.left() == 0, missing
         async with Redis.from_url(store) as client:
             assert not await client.exists("poller:{acme/contractTypes}:lease")
     assert [line for line in missing.lines if "tracing" in str(line)] == [warned]
