@@ -26,10 +26,12 @@ from poller.delivery.sink import Sink
 from poller.http.addresses import Allowance
 from tests.delivery.events import entry, pair
 from tests.node import needs_node
+from tests.readme_tables import README as FILE
+from tests.readme_tables import TABLES, written
 from tests.receiver import receiving
 from tests.servers import running
 
-README: Final = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+README: Final = FILE.read_text("utf-8")
 SECRET: Final = new_secret(b"s" * 32)
 OTHER: Final = new_secret(b"o" * 32)
 EVENT: Final = entry(b'{"id":"K","name":"caf\xc3\xa9"}', key="K")
@@ -108,6 +110,22 @@ def test_the_consumer(tmp_path: Path) -> None:
         assert store.xpending(stream, "rostering")["pending"] <= 1  # the second may have been read and no more
 
 
+def test_the_traces(tmp_path: Path) -> None:
+    """What is to show spans shows them; a round that cannot even ask has one."""
+    command = block("tracing").splitlines()[0].partition("#")[0]
+    with running("valkey", tmp_path, tcp=True) as server:
+        environ = {"REDIS_URL": server.url, "POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN_FILE": "/nowhere"}
+        said = subprocess.run(
+            ["sh", "-c", command.replace("poller", f"{sys.executable} -m poller")],
+            cwd=Path(__file__).parent.parent,
+            env={"PATH": os.environ["PATH"]} | environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert said.stderr.count('"name": "round"') == 4, said.stderr
+
+
 async def test_the_request() -> None:
     """A webhook has the headers that are shown, in their order."""
     shown = [line.partition(":")[0] for line in block("request").partition("\n\n")[0].splitlines()[1:]]
@@ -121,3 +139,9 @@ def test_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "poller.toml"
     file.write_text(block("poller.toml") + block("subscription.toml"), "utf-8")
     assert [one.id for one in load(file, {}).subscriptions] == ["rostering"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables(name: str) -> None:
+    """They say what the code says; ``python -m tests.readme_tables`` writes them."""
+    assert written(README, name) == TABLES[name]()

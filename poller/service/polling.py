@@ -24,6 +24,7 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed, Mode
 from poller.source.result import RoundResult
 from poller.source.round import poll
+from poller.source.traced import round_of, tell_round
 from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys, remembered_key
@@ -86,16 +87,18 @@ class Polled:
             whole: over all listings, however long it takes.
             due: when the next round's turn is; a source that wants to be left alone puts it off.
         """
-        result = await poll(
-            msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
-            self.store,
-            self._listings.get,
-            now=self._now,
-            qualifications=self._qualifications,
-            unchanged=self._listings,
-            next_at=lambda: self._not_before(due()),
-        )
-        _report(result, sequence_key=self.store.keys.events)
+        with round_of(self.feed.id) as span:
+            result = await poll(
+                msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
+                self.store,
+                self._listings.get,
+                now=self._now,
+                qualifications=self._qualifications,
+                unchanged=self._listings,
+                next_at=lambda: self._not_before(due()),
+            )
+            tell_round(span, result)
+            _report(result, sequence_key=self.store.keys.events)
         if result.held is not None:
             await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
         if result.loss is not None:
