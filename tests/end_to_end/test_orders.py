@@ -25,12 +25,15 @@ FEED = "acme/contractTypes"
 
 
 async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> None:
-    """Each command prints what the daemon says; a paused feed is read by nobody, by a new process neither."""
+    """Each command prints what the daemon says and how the round ended; a paused feed is read by no process at all."""
     async with scene(tmp_path, store=store, changes_per_second=0) as played, commands_in() as poller:
         config = played.config(interval="1h")
         async with daemon(config) as running:
             member = await running.started()
             await running.polled(RESOURCES)
+            done = await poller.run("resync", FEED, "--wait", "-c", str(config))
+            assert (done.code, done.err) == (0, "")
+            assert done.out.splitlines()[2].startswith(f"{FEED}: resync, ")
             paused = await poller.run("pause", FEED, "--reason", "moving house", "-c", str(config))
             assert (paused.code, paused.err) == (0, "")
             assert paused.out.splitlines()[1] == f"{member}: no round was under way"
@@ -49,21 +52,6 @@ async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> 
             assert running.rounds(since=since)[0]["mode"] == "resync"  # what was asked meanwhile
         verdict = await played.caught_up()
     assert verdict.clean, verdict
-
-
-async def test_a_resync_tells_how_its_round_ended(tmp_path: Path, store: str) -> None:
-    """The command waits as long as it is told to, and without a daemon it says that there is none."""
-    async with scene(tmp_path, store=store, changes_per_second=0) as played, commands_in() as poller:
-        config = played.config(interval="1h")
-        async with daemon(config) as running:
-            await running.polled(RESOURCES)
-            done = await poller.run("resync", FEED, "--wait", "-c", str(config))
-            assert (done.code, done.err) == (0, "")
-            assert done.out.splitlines()[2].startswith(f"{FEED}: resync, ")
-            running.send(signal.SIGTERM)
-            assert await running.left() == 0
-        alone = await poller.run("resync", FEED, "-c", str(config))
-        assert (alone.code, alone.err) == (0, f"poller: {FEED}: no daemon polls; it takes effect with the next one\n")
 
 
 async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: str) -> None:
