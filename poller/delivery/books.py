@@ -193,7 +193,7 @@ class Books:
         for waiting in unit:
             known = self._deliveries.get(waiting.id, Delivery(waiting.key))
             step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now)
-            told.append(_told(waiting, known, step))
+            told.append(self._told(waiting, known, step))
             if isinstance(step, PauseSubscription):  # it does not depend on the event
                 self.put_back(unit)
                 return Conclusion(told, rest=step.reason)
@@ -221,7 +221,7 @@ class Books:
         told = []
         for waiting in unit:
             known = self._deliveries.get(waiting.id, Delivery(waiting.key))
-            told.append(_told(waiting, known, DeadLetter(reason)))
+            told.append(self._told(waiting, known, DeadLetter(reason)))
             self._draft_step(waiting, known, DeadLetter(reason), now)
         self._draft.reopen += dict.fromkeys(waiting.key for waiting in unit)
         return Conclusion(told)
@@ -293,18 +293,23 @@ class Books:
     def _park(self, waiting: Waiting[Event], delivery: Delivery) -> None:
         if waiting.fresh:
             self._draft.acked.append(waiting.id)
-        delivery = msgspec.structs.replace(delivery, size=waiting.size)
+        again = delivery.again or waiting.id in self.replay.open
+        delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again)
         self._draft.parked[waiting.id] = encode(delivery)
         self._deliveries[waiting.id] = delivery
         self.replay.settled(waiting.id)
         waiting.alone = _alone(delivery)
         self.lanes.park(waiting)
 
+    def _told(self, waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:
+        if waiting.item is None:
+            return Told(waiting.id, None, delivery.tries.attempts, step)
+        envelope, event = waiting.item
+        again = delivery.again or delivery.event or waiting.id in self.replay.open
+        recorded = None if again else envelope.recordedtime
+        return Told(waiting.id, envelope.id, delivery.tries.attempts, step, recorded, len(event))
+
 
 def _alone(delivery: Delivery) -> bool:
     """A refusal that is about the sink's load says nothing against the event."""
     return delivery.tries.counted > 1
-
-
-def _told(waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:
-    return Told(waiting.id, waiting.item[0].id if waiting.item else None, delivery.tries.attempts, step)

@@ -47,6 +47,7 @@ from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
 from poller.store.state import (
     DELTA_TOKEN,
+    DELTA_TOKEN_AT,
     FIELDS,
     GOOD_AT,
     HELD,
@@ -60,6 +61,7 @@ from poller.store.state import (
     RESYNC,
     ROTATION,
     ROUND,
+    ROUND_AT,
     FeedState,
     fields_mark,
 )
@@ -104,11 +106,10 @@ async def poll(
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
         return result  # nothing can be written now that would not fail in the same way
     try:
-        await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
+        return await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
     except StoreError as unwritten:
         away = isinstance(unwritten, StoreUnavailable)
         return msgspec.structs.replace(result, ok=False, error=result.error or str(unwritten), away=away)
-    return result
 
 
 class _Reading:
@@ -195,18 +196,22 @@ class _Reading:
             held=error if isinstance(failure, RoundHeld) and self._state.held is None else None,
             learnt=learnt if learnt != self._before else None,
             away=isinstance(failure, StoreUnavailable),
+            token="kept" if self._state.delta_token else "none",
             loss=self._state.loss,
         )
 
-    async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:
+    async def conclude(self, result: RoundResult, held: RoundHeld | None) -> RoundResult:
         """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
-        marks: dict[str, str | None] = {ROUND: msgspec.json.encode(result.public).decode()}
+        now = recorded_time(self._now())
+        marks: dict[str, str | None] = {ROUND: msgspec.json.encode(result.public).decode(), ROUND_AT: now}
         if result.ok:
-            marks[GOOD_AT] = recorded_time(self._now())
+            marks[GOOD_AT] = now
         if result.learnt is not None:
             marks[LEARNT] = msgspec.json.encode(result.learnt).decode()
         if self._concluded:
             marks |= self._where_the_next_one_starts(held)
+            if DELTA_TOKEN in marks:
+                marks[DELTA_TOKEN_AT] = now if marks[DELTA_TOKEN] else None
         elif result.ok and self._as_before:
             marks[READ_AT] = recorded_time(self._begun)
         if self._each is not None:
@@ -216,6 +221,9 @@ class _Reading:
         if self._unchanged is not None and result.ok and self._mode is not Mode.DELTA:
             self._unchanged.keep(self._standing(self._begun) if self._settled else None)
         reach("round.done")
+        if DELTA_TOKEN not in marks:
+            return result
+        return msgspec.structs.replace(result, token="moved" if marks[DELTA_TOKEN] else "none")
 
     def _where_the_next_one_starts(self, held: RoundHeld | None) -> dict[str, str | None]:
         marks: dict[str, str | None] = {
