@@ -18,7 +18,8 @@ from poller.store import given_up, replays
 from poller.store.connection import commands
 from poller.store.given_up import Moved
 from poller.store.replays import ReplaySpan
-from tests.delivery.pairs import EVENTS, FAILED, KEYS, TAKEN, Scripted, delivering, publish, until
+from tests.delivery.pairs import EVENTS, FAILED, KEYS, TAKEN, Scripted, delivering, publish
+from tests.harness.waiting import until
 
 SOON = timedelta(milliseconds=1)
 

@@ -77,7 +77,7 @@ class Sinks:
         status, pause, answer = _meant(mood)
         try:
             if mood == "slow":
-                await asyncio.sleep(self._rng.random() * _SLOW)
+                await asyncio.sleep(self._rng.random() * _SLOW)  # that it takes so long is the fault
             if answer is HANG:
                 await asyncio.Event().wait()
         except asyncio.CancelledError:

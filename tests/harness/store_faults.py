@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from tests.harness.waiting import patience
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -30,6 +30,22 @@ OPTIONS: Final = {"enable-debug-command": "yes", "busy-reply-threshold": "50"}
 
 async def _said(admin: Redis, *command: str) -> Any:
     return await admin.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+
+async def _refuses(admin: Redis) -> bool:
+    try:
+        await admin.ping()
+    except RedisError:
+        return True
+    return False
+
+
+async def _writes(admin: Redis, *, fails: bool) -> bool:
+    """Whether its append-only file is as asked, to which something is to be added for that."""
+    if fails:
+        with suppress(RedisError):
+            await admin.set("poller-test-filler", "x")
+    return bool(((await admin.info("persistence"))["aof_last_write_status"] != "ok") is fails)
 
 
 @asynccontextmanager
@@ -83,16 +99,11 @@ async def disk_full(server: Server, admin: Redis) -> AsyncIterator[None]:
     """
     before = resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     try:
-        async with patience("the server to notice"):
-            while (await admin.info("persistence"))["aof_last_write_status"] == "ok":
-                with suppress(RedisError):
-                    await admin.set("poller-test-filler", "x")
+        await until(lambda: _writes(admin, fails=True), "the server to notice")
         yield
     finally:
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, before)
-        async with patience("the server to notice"):
-            while (await admin.info("persistence"))["aof_last_write_status"] != "ok":  # noqa: ASYNC110 -- asks again
-                await asyncio.sleep(0)
+        await until(lambda: _writes(admin, fails=False), "the server to notice")
         await admin.delete("poller-test-filler")
 
 
@@ -101,12 +112,7 @@ async def busy(_: Server, admin: Redis) -> AsyncIterator[None]:
     """A script of somebody's that does not end: BUSY."""
     running = asyncio.create_task(_said(admin, "EVAL", "while true do end", "0"))
     try:
-        async with patience("the server to be busy"):
-            while True:
-                try:
-                    await admin.ping()
-                except RedisError:
-                    break
+        await until(lambda: _refuses(admin), "the server to be busy")
         yield
     finally:
         await admin.script_kill()
@@ -124,12 +130,7 @@ async def loading(_: Server, admin: Redis) -> AsyncIterator[None]:
     await admin.config_set("key-load-delay", 200)
     running = asyncio.create_task(_said(admin, "DEBUG", "LOADAOF"))
     try:
-        async with patience("the server to be loading"):
-            while True:
-                try:
-                    await admin.ping()
-                except RedisError:
-                    break
+        await until(lambda: _refuses(admin), "the server to be loading")
         yield
     finally:
         await asyncio.wait([running])
