@@ -159,7 +159,7 @@ class Requests:
         try:
             events = await self._events(unit)
         except StoreUnavailable as error:
-            _log.warning("not sent", **self._where, error=str(error))
+            _log.debug("not sent", **self._where, error=str(error))  # that the store is away is told once for all
             self._books.postpone(unit, self._clock() + _AGAIN)
             return
         if events is None:

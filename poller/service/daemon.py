@@ -23,6 +23,7 @@ from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
 from poller.service.callback import callback_routes
+from poller.service.counting import Counting
 from poller.service.delivering import Deliverer
 from poller.service.exposition import Exposition
 from poller.service.feed_rounds import poll_until
@@ -104,8 +105,12 @@ class _Daemon:
     def site(self) -> Any:
         """What is served; further routes go here."""
         exposition = Exposition(self._readiness, self._watch, self._readings)
-        probes = (*probe_routes(self._readiness), *metrics_routes(exposition))
-        return application(*probes, *callback_routes(lambda: self._registry))
+        routes = [
+            *probe_routes(self._readiness),
+            *metrics_routes(exposition),
+            *callback_routes(lambda: self._registry),
+        ]
+        return Counting(application(*routes), routes)
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
         """Do everything but serving; ``over`` is set when it has ended."""

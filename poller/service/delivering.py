@@ -150,8 +150,10 @@ class Deliverer:
                 continue
             for gone in synced.removed:
                 _log.warning(
-                    "subscription paused: the configuration does not have it any more",
+                    "subscription paused",
                     subscription=gone,
+                    by="removed",
+                    reason="the configuration does not have it any more",
                     advice=f"poller subscriptions remove {gone} drops it and what waits for it",
                 )
             return

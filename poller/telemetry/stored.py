@@ -111,7 +111,10 @@ _FEEDS: Final = (
 )
 _STREAMS: Final = (
     ("stream_entries", declared("poller_stream_entries", "gauge", "Events that the stream holds.", "feed")),
-    ("stream_bytes", declared("poller_stream_bytes", "gauge", "Memory that it takes, about, in bytes.", "feed")),
+    (
+        "stream_bytes",
+        declared("poller_stream_bytes", "gauge", "Memory that the stream takes, about, in bytes.", "feed"),
+    ),
     (
         "quarantine_entries",
         declared("poller_quarantine_entries", "gauge", "Records that could not be used and are kept.", "feed"),
