@@ -9,28 +9,27 @@ Refuses to know: HTTP, and what is counted where.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
-from prometheus_client.registry import Collector
 
 from poller.service.readiness import Readiness
 from poller.service.stored_figures import StoredReadings
 from poller.service.watching import StoreWatch
 from poller.store.checks import Finding
-from poller.telemetry.catalogue import REGISTRY
+from poller.telemetry.catalogue import REGISTRY, labelled
 from poller.telemetry.commits import STORE_FINDING, STORE_UP
 from poller.telemetry.process import READY
-from poller.telemetry.stored import StoredFigures, families
+from poller.telemetry.rounds import ROUNDS
+from poller.telemetry.stored import StoredFigures, blocks
 
 Form = Literal["text", "openmetrics"]
 
 _STORE: Final = "store"
+_END: Final = "# EOF\n"  # of OpenMetrics
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -71,26 +70,19 @@ class Exposition:
             return await asyncio.to_thread(written, moment, form)
 
 
-def written(moment: Moment, form: Form, registry: CollectorRegistry = REGISTRY) -> bytes:
+def written(moment: Moment, form: Form) -> bytes:
     """What this process has counted and what is so at this moment, in Prometheus' text or as OpenMetrics."""
-    write = openmetrics if form == "openmetrics" else generate_latest
-    text: bytes = write(_All(registry, moment))
-    return text
-
-
-class _All(Collector):
-    def __init__(self, registry: CollectorRegistry, moment: Moment) -> None:
-        self._registry = registry
-        self._moment = moment
-
-    def collect(self) -> Iterator[Metric]:
-        moment = self._moment
-        yield READY.family(_only(moment.ready))
-        yield STORE_UP.family(_only(moment.up))
-        amiss = [one for one in moment.findings if one.severity != "ok"]
-        yield STORE_FINDING.family({(one.name, one.severity): 1.0 for one in amiss})
-        yield from chain(self._registry.collect(), families(moment.stored) if moment.stored else ())
-
-
-def _only(flag: bool) -> Mapping[tuple[str, ...], float]:  # noqa: FBT001 -- the one thing it is about
-    return {(): float(flag)}
+    other = form == "openmetrics"
+    counted: bytes = openmetrics(REGISTRY) if other else generate_latest(REGISTRY)  # type: ignore[no-untyped-call]  # as it is
+    amiss = [one for one in moment.findings if one.severity != "ok"]
+    findings = [(labelled(name=one.name, severity=one.severity), 1.0) for one in amiss]
+    parts = [
+        counted.decode().removesuffix(_END),
+        READY.block([("", float(moment.ready))], openmetrics=other),
+        STORE_UP.block([("", float(moment.up))], openmetrics=other),
+        STORE_FINDING.block(findings, openmetrics=other),
+        *ROUNDS.blocks(openmetrics=other),
+        *(blocks(moment.stored, openmetrics=other) if moment.stored else ()),
+        _END if other else "",
+    ]
+    return "".join(parts).encode()

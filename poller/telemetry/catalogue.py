@@ -9,14 +9,18 @@ Refuses to know what is counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 Kind = Literal["counter", "gauge", "histogram"]
+
+Sample = tuple[str, float]
+"""Labels as they are written, empty where there are none, and a value."""
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 REGISTRY: Final = CollectorRegistry()
 """What this process counts of itself."""
@@ -40,17 +44,16 @@ class Described(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
     text: str
 
-    def family(self, values: Mapping[tuple[str, ...], float]) -> Metric:
-        """As the library takes it; ``values`` by the values of the labels."""
-        if self.kind == "counter":
-            counted = CounterMetricFamily(self.name.removesuffix("_total"), self.text, labels=self.labels)
-            for labels, value in values.items():
-                counted.add_metric(labels, value)
-            return counted
-        shown = GaugeMetricFamily(self.name, self.text, labels=self.labels)
-        for labels, value in values.items():
-            shown.add_metric(labels, value)
-        return shown
+    def block(self, samples: Iterable[Sample], *, openmetrics: bool) -> str:
+        """Its series as text, for those that the library does not collect: it takes twenty times as long for many."""
+        name, own = self.name.removesuffix("_total") if openmetrics else self.name, self.name
+        head = f"# HELP {name} {self.text}\n# TYPE {name} {self.kind}\n"
+        return head + "".join([f"{own}{labels} {value}\n" for labels, value in samples])
+
+
+def labelled(**labels: str) -> str:
+    """Labels as they are written."""
+    return "{" + ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()]) + "}"
 
 
 _described: dict[str, Described] = {}

@@ -10,10 +10,7 @@ from collections import Counter as Counts
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
-from poller.telemetry.catalogue import REGISTRY, declared, histogram
+from poller.telemetry.catalogue import declared, histogram, labelled
 
 KINDS: Final = ("created", "modified", "removed", "unchanged", "quarantined")
 """What becomes of a record."""
@@ -54,8 +51,8 @@ class _Tally:
         self.kinds = [0] * len(KINDS)
 
 
-class Rounds(Collector):
-    """The rounds of one process. Told of by its loop, collected by any thread."""
+class Rounds:
+    """The rounds of one process. Told of by its loop, written by any thread."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, _Tally] = {}
@@ -85,17 +82,22 @@ class Rounds(Collector):
         """It is not polled here any more."""
         self._feeds.pop(feed, None)
 
-    def collect(self) -> Iterator[Metric]:
-        """The series."""
+    def blocks(self, *, openmetrics: bool) -> Iterator[str]:
+        """The series as text."""
         feeds = list(self._feeds.items())  # in one breath: the loop may go on meanwhile
-        yield _ROUNDS.family({(feed, *kind): n for feed, one in feeds for kind, n in list(one.rounds.items())})
-        yield _PAGES.family({(feed,): one.pages for feed, one in feeds})
-        yield _RECORDS.family({(feed, KINDS[at]): n for feed, one in feeds for at, n in enumerate(one.kinds)})
-
-    def describe(self) -> Iterator[Metric]:
-        """Their names, for whoever looks for doubles."""
-        return iter([one.family({}) for one in (_ROUNDS, _PAGES, _RECORDS)])
+        rounds = (
+            (labelled(feed=feed, mode=mode, result=result), count)
+            for feed, one in feeds
+            for (mode, result), count in list(one.rounds.items())
+        )
+        yield _ROUNDS.block(rounds, openmetrics=openmetrics)
+        yield _PAGES.block(((labelled(feed=feed), one.pages) for feed, one in feeds), openmetrics=openmetrics)
+        records = (
+            (labelled(feed=feed, kind=kind), count)
+            for feed, one in feeds
+            for kind, count in zip(KINDS, one.kinds, strict=True)
+        )
+        yield _RECORDS.block(records, openmetrics=openmetrics)
 
 
 ROUNDS: Final = Rounds()
-REGISTRY.register(ROUNDS)

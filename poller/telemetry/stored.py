@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
-from prometheus_client.core import Metric
 
-from poller.telemetry.catalogue import Described, declared
+from poller.telemetry.catalogue import Described, Sample, declared, labelled
 
 
 class FeedFigures(msgspec.Struct, frozen=True):
@@ -139,12 +138,19 @@ _SUBSCRIPTIONS: Final = (
 _MEMBERS: Final = declared("poller_members", "gauge", "Processes that share the work.")
 
 
-def families(figures: StoredFigures) -> Iterator[Metric]:
-    """All of it as the library takes it."""
-    for field, one in (*_FEEDS, *_STREAMS):
-        yield one.family({(feed.feed,): float(n) for feed in figures.feeds if (n := getattr(feed, field)) is not None})
-    for field, one in _SUBSCRIPTIONS:
-        yield one.family(
-            {(sub.subscription,): float(n) for sub in figures.subscriptions if (n := getattr(sub, field)) is not None}
-        )
-    yield _MEMBERS.family({(): float(figures.members)})
+def blocks(figures: StoredFigures, *, openmetrics: bool) -> Iterator[str]:
+    """All of it as text."""
+    feeds = [(labelled(feed=one.feed), one) for one in figures.feeds]
+    for field, metric in (*_FEEDS, *_STREAMS):
+        yield metric.block(_samples(feeds, field), openmetrics=openmetrics)
+    subscriptions = [(labelled(subscription=one.subscription), one) for one in figures.subscriptions]
+    for field, metric in _SUBSCRIPTIONS:
+        yield metric.block(_samples(subscriptions, field), openmetrics=openmetrics)
+    yield _MEMBERS.block([("", figures.members)], openmetrics=openmetrics)
+
+
+def _samples(of: Sequence[tuple[str, msgspec.Struct]], field: str) -> Iterator[Sample]:
+    for labels, one in of:
+        value = getattr(one, field)
+        if value is not None:
+            yield labels, float(value)

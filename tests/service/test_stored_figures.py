@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -50,8 +51,9 @@ async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -
     """Of a feed that failed and is held, of one that was never read, and of subscriptions that rest, fail and lag."""
     keys = FeedKeys.of("poller", FEEDS[0])
     moments = dict.fromkeys((ROUND_AT, GOOD_AT, DELTA_TOKEN_AT), NOW.isoformat())
-    state = {"sequence": "3", ROUND: '{"ok":false}', HELD: "too many", OLDEST: (NOW - timedelta(hours=1)).isoformat()}
-    await client.hset(keys.state, mapping=state | moments)
+    read = (NOW - timedelta(hours=1)).isoformat()
+    state: dict[Any, Any] = {"sequence": "3", ROUND: '{"ok":false}', HELD: "too many", OLDEST: read, **moments}
+    await client.hset(keys.state, mapping=state)
     await added(client, settings, "one")
     await added(client, settings, "two")
     registry = registry_of(settings, client)

@@ -11,7 +11,8 @@ from typing import Final
 import pytest
 
 import poller.telemetry
-from poller.telemetry.catalogue import Described, declared, described
+from poller.telemetry.catalogue import Described, declared, described, labelled
+from tests.telemetry.series import key, values
 
 README: Final = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
@@ -47,3 +48,14 @@ def test_a_name_is_given_once() -> None:
     name = all_of()[0].name
     with pytest.raises(ValueError, match="declared twice"):
         declared(name, "gauge", "another meaning")
+
+
+def test_whatever_a_label_holds_it_is_read_as_it_was() -> None:
+    """Quotes, backslashes and line breaks; and no text of ours needs such care."""
+    strange = 'a"b\\c\nd'
+    one = Described("poller_x_total", "counter", ("feed",), "text")
+    assert values(one.block([(labelled(feed=strange), 2)], openmetrics=False)) == {
+        key("poller_x_total", feed=strange): 2
+    }
+    assert one.block([], openmetrics=True) == "# HELP poller_x text\n# TYPE poller_x counter\n"
+    assert not any(set(known.text) & set('"\\\n') for known in all_of())

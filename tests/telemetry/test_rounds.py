@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from poller.telemetry.rounds import KINDS, Rounds
 from tests.telemetry.series import Key, key, values
 
@@ -15,9 +13,7 @@ def ended(rounds: Rounds, feed: str, result: str = "ok", *, mode: str = "delta",
 
 
 def exported(rounds: Rounds) -> dict[Key, float]:
-    registry = CollectorRegistry()
-    registry.register(rounds)
-    return values(generate_latest(registry))
+    return values("".join(rounds.blocks(openmetrics=False)))
 
 
 def test_rounds_add_up() -> None:
