@@ -64,21 +64,23 @@ def written(text: str, name: str) -> str:
     Raises:
         AssertionError: there is no place for it.
     """
-    found = _place(name).search(text)
-    assert found, f"README.md has no place between <!-- begin {name} --> and <!-- end {name} -->"
-    return found[2]
+    start, end = _place(text, name)
+    return text[start:end]
 
 
 def rewritten(text: str) -> str:
     """The README with all its tables as the code has them."""
     for name, table in TABLES.items():
-        before, after = text.split(written(text, name))
-        text = before + table() + after
+        start, end = _place(text, name)
+        text = text[:start] + table() + text[end:]
     return text
 
 
-def _place(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(<!-- begin {name} -->\n\n)(.*?)(\n\n<!-- end {name} -->)", re.DOTALL)
+def _place(text: str, name: str) -> tuple[int, int]:
+    begin, end = f"<!-- begin {name} -->\n\n", f"\n\n<!-- end {name} -->"
+    assert begin in text, f"README.md has no {begin!r}"
+    assert end in text, f"README.md has no {end!r}"
+    return text.index(begin) + len(begin), text.index(end)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from poller.stopping import unless
 from tests.chaos.asking import PATIENCE, answered
+from tests.chaos.confided import told_secrets
 from tests.chaos.lasting import LastingStore
 from tests.chaos.outcome import Outcome
 from tests.harness.after_loss import judge_after_loss
 from tests.harness.cluster import Cluster
 from tests.harness.sentinels import Sentinels
 from tests.harness.subscribed import SECRET, Wish
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,6 +76,7 @@ class Stage:
         served: the store, unless it is the program's own.
         wires: what stands before store, source and sinks, where the fault asks for it.
         proxy: what reads Redis' words between program and store, likewise.
+        begun: how much the store had written when all had begun, in bytes.
         remarks: what was found wrong on the way.
     """
 
@@ -85,6 +88,7 @@ class Stage:
     served: Served | None
     wires: Mapping[str, Wire]
     proxy: Proxy | None
+    begun: int = 0
     remarks: list[str] = field(default_factory=list)
     _never: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -112,9 +116,16 @@ class Stage:
         await answered(growth)
         await self.rest(strike.pause)
 
-    async def told(self) -> None:
-        """Return when each sink has what the streams have at this moment."""
+    async def begin(self) -> None:
+        """Return when each feed has been read and each sink has what came of it: what is lost later is a part."""
+        await until(self._read, "each feed's first events")
         await answered(partial(self.scene.delivered, time.monotonic() + PATIENCE))
+
+        if isinstance(self.served, LastingStore):
+            self.begun = self.served.log.stat().st_size
+
+    async def _read(self) -> bool:
+        return all([await self.scene.entries(feed) for feed in self.scene.feeds])
 
     async def rest(self, seconds: float) -> None:
         """Let so much time pass: how long a fault lasts is the fault."""
@@ -139,7 +150,7 @@ class Stage:
         sinks = await answered(partial(self.scene.delivered, deadline, baselines=baselines))
         if fault.loses_writes:
             sinks = {wish.sink: await self._after_loss(wish, baselines=baselines) for wish in self.scene.wishes}
-        self.remarks += self.replicas.strayed()
+        self.remarks += self.replicas.strayed() + await told_secrets(self)
         for wish in self.scene.wishes if baselines else ():
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:

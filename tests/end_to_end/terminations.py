@@ -10,20 +10,20 @@ to when another one has the lease of a delivery that it had. All in seconds; the
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 from poller.stopping import unless
+from tests.harness.commanded import commanded
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease
 from tests.harness.subscribed import Wish, subscribed
@@ -133,15 +133,8 @@ def _part(found: Sequence[float], part: float) -> float:
 
 
 def main() -> None:
-    """Read the command line, have them leave, print the table; exit code 1 where anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        tally = asyncio.run(terminate(Path(directory), asked.times, asked.seed, told=True))
-    sys.stdout.write(f"{tally}\n")
-    sys.exit(not tally.well)
+    """Read the command line, do so, print the table; exit code 1 where anything is wrong."""
+    commanded(__doc__, "times", 50, partial(terminate, told=True), well=lambda tally: tally.well)
 
 
 if __name__ == "__main__":

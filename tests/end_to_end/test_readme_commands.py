@@ -41,7 +41,8 @@ ENDLESS: Final = ("poller run", "poller tail", "poller sandbox", "poller demo", 
 ELSEWHERE: Final = {
     # Who else runs it, or why it is not run.
     "python3 -m venv": "the continuous integration, which is told by the README how to install and to test",
-    "uv ": "as above; uv is not installed here",
+    "pip install": "it comes with the tests' extra",
+    "npm install": "the continuous integration",
     "python -m tests.bench": "takes minutes and says something on a quiet machine only; tests/bench has its own tests",
     "python -m tests.chaos": "tests/chaos plays one of each fault",
     "python -m tests.end_to_end.terminations": "minutes; its scene is that of test_stopping.py",

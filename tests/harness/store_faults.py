@@ -32,6 +32,15 @@ async def _said(admin: Redis, *command: str) -> Any:
     return await admin.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
 
+@asynccontextmanager
+async def _set(admin: Redis, name: str, value: str | int, *, back: str | int) -> AsyncIterator[None]:
+    await admin.config_set(name, value)
+    try:
+        yield
+    finally:
+        await admin.config_set(name, back)
+
+
 async def _refuses(admin: Redis) -> bool:
     try:
         await admin.ping()
@@ -52,11 +61,8 @@ async def _writes(admin: Redis, *, fails: bool) -> bool:
 async def out_of_memory(_: Server, admin: Redis) -> AsyncIterator[None]:
     """``maxmemory`` below what is in use: OOM to whatever may need more."""
     used = (await admin.info("memory"))["used_memory"]
-    await admin.config_set("maxmemory", used // 2)
-    try:
+    async with _set(admin, "maxmemory", used // 2, back=0):
         yield
-    finally:
-        await admin.config_set("maxmemory", 0)
 
 
 @asynccontextmanager
@@ -70,25 +76,17 @@ async def read_only(_: Server, admin: Redis) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def without_a_primary(_: Server, admin: Redis) -> AsyncIterator[None]:
+async def without_a_primary(server: Server, admin: Redis) -> AsyncIterator[None]:
     """A replica that does not answer from what it has: MASTERDOWN, to reading as well."""
-    await admin.config_set("replica-serve-stale-data", "no")
-    await admin.replicaof("127.0.0.1", "1")
-    try:
+    async with _set(admin, "replica-serve-stale-data", "no", back="yes"), read_only(server, admin):
         yield
-    finally:
-        await admin.replicaof("NO", "ONE")
-        await admin.config_set("replica-serve-stale-data", "yes")
 
 
 @asynccontextmanager
 async def without_replicas(_: Server, admin: Redis) -> AsyncIterator[None]:
     """More replicas asked for than there are: NOREPLICAS."""
-    await admin.config_set("min-replicas-to-write", 1)
-    try:
+    async with _set(admin, "min-replicas-to-write", 1, back=0):
         yield
-    finally:
-        await admin.config_set("min-replicas-to-write", 0)
 
 
 @asynccontextmanager

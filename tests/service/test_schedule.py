@@ -113,9 +113,7 @@ async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            last = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.05, last.set)
-            await last.wait()
+            await turns(20)
             finished.append("commit")
 
     schedule.add("a", round_, OFTEN)

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from poller.changes.commit import Tally
-from poller.source.feed import Feed, Mode
+from poller.source.feed import Mode
 from poller.source.learning import Learnt
 from poller.source.paging import Query
-from poller.source.resources import KNOWN
 from poller.source.result import RoundResult
 from poller.source.starting import End, marks_of, rotation_marks, start_of
 from poller.store.state import (
@@ -32,18 +31,12 @@ from poller.store.state import (
     ROUND_AT,
     FeedState,
 )
+from tests.source.test_feed import FEED as LISTED
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 TEXT = "2025-03-01T12:00:00.000Z"
 HOUR = timedelta(hours=1)
-FEED = Feed(
-    id="acme/contractTypes",
-    resource=KNOWN["contractTypes"],
-    query=Query(),
-    event_source="https://api.example.org/v1",
-    type_prefix="org.example.api",
-    slot=timedelta(seconds=5),
-)
+FEED = msgspec.structs.replace(LISTED, slot=timedelta(seconds=5))
 READ = FeedState("g", 5, delta_token="d", query=FEED.fingerprint, read_at=NOON - HOUR, refusals=1)  # noqa: S106 -- no secret
 GOOD = End(
     at=NOON + HOUR,
