@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from poller.telemetry.costs import committed, counted, requested, retried
+from tests.harness.waiting import turns
 
 
 async def test_rounds_side_by_side_pay_for_themselves() -> None:
@@ -19,7 +20,7 @@ async def test_rounds_side_by_side_pay_for_themselves() -> None:
         return costs.public
 
     async def one_request() -> None:
-        await asyncio.sleep(0)
+        await turns()
         requested(0.5, 100)
 
     requested(9.0, 9)
