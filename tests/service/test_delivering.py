@@ -161,7 +161,7 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
     await scene.arrives("run", "e1")
     assert scene.sink.requests[-1].header("webhook-signature")
 
-    assert value("poller_attempts_total", subscription="run", outcome="delivered") == 1
+    await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") == 1, "it to count")
     await scene.registry.pause("run", Paused("operator", "rest", now()))
     await scene.is_idle("run")
     await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") is None, "no series")
