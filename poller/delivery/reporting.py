@@ -36,10 +36,14 @@ def count(told: Sequence[Told], outcome: Outcome | None, series: AttemptSeries, 
     """Count these, which one request carried; ``outcome`` is None where nothing could be sent."""
     if outcome is not None:
         series.requested(outcome.seconds)
+    counts: dict[type[Next], int] = {}
     for one in told:
-        series.steps[STEPS[type(one.step)]].inc()
-        if isinstance(one.step, Delivered) and (delay := _delay(one, now)) is not None:
+        kind = type(one.step)
+        counts[kind] = counts.get(kind, 0) + 1
+        if kind is Delivered and (delay := _delay(one, now)) is not None:
             series.delayed(delay)
+    for kind, events in counts.items():  # a batch may hold hundreds
+        series.steps[STEPS[kind]].inc(events)
 
 
 def report(
