@@ -24,7 +24,7 @@ from poller.source.feed import Feed
 from poller.source.paging import Query
 from poller.source.resources import resource_of
 from poller.store.keys import FeedKeys
-from poller.telemetry.asking import SourceSeries
+from poller.telemetry.sources import SourceSeries
 
 AUTO = "auto"
 LONGEST_PATIENCE: Final = timedelta(seconds=60)

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 
 from poller.hiding import without_credentials
+from poller.telemetry import tracing
 
 Format = Literal["console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -35,6 +36,13 @@ def redacted(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [redacted(item) for item in value]
     return value
+
+
+def _traced(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say which span it belongs to, where it does to one."""
+    if carried := tracing.current().carried:
+        event["trace_id"], event["span_id"] = tracing.ids_of(carried)
+    return event
 
 
 def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -75,6 +83,7 @@ def set_up(form: Format, level: Level, *, stream: TextIO | None = None, colours:
     target = stream or sys.stderr
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _traced,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso" if form == "json" else "%H:%M:%SZ", utc=True, key="at"),
     ]

@@ -24,6 +24,7 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed, Mode
 from poller.source.result import RoundResult
 from poller.source.round import poll
+from poller.source.traced import round_of, tell_round
 from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys, remembered_key
@@ -82,7 +83,7 @@ class Polled:
 
     async def round(self, *, whole: bool = False) -> RoundResult:
         """Run one round and write the log's one event about it; ``whole``: over all listings, however long it takes."""
-        with counted() as costs:
+        with round_of(self.feed.id) as span, counted() as costs:
             result = await poll(
                 msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
                 self.store,
@@ -91,7 +92,8 @@ class Polled:
                 qualifications=self._qualifications,
                 unchanged=self._listings,
             )
-        _report(result, costs, stream=self.store.keys.events)
+            tell_round(span, result)
+            _report(result, costs, stream=self.store.keys.events)
         if result.held is not None:
             await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
         if result.loss is not None:

@@ -26,10 +26,11 @@ from poller.source.exchange import Exchange, Limits, Reply
 from poller.source.gate import Gate
 from poller.source.paging import Params
 from poller.source.retrying import ATTEMPTS, PATIENCE, Pause, Stands, Step, affordable, step_after
+from poller.source.traced import request_of, tell_reply
 from poller.source.unchanged import Answer
 from poller.source.validators import Validators
 from poller.telemetry import costs
-from poller.telemetry.asking import SourceSeries
+from poller.telemetry.sources import SourceSeries
 
 __all__ = ["ATTEMPTS", "ApiClient", "Limits"]
 
@@ -68,6 +69,7 @@ class ApiClient:
         """
         self._credential = credential or NoCredential()
         limits = limits or Limits()
+        self._base_url = base_url
         self._exchange = Exchange(base_url, limits, transport or Transport(), series=series)
         self._series = series
         self._jitter = jitter
@@ -150,25 +152,35 @@ class ApiClient:
                 if self._gate.shut:
                     continue  # another feed's answer shut it while this one was waiting for its turn
                 with self._gate.request(path) as learn:
-                    reply = await self._answer(path, params, condition, token)
+                    reply = await self._answer(path, params, condition, token, again=attempt - 1)
                     step = step_after(reply.outcome, attempt=attempt, jitter=self._jitter(), now=self._now())
                     learn(reply.outcome, step)
                     return reply, step
 
-    async def _answer(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+    async def _answer(
+        self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
+    ) -> Reply:
         """One answer; where it is 401, once more with another token, if there is one to be had."""
-        reply = await self._exchange.get(path, params, condition, token)
+        reply = await self._asked(path, params, condition, token, again=again)
         if reply.outcome.status != httpx.codes.UNAUTHORIZED:
             return reply
         offered = "the token of " if token else ""
         if token is not None and await self._credential.renew(token):
-            reply = await self._exchange.get(path, params, condition, await self._credential.token())
+            reply = await self._asked(path, params, condition, await self._credential.token(), again=again + 1)
             if reply.outcome.status != httpx.codes.UNAUTHORIZED:
                 return reply
             offered = "a fresh token of "
         return msgspec.structs.replace(
             reply, text=f"{reply.text}; it does not accept {offered}{self._credential.origin}"
         )
+
+    async def _asked(
+        self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
+    ) -> Reply:
+        with request_of(self._base_url, path, again=again) as span:
+            reply = await self._exchange.get(path, params, condition, token)
+            tell_reply(span, reply)
+            return reply
 
     def _given_up(self, reply: Reply, step: Step, attempts: int) -> SourceUnavailable:
         asked = f"; {self._gate.asked}" if isinstance(step, Pause) else ""

@@ -24,7 +24,7 @@ from poller.source.paging import Params
 from poller.source.retrying import Outcome
 from poller.source.validators import Validators, validators_of
 from poller.telemetry import costs
-from poller.telemetry.asking import Failure, SourceSeries
+from poller.telemetry.sources import Failure, SourceSeries
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ holds and no longer; after that the round fails and the next one starts from wha
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import timedelta
 from typing import Final, cast
@@ -22,8 +21,9 @@ from poller.changes.listings import Listing
 from poller.errors import Fenced, Stale, StoreError
 from poller.failpoints import reach
 from poller.stopping import finished
-from poller.store.arguments import Argument, commit_arguments
+from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
+from poller.store.counted import counted
 from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
 from poller.store.losses import loss_marks
@@ -33,16 +33,9 @@ from poller.store.resending import until_answered
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, marked, state_of
-from poller.telemetry import costs
-from poller.telemetry.commits import CommitResult, committed
+from poller.store.traced import told
 
 LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
-_RESULTS: Final[dict[bytes, CommitResult]] = {
-    b"OK": "written",
-    b"ALREADY": "repeated",
-    b"FENCED": "fenced",
-    b"STALE": "stale",
-}
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 
 
@@ -260,7 +253,10 @@ class FeedStore:
         names += [keys.qualifications, keys.dictionaries, keys.listings]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
-        outcome = await self._sent(names, arguments)
+        answer = until_answered(
+            self._client, lambda: self._scripts.commit(names, arguments), lease=self._lease, sleep=self._sleep
+        )
+        outcome = await told(commit, counted(answer))
         reach("commit.sent")
         if outcome == b"FENCED":
             self.held = False
@@ -272,21 +268,6 @@ class FeedStore:
         self.appended += sum(map(len, commit.events))
         self.memory.moved(commit.next_sequence)
         reach("commit.done")
-
-    async def _sent(self, names: list[str], arguments: list[Argument]) -> bytes:
-        """What the script has answered; counted, whatever it was."""
-        begun, result = time.perf_counter(), b""
-        try:
-            result = bytes(
-                await until_answered(
-                    self._client, lambda: self._scripts.commit(names, arguments), lease=self._lease, sleep=self._sleep
-                )
-            )
-            return result
-        finally:
-            seconds = time.perf_counter() - begun
-            committed(_RESULTS.get(result, "failed"), seconds)
-            costs.committed(seconds)
 
     async def _loaded(self) -> SnapshotCodec:
         if self._codec is None:

@@ -1,1 +1,1 @@
-"""What the program tells of itself while it runs: measures, and traces where they are wanted."""
+"""What the daemon tells of itself to those who watch it."""

@@ -1,56 +1,89 @@
-"""Requests to sources, and whether a source is left alone.
+"""Whether traces are asked for, by the environment variables that every program with OpenTelemetry knows.
 
-Law: a status that HTTP does not know is counted as ``other``, so that no source can make up series.
+=================================================================  ======================================
+variable                                                           traces are
+=================================================================  ======================================
+``OTEL_SDK_DISABLED=true``                                         off, whatever else is said
+``OTEL_TRACES_EXPORTER=otlp``, ``console``, or both with a comma   sent there
+``OTEL_TRACES_EXPORTER=none``                                      off
+``OTEL_EXPORTER_OTLP_ENDPOINT``, ``…_TRACES_ENDPOINT``, any value  sent by OTLP, unless the others say no
+=================================================================  ======================================
+
+What else there is (headers, service name, sampler, limits) OpenTelemetry reads by itself. A variable that is empty is
+as good as not set.
+
+The law: where traces are off, nothing of OpenTelemetry is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from http import HTTPStatus
-from typing import Final, Literal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
 
-from poller.telemetry.catalogue import counter, gauge, histogram
+from poller.errors import ConfigurationError
+from poller.telemetry.hiding import shown
+from poller.telemetry.tracing import using
 
-Failure = Literal["connect", "timeout", "body", "other"]
-"""No usable answer: no connection; not in time; a body that is cut, too large or not what it claims; anything else."""
-
-_REQUESTS: Final = counter(
-    "poller_source_requests_total",
-    "Requests to sources by the status of the answer, or connect, timeout, body or other where no usable one came.",
-    "source",
-    "status",
-)
-_SECONDS: Final = histogram(
-    "poller_source_request_duration_seconds",
-    "How long requests to sources took, in seconds, bodies included.",
-    "source",
-    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
-)
-_PAUSED: Final = gauge(
-    "poller_source_paused",
-    "1 while this process leaves a source alone: it asked for that (429, 503), or has not answered.",
-    "source",
-)
-_STATUSES: Final = {int(status): str(int(status)) for status in HTTPStatus}
+EXPORTER: Final = "OTEL_TRACES_EXPORTER"
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_DISABLED: Final = "OTEL_SDK_DISABLED"
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_PROTOCOL: Final = "http/protobuf"
+_KNOWN: Final = ("otlp", "console", "none")
 
 
-class SourceSeries:
-    """The series of one source, for the time in which it is asked."""
+def asked_for(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Where traces are to be sent: ``otlp``, ``console``; nowhere: they are off.
 
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._seconds = _SECONDS.labels(source)
+    Raises:
+        ConfigurationError: to something that is not known here.
+    """
+    if environ.get(_DISABLED, "").strip().lower() == "true":
+        return ()
+    said = environ.get(EXPORTER, "").strip().lower()
+    if not said:
+        said = "otlp" if any(environ.get(name, "").strip() for name in ENDPOINTS) else "none"
+    asked = tuple(dict.fromkeys(one.strip() for one in said.split(",")))
+    for one in asked:
+        if one not in _KNOWN or (one == "none" and len(asked) > 1):
+            raise ConfigurationError(f'{EXPORTER} is "{said}"; expected otlp, console, otlp,console or none')
+    if "otlp" in asked:
+        _check_protocol(environ)
+    return tuple(one for one in asked if one != "none")
 
-    def ended(self, answer: int | Failure, seconds: float) -> None:
-        """A request has: with this status, or without a usable answer."""
-        status = answer if isinstance(answer, str) else _STATUSES.get(answer, "other")
-        _REQUESTS.labels(self._source, status).inc()
-        self._seconds.observe(seconds)
 
-    def opened(self, paused: Callable[[], bool]) -> None:
-        """It is asked from now on; ``paused`` says whether it is left alone, to any thread."""
-        _PAUSED.labels(self._source).set_function(lambda: float(paused()))
+@contextmanager
+def traced_if_asked(environ: Mapping[str, str]) -> Iterator[None]:
+    """Trace while the block runs, where the environment asks for it; what is left is sent at its end, within moments.
 
-    def closed(self) -> None:
-        """It is asked no more."""
-        _PAUSED.remove(self._source)
+    Raises:
+        ConfigurationError: it asks for what cannot be had.
+    """
+    asked = asked_for(environ)
+    if not asked:
+        yield
+        return
+    shown()
+    try:
+        from poller.telemetry.otel import collecting  # noqa: PLC0415 -- an extra, and not imported unless asked for
+    except ImportError as missing:
+        raise ConfigurationError(
+            f"the environment asks for traces ({_why(environ)}), and OpenTelemetry is not installed ({missing}): "
+            "pip install 'poller[otel]', or set OTEL_SDK_DISABLED=true"
+        ) from None
+    with collecting(asked, environ) as tracer, using(tracer):
+        yield
+
+
+def _why(environ: Mapping[str, str]) -> str:
+    return next(name for name in (EXPORTER, *ENDPOINTS) if environ.get(name, "").strip())
+
+
+def _check_protocol(environ: Mapping[str, str]) -> None:
+    for name in _PROTOCOLS:
+        said = environ.get(name, "").strip().lower()
+        if said and said != _PROTOCOL:
+            raise ConfigurationError(f'{name} is "{said}"; expected {_PROTOCOL}: traces are sent by no other')
+        if said:
+            return

@@ -12,6 +12,8 @@ import pytest
 import structlog
 
 from poller.service.logs import Format, redacted, set_up
+from poller.telemetry import tracing
+from tests.telemetry.recording import recorded, traceparent
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +103,16 @@ def test_people_read_first_what_it_is_about() -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\dZ \[warning +\] round +feed=acme/x ok=False error='no answer' .*", first)
     assert first.endswith(" trigger=turn seconds=0.25")
     assert second.endswith("role=poll ours=0 of=0")
+
+
+def test_a_line_belongs_to_its_span() -> None:
+    """Law: within a span each line, a library's too, names trace and span; without one no line has a word of it."""
+    stream = lines("json")
+    with recorded() as spans, tracing.root("round"):
+        structlog.get_logger().info("within")
+        logging.getLogger("some.library").warning("within")
+    structlog.get_logger().info("after")
+    *within, after = [json.loads(line) for line in stream.getvalue().splitlines()]
+    _, trace_id, span_id, _ = traceparent(spans.one("round")).split("-")
+    assert [(line["trace_id"], line["span_id"]) for line in within] == [(trace_id, span_id)] * 2
+    assert not [name for name in after if name.endswith("_id")]

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from poller.source.client import Limits
-from poller.telemetry.asking import SourceSeries
 from poller.telemetry.costs import counted
+from poller.telemetry.sources import SourceSeries
 from tests.servers import free_port
 from tests.source.api import http, serving
 from tests.source.clients import Time, client_of, failure_of

@@ -1,31 +1,89 @@
-"""Laws of :mod:`poller.telemetry.asking`: requests are counted by source and status, and no source makes up series."""
+"""By which variables traces are asked for, and what a process that is not asked imports."""
 
 from __future__ import annotations
 
-from poller.telemetry.asking import SourceSeries
-from tests.telemetry.series import grown, value
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from poller.errors import ConfigurationError
+from poller.telemetry import tracing
+from poller.telemetry.asking import asked_for, traced_if_asked
+
+ROOT = Path(__file__).parents[2]
+URL = "http://127.0.0.1:4318"
+WITHOUT = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "POLLER_", "REDIS_"))}
 
 
-def test_a_status_that_http_does_not_know_is_another() -> None:
-    """Whatever numbers a source thinks of, there is one series for all of them."""
-    series = SourceSeries("hostile")
-    for status in (200, 200, 999, 299, 600):
-        series.ended(status, 0.1)
-    series.ended("timeout", 30.0)
-    counts = {
-        status: grown("poller_source_requests_total", source="hostile", status=status)
-        for status in ("200", "other", "timeout", "999", "299", "600")
-    }
-    assert counts == {"200": 2, "other": 3, "timeout": 1, "999": 0, "299": 0, "600": 0}
-    assert grown("poller_source_request_duration_seconds_count", source="hostile") == 6
+@pytest.mark.parametrize(
+    ("environ", "asked"),
+    [
+        ({}, ()),
+        ({"OTEL_TRACES_EXPORTER": "", "OTEL_EXPORTER_OTLP_ENDPOINT": " "}, ()),
+        ({"OTEL_SERVICE_NAME": "x", "OTEL_TRACES_SAMPLER": "always_on"}, ()),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL}, ("otlp",)),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": URL}, ("otlp",)),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": URL}, ()),
+        ({"OTEL_TRACES_EXPORTER": "OTLP"}, ("otlp",)),
+        ({"OTEL_TRACES_EXPORTER": "console, otlp"}, ("console", "otlp")),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": URL}, ()),
+        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_ENDPOINT": URL}, ("console",)),
+        ({"OTEL_SDK_DISABLED": "True", "OTEL_TRACES_EXPORTER": "otlp"}, ()),
+        ({"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "zipkin"}, ()),
+        ({"OTEL_SDK_DISABLED": "false", "OTEL_TRACES_EXPORTER": "otlp"}, ("otlp",)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ("otlp",)),
+        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ("console",)),
+    ],
+)
+def test_what_is_asked_for(environ: dict[str, str], asked: tuple[str, ...]) -> None:
+    """Law: an exporter or an endpoint turns traces on, nothing else does; empty is as good as not set."""
+    assert asked_for(environ) == asked
 
 
-def test_whether_it_is_left_alone_is_looked_up_when_somebody_asks() -> None:
-    """While it is asked at all; then there is no such series."""
-    series, paused = SourceSeries("busy"), False
-    series.opened(lambda: paused)
-    assert value("poller_source_paused", source="busy") == 0
-    paused = True
-    assert value("poller_source_paused", source="busy") == 1
-    series.closed()
-    assert value("poller_source_paused", source="busy") is None
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OTEL_TRACES_EXPORTER": "zipkin"},
+        {"OTEL_TRACES_EXPORTER": "otlp,none"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": URL,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json",
+        },
+    ],
+)
+def test_what_cannot_be_had(environ: dict[str, str]) -> None:
+    """Law: the message names a variable and what is expected of it."""
+    with pytest.raises(ConfigurationError, match=r"OTEL_.* expected (otlp|http/protobuf)"):
+        asked_for(environ)
+
+
+def test_not_asked_it_does_nothing() -> None:
+    """Law: there is no tracer, then as before."""
+    with traced_if_asked({}):
+        assert not tracing.on()
+
+
+@pytest.mark.parametrize("name", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http"])
+def test_asked_for_and_not_installed(tmp_path: Path, name: str) -> None:
+    """Law: exit code 2, and one line that says what to install; with a half of it installed, too."""
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
+    said = subprocess.run(
+        [sys.executable, "-c", _WITHOUT.format(name=name), "once"],
+        env=WITHOUT | {"PYTHONPATH": str(ROOT), "POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN": "x"} | environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 2
+    assert said.stderr.count("\n") == 1
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in said.stderr
+    assert "pip install 'poller[otel]'" in said.stderr
+
+
+_WITHOUT = "import sys; sys.modules['{name}'] = None; from poller.cli import main; main()"
