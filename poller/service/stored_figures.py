@@ -39,8 +39,7 @@ PATIENCE: Final = 3.0
 """Seconds that whoever asks waits for one."""
 
 _STALE: Final = 60.0  # seconds after which the one before does not serve any more
-_PAUSED: Final = "paused"
-_FIELDS: Final = ("sequence", ROUND, ROUND_AT, GOOD_AT, DELTA_TOKEN_AT, OLDEST, HELD, _PAUSED)
+_FIELDS: Final = ("sequence", ROUND, ROUND_AT, GOOD_AT, DELTA_TOKEN_AT, OLDEST, HELD)
 _WHO: Final = "metrics"
 
 _log = structlog.get_logger("poller.metrics")
@@ -165,12 +164,12 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 def _feed(feed: str, amounts: FeedAmounts, interval: float | None) -> FeedFigures:
-    sequence, last, last_at, good_at, token_at, oldest, held, paused = amounts.state
+    sequence, last, last_at, good_at, token_at, oldest, held = amounts.state
     good = _seconds(good_at)
     return FeedFigures(
         feed=feed,
         failing=_failed(last),
-        paused=bool(paused),
+        paused=amounts.paused,
         held=bool(held),
         owned=amounts.owned,
         interval=interval,

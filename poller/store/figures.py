@@ -25,11 +25,11 @@ _FEEDS_AT_ONCE: Final = 50
 _PAIRS_AT_ONCE: Final = 100
 _SAMPLES: Final = "20"  # nodes of a stream, of which the size of all is estimated: 10 µs
 
-# KEYS: state, snapshots, events, quarantine, lease. ARGV: how many nodes to look at, then names of fields of the state.
-# Answers the sizes, whether there is a lease, the stream's memory, and then the fields.
+# KEYS: state, snapshots, events, quarantine, lease, pause. ARGV: how many nodes to look at, then names of fields of the state.
+# Answers the sizes, whether there is a lease, and a pause, the stream's memory, and then the fields.
 _FEED: Final = """
 local answer = {redis.call('HLEN', KEYS[2]), redis.call('XLEN', KEYS[3]), redis.call('XLEN', KEYS[4]),
-  redis.call('EXISTS', KEYS[5]), redis.call('MEMORY', 'USAGE', KEYS[3], 'SAMPLES', ARGV[1]) or 0}
+  redis.call('EXISTS', KEYS[5]), redis.call('EXISTS', KEYS[6]), redis.call('MEMORY', 'USAGE', KEYS[3], 'SAMPLES', ARGV[1]) or 0}
 table.remove(ARGV, 1)
 for _, value in ipairs(redis.call('HMGET', KEYS[1], unpack(ARGV))) do answer[#answer + 1] = value end
 return answer
@@ -96,6 +96,7 @@ class FeedAmounts(msgspec.Struct, frozen=True):
         entries: of its stream.
         quarantined: unusable records that are kept.
         owned: whether some process has its lease.
+        paused: whether an operator has paused it.
         stream_bytes: the memory that the stream takes, about.
         state: the fields of its state that were asked for, None where it has not one.
     """
@@ -104,6 +105,7 @@ class FeedAmounts(msgspec.Struct, frozen=True):
     entries: int
     quarantined: int
     owned: bool
+    paused: bool
     stream_bytes: int
     state: tuple[bytes | None, ...]
 
@@ -137,11 +139,14 @@ async def feed_amounts(
         StoreError: see :func:`~poller.store.connection.translated`.
     """
     keys = (FeedKeys.of(prefix, feed) for feed in feeds)
-    calls = [([one.state, one.snapshots, one.events, one.quarantine, one.lease], [_SAMPLES, *fields]) for one in keys]
+    calls = [
+        ([one.state, one.snapshots, one.events, one.quarantine, one.lease, one.pause], [_SAMPLES, *fields])
+        for one in keys
+    ]
     found: dict[str, FeedAmounts] = {}
     async for at, answer in _answers(client, _FEED, calls, at_once=_FEEDS_AT_ONCE):
-        records, entries, quarantined, owned, size, *state = answer
-        found[feeds[at]] = FeedAmounts(records, entries, quarantined, bool(owned), size, tuple(state))
+        records, entries, quarantined, owned, paused, size, *state = answer
+        found[feeds[at]] = FeedAmounts(records, entries, quarantined, bool(owned), bool(paused), size, tuple(state))
     return found
 
 

@@ -66,10 +66,12 @@ async def test_each_feed_says_what_there_is(any_store: str) -> None:
         await client.hset(keys.snapshots, "k", "v")
         await client.xadd(keys.quarantine, {"data": "?"})
         await client.set(keys.lease, "me")
+        await client.set(keys.pause, "{}")
         found = await feed_amounts(client, "poller", FEEDS, ["sequence", "held"])
-        assert found[FEEDS[1]] == FeedAmounts(0, 0, 0, owned=False, stream_bytes=0, state=(None, None))
+        assert found[FEEDS[1]] == FeedAmounts(0, 0, 0, owned=False, paused=False, stream_bytes=0, state=(None, None))
         one = found[FEEDS[0]]
-        assert (one.records, one.entries, one.quarantined, one.owned, one.state) == (1, 2, 1, True, (b"2", None))
+        assert (one.records, one.entries, one.quarantined, one.owned, one.paused) == (1, 2, 1, True, True)
+        assert one.state == (b"2", None)
         assert 0 < one.stream_bytes < 100_000
 
 
