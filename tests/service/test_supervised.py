@@ -141,6 +141,9 @@ async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
             steps.next()
             await turns(6)
             assert ear.hear()[1:] == ["WATCHDOG=1", "STATUS=2 feeds; store: away"]
+            steps.next()
+            await turns(6)
+            assert ear.hear()[3:] == ["WATCHDOG=1"]
 
 
 @pytest.mark.parametrize(
