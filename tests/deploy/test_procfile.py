@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
-import psutil
+import psutil  # type: ignore[import-untyped]  # has no types of its own
 from redis.asyncio import Redis
 
 from poller.store.embedded import EmbeddedServer
@@ -26,6 +26,8 @@ from tests.harness.processes import SANDBOX_TOKEN, sandbox
 from tests.harness.scene import RESOURCES
 from tests.harness.waiting import patience, until
 from tests.receiver import Receiver, receiving
+
+Entry = tuple[bytes, dict[bytes, bytes]]
 
 NAMES = ("web", "poll", "deliver")
 GOOD_ROUND = re.compile(r'"feed": "default/(\w+)", "mode": "(?:delta|full)", "ok": true')
@@ -98,7 +100,7 @@ async def ready(http: aiohttp.ClientSession, port: int) -> bool:
 def owner_of_the_store(process: asyncio.subprocess.Process) -> psutil.Process:
     """The one of the three whose child the embedded server is."""
     servers = [one for one in psutil.Process(process.pid).children(recursive=True) if "valkey" in one.name()]
-    owner = servers[0].parent()
+    owner: psutil.Process | None = servers[0].parent()
     assert owner is not None
     return owner
 
@@ -154,7 +156,8 @@ async def published(directory: Path) -> dict[str, list[bytes]]:
     try:
         async with Redis.from_url(server.url) as client:
             keys = {resource: f"poller:{{default/{resource}}}:events" for resource in RESOURCES}
-            return {name: [fields[b"data"] for _, fields in await client.xrange(key)] for name, key in keys.items()}
+            found = {name: cast("list[Entry]", await client.xrange(key)) for name, key in keys.items()}
+            return {name: [fields[b"data"] for _, fields in entries] for name, entries in found.items()}
     finally:
         await server.stop()
 
