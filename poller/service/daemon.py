@@ -39,6 +39,7 @@ from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
 from poller.service.serving import serve
 from poller.service.stored_figures import StoredReadings
+from poller.service.supervised import Supervisor, counted, supervised
 from poller.service.watching import START, StoreWatch
 from poller.service.web import application
 from poller.stopping import ended, first_of
@@ -80,7 +81,7 @@ async def run(
     if serving is None and roles == {"serve"}:
         raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
     over = asyncio.Event()
-    working = [daemon.work(roles, stop, over)]
+    working = [daemon.work(roles, stop, over), daemon.told(stop, over)]
     if serving is not None:
         working.append(serve(daemon.site(), serving, until=over))
     with measured(LOOP_LAG.observe, overslept=daemon.overslept):
@@ -101,6 +102,7 @@ class _Daemon:
         self.overslept = self._watch.overslept
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
+        self._deliverer: Deliverer | None = None
 
     def site(self) -> Any:
         """What is served; further routes go here."""
@@ -111,6 +113,14 @@ class _Daemon:
             *callback_routes(lambda: self._registry),
         ]
         return Counting(application(*routes), routes)
+
+    def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
+        """Keep informed whoever supervises this process."""
+        return supervised(Supervisor(self._environ), self._readiness, self._doing, stop=stop, over=over)
+
+    def _doing(self) -> str:
+        feeds = counted(len(self._settings.feed_ids), "feed")
+        return f"{feeds}, {counted(self._deliverer.subscriptions, 'subscription')}" if self._deliverer else feeds
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
         """Do everything but serving; ``over`` is set when it has ended."""
@@ -148,6 +158,7 @@ class _Daemon:
                     working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
                     deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
+                    self._deliverer = deliverer
                     working.append(deliverer.run(stop))
                 await _all_of(working)
         finally:
