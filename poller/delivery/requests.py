@@ -19,13 +19,14 @@ from poller.delivery.drafting import Conclusion
 from poller.delivery.envelope import envelope_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Outcome
-from poller.delivery.reporting import report
+from poller.delivery.reporting import count, report
 from poller.delivery.subscriber import Subscriber
 from poller.delivery.subscription import Event
 from poller.delivery.traced import attempt_at, tell_attempt
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.stopping import ended
+from poller.telemetry.attempts import attempts_of
 
 _AGAIN: Final = 1.0  # seconds before a store that failed is asked again
 
@@ -83,6 +84,7 @@ class Requests:
         self._chance = chance
         self._feed = feed
         self._where = {"feed": feed, "subscription": subscriber.subscription.id}
+        self._series = attempts_of(subscriber.subscription.id)
         self._batching = subscriber.subscription.batching
         # The brackets around a batch and its commas, one less than it has events.
         self._most_bytes = self._batching.max_bytes and self._batching.max_bytes - 1
@@ -158,7 +160,7 @@ class Requests:
         try:
             events = await self._events(unit)
         except StoreUnavailable as error:
-            _log.warning("not sent", **self._where, error=str(error))
+            _log.debug("not sent", **self._where, error=str(error))  # that the store is away is told once for all
             self._books.postpone(unit, self._clock() + _AGAIN)
             return
         if events is None:
@@ -211,4 +213,6 @@ class Requests:
         return None
 
     def _report(self, concluded: Conclusion, outcome: Outcome | None) -> None:
-        report(concluded.told, outcome, **self._where)
+        now = self._now()
+        count(concluded.told, outcome, self._series, now=now)
+        report(concluded.told, outcome, **self._where, sink=self._subscriber.subscription.sink, now=now)

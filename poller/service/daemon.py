@@ -23,10 +23,14 @@ from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
 from poller.service.callback import callback_routes
+from poller.service.counting import Counting
 from poller.service.delivering import Deliverer
+from poller.service.exposition import Exposition
 from poller.service.feed_rounds import poll_until
 from poller.service.first_look import look_first
+from poller.service.loop_lag import measured
 from poller.service.membership import Membership
+from poller.service.metrics import metrics_routes
 from poller.service.opening import OpenStore, examined, opened_store, until_ready
 from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
@@ -34,6 +38,8 @@ from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
 from poller.service.serving import serve
+from poller.service.stored_figures import StoredReadings
+from poller.service.supervised import Supervisor, counted, supervised
 from poller.service.watching import START, StoreWatch
 from poller.service.web import application
 from poller.stopping import ended, first_of
@@ -41,6 +47,7 @@ from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import Members
 from poller.store.owners import member_name
 from poller.store.subscriptions import Registry
+from poller.telemetry.process import LOOP_LAG
 
 _log = structlog.get_logger("poller.daemon")
 _ASKED_AGAIN: Final = 0.25  # seconds
@@ -74,10 +81,11 @@ async def run(
     if serving is None and roles == {"serve"}:
         raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
     over = asyncio.Event()
-    working = [daemon.work(roles, stop, over)]
+    working = [daemon.work(roles, stop, over), daemon.told(stop, over)]
     if serving is not None:
         working.append(serve(daemon.site(), serving, until=over))
-    await _all_of(working)
+    with measured(LOOP_LAG.observe, overslept=daemon.overslept):
+        await _all_of(working)
     _log.info("stopped")
 
 
@@ -88,13 +96,31 @@ class _Daemon:
         self._settings = settings
         self._environ = environ
         self._now = now
-        self._watch = StoreWatch(settings.redis.durability, now=now, clock=asyncio.get_running_loop().time)
+        clock = asyncio.get_running_loop().time
+        self._watch = StoreWatch(settings.redis.durability, now=now, clock=clock)
+        self._readings = StoredReadings(settings, self._watch, now=now, clock=clock)
+        self.overslept = self._watch.overslept
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
+        self._deliverer: Deliverer | None = None
 
     def site(self) -> Any:
         """What is served; further routes go here."""
-        return application(*probe_routes(self._readiness), *callback_routes(lambda: self._registry))
+        exposition = Exposition(self._readiness, self._watch, self._readings)
+        routes = [
+            *probe_routes(self._readiness),
+            *metrics_routes(exposition),
+            *callback_routes(lambda: self._registry),
+        ]
+        return Counting(application(*routes), routes)
+
+    def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
+        """Keep informed whoever supervises this process."""
+        return supervised(Supervisor(self._environ), self._readiness, self._doing, stop=stop, over=over)
+
+    def _doing(self) -> str:
+        feeds = counted(len(self._settings.feed_ids), "feed")
+        return f"{feeds}, {counted(self._deliverer.subscriptions, 'subscription')}" if self._deliverer else feeds
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
         """Do everything but serving; ``over`` is set when it has ended."""
@@ -116,6 +142,8 @@ class _Daemon:
                 ids = [polled.feed.id for polled in feeds]
                 _log.info("started", version=__version__, store=store.shown, feeds=ids, member=name)
                 self._readiness.started()
+                self._readings.attach(store.client)
+                stack.push_async_callback(self._readings.detach)
                 await stack.enter_async_context(membership.running())
                 working = [_watched(stop, watch), self._noted_stop(stop)]
                 if "poll" in roles:
@@ -133,6 +161,7 @@ class _Daemon:
                     working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
                     deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
+                    self._deliverer = deliverer
                     working.append(deliverer.run(stop))
                 await _all_of(working)
         finally:

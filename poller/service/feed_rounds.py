@@ -31,6 +31,7 @@ from poller.store.feed import HeldElsewhere
 from poller.store.lease import keep_renewed, release_all
 
 ROLE: Final = "poll"
+_FIRST, _TURN, _AGAIN, _ASKED = "first", "turn", "again", "asked"  # why a round is run, for the log
 
 _log = structlog.get_logger("poller.daemon")
 
@@ -125,6 +126,7 @@ class FeedLot:
         self._after = after
         self._now = now
         self._ours = False
+        self._trigger = _FIRST
         self._round_now: asyncio.Task[RoundResult] | None = None
         self._again = False
         self._awaited: list[asyncio.Future[RoundResult]] = []
@@ -146,6 +148,7 @@ class FeedLot:
     def begin(self) -> None:
         """Poll it, from now on."""
         self._ours = True
+        self._trigger = _FIRST
         self._siblings.came(self._polled.feed)
         # Those that are taken in the same turn are here by then, and known to be waited for.
         asyncio.get_running_loop().call_soon(self._start)
@@ -181,6 +184,7 @@ class FeedLot:
         """Have a round begin after this moment, as soon as can be."""
         self._again = self.busy
         if not self.busy:
+            self._trigger = _ASKED
             self._schedule.hasten(self.name, self._now() + SOONEST)
 
     def round_ended(self) -> asyncio.Future[RoundResult]:
@@ -194,15 +198,18 @@ class FeedLot:
             return None
         self.busy, self._again = True, False
         try:
-            result = await self._unless_broken_off()
+            with structlog.contextvars.bound_contextvars(trigger=self._trigger):
+                result = await self._unless_broken_off()
         finally:
             self.busy = False
             self._rested(self)
         self._tell(result)
         self._hasten(self._siblings.polled(self._polled.feed))
         if result is None:
+            self._trigger = _TURN
             return None
         sooner = self._after(result) or self._siblings.again(self._polled.feed, result)
+        self._trigger = _ASKED if self._again else _AGAIN if sooner else _TURN
         return timedelta() if self._again else sooner
 
     async def _unless_broken_off(self) -> RoundResult | None:

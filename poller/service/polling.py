@@ -33,6 +33,7 @@ from poller.store.qualifications import named_qualifications
 from poller.store.remembering import Memory
 from poller.store.scripts import Scripts
 from poller.store.state import Loss
+from poller.telemetry.costs import Costs, counted
 
 _log = structlog.get_logger("poller.round")
 _LOSSES: Final = {
@@ -87,7 +88,7 @@ class Polled:
             whole: over all listings, however long it takes.
             due: when the next round's turn is; a source that wants to be left alone puts it off.
         """
-        with round_of(self.feed.id) as span:
+        with round_of(self.feed.id) as span, counted() as costs:
             result = await poll(
                 msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
                 self.store,
@@ -98,7 +99,7 @@ class Polled:
                 next_at=lambda: self._not_before(due()),
             )
             tell_round(span, result)
-            _report(result, sequence_key=self.store.keys.events)
+            _report(result, costs, stream=self.store.keys.events)
         if result.held is not None:
             await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
         if result.loss is not None:
@@ -121,7 +122,7 @@ class Polled:
         return await named_qualifications(self._client, self._siblings, since)
 
 
-def _report(result: RoundResult, *, sequence_key: str) -> None:
+def _report(result: RoundResult, costs: Costs, *, stream: str) -> None:
     learnt = result.learnt
     if learnt is not None:
         _log.info(
@@ -135,7 +136,7 @@ def _report(result: RoundResult, *, sequence_key: str) -> None:
     if loss is not None:
         place = {"generation": loss.generation, "former": loss.former}
         _log.error(f"feed {loss.kind}", feed=result.feed, lost=loss.text, advice=loss.advice, **place)
-    fields = {**result.public, "stream": sequence_key}
+    fields = {**result.public, **costs.public, "token": result.token, "stream": stream}
     if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
         _log.debug("round", **fields)
     elif not result.ok:

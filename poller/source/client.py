@@ -29,6 +29,8 @@ from poller.source.retrying import ATTEMPTS, PATIENCE, Pause, Stands, Step, affo
 from poller.source.traced import request_of, tell_reply
 from poller.source.unchanged import Answer
 from poller.source.validators import Validators
+from poller.telemetry import costs
+from poller.telemetry.sources import SourceSeries
 
 __all__ = ["ATTEMPTS", "ApiClient", "Limits"]
 
@@ -47,6 +49,7 @@ class ApiClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], timedelta] = lambda: timedelta(seconds=time.monotonic()),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        series: SourceSeries | None = None,
     ) -> None:
         """Take what the client works with.
 
@@ -59,6 +62,7 @@ class ApiClient:
             sleep: waits for so many seconds.
             clock: one that only goes forward, from any beginning.
             now: the wall clock, UTC.
+            series: where requests are counted.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
@@ -66,7 +70,8 @@ class ApiClient:
         self._credential = credential or NoCredential()
         limits = limits or Limits()
         self._base_url = base_url
-        self._exchange = Exchange(base_url, limits, transport or Transport())
+        self._exchange = Exchange(base_url, limits, transport or Transport(), series=series)
+        self._series = series
         self._jitter = jitter
         self._sleep = sleep
         self._clock = clock
@@ -84,10 +89,14 @@ class ApiClient:
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
         await self._exchange.__aenter__()
+        if self._series:
+            self._series.opened(lambda: self._gate.shut or not self._gate.answering)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
+        if self._series:
+            self._series.closed()
         await self._exchange.__aexit__()
 
     def share(self, part: Fraction) -> None:
@@ -126,6 +135,7 @@ class ApiClient:
                 raise self._given_up(reply, step, attempt)
             if not isinstance(step, Pause):  # a pause is everybody's: the gate waits
                 await self._sleep(step.after.total_seconds())
+            costs.retried()
             try:
                 async with asyncio.timeout((deadline - self._clock()).total_seconds()):
                     reply, step = await self._attempt(path, params, condition, attempt + 1, deadline)

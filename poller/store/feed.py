@@ -23,6 +23,7 @@ from poller.failpoints import reach
 from poller.stopping import finished
 from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
+from poller.store.counted import counted
 from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
 from poller.store.losses import loss_marks
@@ -262,7 +263,7 @@ class FeedStore:
         answer = until_answered(
             self._client, lambda: self._scripts.commit(names, arguments), lease=self._lease, sleep=self._sleep
         )
-        outcome = await told(commit, answer)
+        outcome = await told(commit, counted(answer))
         reach("commit.sent")
         if outcome == b"FENCED":
             self.held = False
