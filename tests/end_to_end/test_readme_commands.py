@@ -43,6 +43,7 @@ ELSEWHERE: Final = {
     "python3 -m venv": "the continuous integration, which is told by the README how to install and to test",
     "pip install": "it comes with the tests' extra",
     "npm install": "the continuous integration",
+    "poller --install-completion": "it writes into the home of whoever runs it; test_completing.py has it shown",
     "python -m tests.bench": "takes minutes and says something on a quiet machine only; tests/bench has its own tests",
     "python -m tests.chaos": "tests/chaos plays one of each fault",
     "python -m tests.end_to_end.terminations": "minutes; its scene is that of test_stopping.py",

@@ -62,7 +62,7 @@ async def carried_out(client: FakeAsyncRedis) -> None:
 async def obeyed(client: FakeAsyncRedis, *lots: Obeying, member: str = "me") -> AsyncIterator[Asking]:
     """Somebody obeys for the time of the block, and looks again and again."""
     asking = Asking(client, "p")
-    task = asyncio.create_task(obey(asking, lots, member=member, now=lambda: NOW, sleep=lambda _: asyncio.sleep(0)))
+    task = asyncio.create_task(obey(asking, lots, member=member, now=lambda: NOW, sleep=lambda _: turns()))
     try:
         yield asking
         assert not task.done()
