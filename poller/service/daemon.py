@@ -22,7 +22,6 @@ from poller import __version__
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
-from poller.service.callback import callback_routes
 from poller.service.delivering import Deliverer
 from poller.service.feed_rounds import poll_until
 from poller.service.first_look import look_first
@@ -30,12 +29,13 @@ from poller.service.membership import Membership
 from poller.service.opening import OpenStore, examined, opened_store, until_ready
 from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
-from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
-from poller.service.serving import serve
 from poller.service.watching import START, StoreWatch
-from poller.service.web import application
+from poller.service.web.application import application
+from poller.service.web.callback import callback_routes
+from poller.service.web.probes import probe_routes
+from poller.service.web.serving import serve
 from poller.stopping import ended, first_of
 from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import Members
