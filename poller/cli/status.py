@@ -9,7 +9,6 @@ from poller.cli.escaping import escaped
 from poller.cli.loop import run
 from poller.cli.options import Asked, utc_now
 from poller.cli.output import say, say_json, say_table
-from poller.cli.spans import ago, size
 from poller.cli.subscription_lines import say_subscriptions
 from poller.config.settings import Settings
 from poller.service.feed_status import FeedStatus, feed_statuses
@@ -18,6 +17,7 @@ from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
 from poller.service.store_status import StoreStatus, store_status
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
+from poller.spans import ago, size
 
 _NUMBERS: Final = ("records", "events", "in stream", "bytes", "quarantined")
 _HEADINGS: Final = ("feed", "state", "last mode", "last good", "last round", *_NUMBERS, "delta token", "lease")

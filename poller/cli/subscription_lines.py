@@ -10,8 +10,8 @@ from datetime import datetime
 
 from poller.cli.escaping import escaped
 from poller.cli.output import say, say_table
-from poller.cli.spans import ago
 from poller.service.subscription_status import SubscriptionStatus
+from poller.spans import ago
 from poller.store.backlogs import Backlog
 
 _COUNTS = ("lag", "age", "parked", "dead letters")

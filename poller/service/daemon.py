@@ -32,10 +32,9 @@ from poller.service.polling import polled_feeds
 from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
 from poller.service.watching import START, StoreWatch
-from poller.service.web.application import application
-from poller.service.web.callback import callback_routes
-from poller.service.web.probes import probe_routes
+from poller.service.web.backing import Backing
 from poller.service.web.serving import serve
+from poller.service.web.site import site
 from poller.stopping import ended, first_of
 from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import Members
@@ -91,10 +90,11 @@ class _Daemon:
         self._watch = StoreWatch(settings.redis.durability, now=now, clock=asyncio.get_running_loop().time)
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
+        self._backing = Backing(settings, now=now)
 
     def site(self) -> Any:
         """What is served; further routes go here."""
-        return application(*probe_routes(self._readiness), *callback_routes(lambda: self._registry))
+        return site(self._backing, self._readiness, lambda: self._registry)
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
         """Do everything but serving; ``over`` is set when it has ended."""
@@ -107,6 +107,7 @@ class _Daemon:
                 if store is None or shebang is None:
                     return
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
+                await stack.enter_async_context(self._backing.standing(store))
                 only = None if "poll" in roles else frozenset[str]()
                 membership = _membership(settings, store.client, watch, shebang)
                 name = membership.name

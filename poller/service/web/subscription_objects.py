@@ -1,0 +1,245 @@
+"""A subscription as the CloudEvents Subscriptions API writes it, and as it stands in a configuration.
+
+The object has ``id``, ``source``, ``types``, ``filters``, ``sink``, ``protocol`` and ``protocolsettings``; what else
+can be set stands in ``config`` under the names that it has in the configuration file. ``source`` is a filter by another
+name: events have exactly that source.
+
+Law: what is shown may be sent back as it is and changes nothing. What may be a secret is shown as ``…``: the value of a
+header, the query of the sink. In no header and no URL can that sign stand, so where it comes back it means "as it was".
+A request names no file and no program of this machine and brings no credential; those of the configuration file and of
+the command line stay as they were.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from poller.config.problems import Key, Problem
+from poller.config.showing import shown_key, shown_value
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.urls import redacted
+from poller.service.subscription_status import SubscriptionStatus
+from poller.service.web.problems import Wrong
+
+T = TypeVar("T")
+
+HIDDEN: Final = "…"
+CONFIG: Final = (
+    "feeds",
+    "mode",
+    "batch",
+    "start",
+    "rate",
+    "concurrency",
+    "timeout",
+    "retry",
+    "disable_after",
+    "allow_private",
+    "allow_hosts",
+    "validate",
+)
+"""What a request may set in ``config``."""
+
+_KEPT: Final = ("secret_files", "auth")
+_ELSEWHERE: Final = (
+    "expected nothing: files and credentials are named in the configuration file or by "
+    "`poller subscriptions add --from-json`, and stay as they are"
+)
+_PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
+
+
+class ProtocolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a request is made.
+
+    Attributes:
+        headers: extra request headers; shown with ``…`` for values.
+        method: of HTTP.
+    """
+
+    headers: Mapping[str, str] = {}
+    method: Literal["POST"] = "POST"
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The object of a request.
+
+    Attributes:
+        sink: where events are sent.
+        id: made up where a new one has none.
+        source: the only source whose events are delivered.
+        types: the only types.
+        filters: all must hold.
+        config: keys of a ``[[subscriptions]]`` table, those of :data:`CONFIG`.
+        protocol: of CloudEvents.
+        protocolsettings: how requests are made.
+        sinkcredential: only as it was shown.
+        status: passed over, so that what was shown can be sent back.
+    """
+
+    sink: str
+    id: str | None = None
+    source: str | None = None
+    types: tuple[str, ...] | None = None
+    filters: tuple[Any, ...] = ()
+    config: Mapping[str, Any] = {}
+    protocol: Literal["HTTP"] = "HTTP"
+    protocolsettings: ProtocolSettings = ProtocolSettings()
+    sinkcredential: Mapping[str, Any] | None = None
+    status: Any = None
+
+
+class SinkCredential(msgspec.Struct, frozen=True):
+    """That there is a credential, and nothing of it.
+
+    Attributes:
+        credentialtype: the kind of its place: ``token_file``, ``token_env``, ``oauth2`` or ``command``.
+    """
+
+    credentialtype: str
+
+
+class SubscriptionObject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The object of an answer, key for key; see :class:`Wanted`.
+
+    Attributes:
+        id: its name.
+        sink: where its events go, without what may be secret.
+        protocol: of CloudEvents.
+        protocolsettings: how requests are made.
+        config: what is set of the rest.
+        status: how it does.
+        source: the only source whose events are delivered.
+        types: the only types.
+        filters: all must hold.
+        sinkcredential: the kind of its credential, where it has one.
+        signingsecret: the secret that signs its requests; in the answer to its creation and never again.
+    """
+
+    id: str
+    sink: str
+    protocol: str
+    protocolsettings: ProtocolSettings | None
+    config: Mapping[str, Any]
+    status: SubscriptionStatus
+    source: str | None = None
+    types: tuple[str, ...] | None = None
+    filters: tuple[Any, ...] = ()
+    sinkcredential: SinkCredential | None = None
+    signingsecret: str | None = None
+
+
+def shown_object(
+    one: SubscriptionSettings | None, status: SubscriptionStatus, *, secret: str | None = None
+) -> SubscriptionObject:
+    """The object as it may be shown.
+
+    Args:
+        one: its settings; None where this version cannot use what is kept of it.
+        status: how it does.
+        secret: that was made for it just now.
+    """
+    if one is None:
+        return SubscriptionObject(status.subscription, status.sink, "HTTP", None, {}, status)
+    values: dict[str, Any] = one.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    filters = list(values.get("filters", ()))
+    source = _source(filters[0]) if filters else None
+    return SubscriptionObject(
+        id=one.id,
+        sink=redacted(one.sink),
+        protocol="HTTP",
+        protocolsettings=ProtocolSettings(dict.fromkeys(one.headers, HIDDEN)),
+        config={name: values[name] for name in CONFIG if name in values},
+        status=status,
+        source=source,
+        types=one.types,
+        filters=tuple(filters[1:] if source else filters),
+        sinkcredential=_credential(one),
+        signingsecret=secret,
+    )
+
+
+def read(body: bytes) -> Wanted | list[Wrong]:
+    """The object of a request, or what is wrong with its shape.
+
+    Raises:
+        ValueError: it is no JSON, or too deep.
+    """
+    return decoded(body, Wanted)
+
+
+def decoded(body: bytes, shape: type[T]) -> T | list[Wrong]:
+    """A request's JSON, or what is wrong with its shape.
+
+    Raises:
+        ValueError: it is no JSON, or too deep.
+    """
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as error:
+        found = _PATH.search(str(error))
+        return [Wrong(found[1] if found else "", _PATH.sub("", str(error)))]
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise ValueError("expected a JSON object") from None
+
+
+def settings_values(wanted: Wanted, name: str, before: SubscriptionSettings | None) -> dict[str, Any] | list[Wrong]:
+    """The keys and values of a ``[[subscriptions]]`` table, or what a request may not say.
+
+    Args:
+        wanted: the object.
+        name: the subscription's id.
+        before: as it was, where it is to be changed.
+    """
+    wrong = [Wrong(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
+    headers = _headers(wanted.protocolsettings.headers, before)
+    wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
+    shown = before and _credential(before)
+    if wanted.sinkcredential is not None and wanted.sinkcredential != (shown and msgspec.to_builtins(shown)):
+        wrong.append(Wrong("sinkcredential", _ELSEWHERE))
+    if wrong:
+        return wrong
+    filters = [*([] if wanted.source is None else [{"exact": {"source": wanted.source}}]), *wanted.filters]
+    sink = before.sink if before and wanted.sink == redacted(before.sink) else wanted.sink
+    values = {"id": name, "sink": sink, "types": wanted.types, "filters": filters, "headers": headers}
+    kept = before.model_dump(mode="json", exclude_unset=True, include=set(_KEPT)) if before else {}
+    return {key: value for key, value in (values | dict(wanted.config) | kept).items() if value not in (None, [], {})}
+
+
+def wrong_of(problem: Problem) -> Wrong:
+    """A problem of the configuration as one of a request."""
+    return Wrong(_key(problem.key), problem.expected, shown_value(problem))
+
+
+_NEW: Final = "expected the value: there was no header of this name"
+
+
+def _not_here(key: str) -> str:
+    return _ELSEWHERE if key in _KEPT else f"unknown key; known are {', '.join(CONFIG)}"
+
+
+def _key(key: Key) -> str:
+    if key and key[0] in CONFIG:
+        return f"config.{shown_key(key)}"
+    return f"protocolsettings.{shown_key(key)}" if key and key[0] == "headers" else shown_key(key)
+
+
+def _source(filter_: Mapping[str, Any]) -> str | None:
+    match filter_:
+        case {"exact": {"source": str(source), **others}, **more} if not others and not more:
+            return source
+    return None
+
+
+def _credential(one: SubscriptionSettings) -> SinkCredential | None:
+    return None if one.auth.kind == "none" else SinkCredential(one.auth.kind)
+
+
+def _headers(wanted: Mapping[str, str], before: SubscriptionSettings | None) -> dict[str, str]:
+    there = before.headers if before else {}
+    return {name: there.get(name, value) if value == HIDDEN else value for name, value in wanted.items()}
