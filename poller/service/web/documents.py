@@ -24,6 +24,7 @@ from poller.service.web.problems import Refused
 from poller.service.web.routing import JSON, Endpoint, at
 
 _SCHEMA: Final = "application/schema+json"
+_OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.1"
 _KEPT: Final = "public, max-age=300"
 
 
@@ -64,7 +65,10 @@ def document_routes(settings: Settings) -> list[Route]:
 
     return [
         at("/asyncapi.json", GET=_document(lambda: asyncapi(settings), JSON)),
-        at("/openapi.json", GET=_document(openapi, "application/vnd.oai.openapi+json;version=3.1")),
+        at(
+            "/openapi.json",
+            GET=_document(lambda: openapi(settings.feed_ids), _OPENAPI),
+        ),
         at("/schemas/", GET=_document(index, JSON)),
         at("/schemas/{name}.json", GET=schema),
     ]

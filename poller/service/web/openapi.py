@@ -42,13 +42,17 @@ _CHANGING: Final = (401, 403, 429, 503)
 _BODY: Final = (400, 413, 415, 422)
 
 
-def openapi() -> Schema:
-    """The document."""
+def openapi(feeds: Sequence[str]) -> Schema:
+    """The document.
+
+    Args:
+        feeds: those that there are, as ``SOURCE/NAME``.
+    """
     return {
         "openapi": "3.1.0",
         "info": {"title": "poller", "version": __version__, "description": _PROSE},
         "paths": _paths(),
-        "components": {"schemas": _schemas(), "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": _schemas(feeds), "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}}},
     }
 
 
@@ -56,6 +60,7 @@ _PROSE: Final = (
     "How the daemon does, its events, its subscriptions, and orders to it. Reading is open; what changes something "
     "needs the admin token."
 )
+_NAMED: Final = 100  # feeds that are listed one by one
 _ID: Final[Schema] = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}$"}
 _TEXT: Final[Schema] = {"type": "string"}
 _LIST: Final[Sequence[Schema]] = (
@@ -166,7 +171,7 @@ def _ref(name: str) -> Schema:
     return {"$ref": f"{_REF}{name}"}
 
 
-def _schemas() -> Schema:
+def _schemas(feeds: Sequence[str]) -> Schema:
     """Those of the types; what ``config`` and ``filters`` may hold comes from the configuration's own."""
     _, own = msgspec.json.schema_components(_TYPES, ref_template=f"{_REF}{{name}}")
     tables = _moved(config_schema()["$defs"])
@@ -177,7 +182,12 @@ def _schemas() -> Schema:
         "properties": {name: subscription[name] for name in CONFIG},
         "additionalProperties": False,
     }
-    wanted |= {name: subscription[name] for name in ("id", "sink", "types", "filters")}
+    wanted |= {name: subscription[name] for name in ("sink", "filters")}
+    wanted |= {name: {"anyOf": [subscription[name], {"type": "null"}]} for name in ("id", "types")}
+    wanted["config"]["properties"]["feeds"] = {
+        **subscription["feeds"],
+        "items": {"enum": list(feeds)} if len(feeds) <= _NAMED else _TEXT,
+    }
     return own | {name: tables[name] for name in ("BatchSettings", "RetrySettings", "FilterSettings")}
 
 

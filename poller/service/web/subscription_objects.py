@@ -15,7 +15,7 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -197,6 +197,7 @@ def settings_values(wanted: Wanted, name: str, before: SubscriptionSettings | No
         before: as it was, where it is to be changed.
     """
     wrong = [Wrong(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
+    wrong += [Wrong(shown_key(key), _NULL) for key in _nulls(wanted)]
     headers = _headers(wanted.protocolsettings.headers, before)
     wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
     shown = before and _credential(before)
@@ -206,27 +207,50 @@ def settings_values(wanted: Wanted, name: str, before: SubscriptionSettings | No
         return wrong
     filters = [*([] if wanted.source is None else [{"exact": {"source": wanted.source}}]), *wanted.filters]
     sink = before.sink if before and wanted.sink == redacted(before.sink) else wanted.sink
-    values = {"id": name, "sink": sink, "types": wanted.types, "filters": filters, "headers": headers}
+    said = {"types": wanted.types, "filters": filters or None, "headers": headers or None}
     kept = before.model_dump(mode="json", exclude_unset=True, include=set(_KEPT)) if before else {}
-    return {key: value for key, value in (values | dict(wanted.config) | kept).items() if value not in (None, [], {})}
+    there = {key: value for key, value in said.items() if value is not None}
+    return {"id": name, "sink": sink, **there, **wanted.config, **kept}
 
 
-def wrong_of(problem: Problem) -> Wrong:
-    """A problem of the configuration as one of a request."""
-    return Wrong(_key(problem.key), problem.expected, shown_value(problem))
+def wrong_of(problem: Problem, wanted: Wanted) -> Wrong:
+    """A problem of the configuration as one of the request that made it."""
+    return Wrong(_key(problem.key, wanted), problem.expected, shown_value(problem))
 
 
 _NEW: Final = "expected the value: there was no header of this name"
+
+
+_NULL: Final = "expected a value; leave the key out for the default"
+
+
+def _nulls(wanted: Wanted) -> Iterator[Key]:
+    """Where null stands in what goes into the configuration, which knows no null."""
+    values: list[tuple[Key, Any]] = [(("config",), wanted.config), (("filters",), list(wanted.filters))]
+    while values:
+        key, value = values.pop()
+        if value is None:
+            yield key
+        elif isinstance(value, Mapping):
+            values += [((*key, name), inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            values += [((*key, place), inner) for place, inner in enumerate(value)]
 
 
 def _not_here(key: str) -> str:
     return _ELSEWHERE if key in _KEPT else f"unknown key; known are {', '.join(CONFIG)}"
 
 
-def _key(key: Key) -> str:
-    if key and key[0] in CONFIG:
-        return f"config.{shown_key(key)}"
-    return f"protocolsettings.{shown_key(key)}" if key and key[0] == "headers" else shown_key(key)
+def _key(key: Key, wanted: Wanted) -> str:
+    """Where it stands in the object. The first filter is ``source`` where there is one."""
+    match key:
+        case ("filters", int(place), *rest) if wanted.source is not None:
+            return shown_key(("filters", place - 1, *rest)) if place else "source"
+        case ("headers", *_):
+            return shown_key(("protocolsettings", *key))
+        case (name, *_) if name in CONFIG:
+            return shown_key(("config", *key))
+    return shown_key(key)
 
 
 def _source(filter_: Mapping[str, Any]) -> str | None:

@@ -99,7 +99,7 @@ class _Subscriptions:
     async def created(self, request: Request) -> Response:
         """POST: a new one, with a signing secret."""
         wanted = await _wanted(request)
-        name = wanted.id or f"s-{self._draw(_ID_BYTES).hex()}"
+        name = f"s-{self._draw(_ID_BYTES).hex()}" if wanted.id is None else wanted.id
         made = self._settings(wanted, name, None)
         secret = new_secret(self._draw(_SECRET_BYTES))
         backing = self._backing
@@ -160,7 +160,7 @@ class _Subscriptions:
             raise _unusable(values)
         made = subscription_or_problems(values, self._backing.settings)
         if isinstance(made, list):
-            raise _unusable([wrong_of(one) for one in made])
+            raise _unusable([wrong_of(one, wanted) for one in made])
         return made
 
 
