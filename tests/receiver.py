@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, cast
 
+from tests.harness.waiting import turns
+
 PATIENCE: Final = 20.0
 """Seconds that a test waits for something before it fails."""
 
@@ -253,11 +255,11 @@ class _Connection(asyncio.Protocol):
         self.transport.write(answer.first)
         while not self.transport.is_closing():
             if isinstance(answer, Drip):
-                await asyncio.sleep(answer.every)
+                await asyncio.sleep(answer.every)  # that it takes so long is the fault
                 self.transport.write(answer.drop)
             else:
                 await self._writable.wait()
-                await asyncio.sleep(0)
+                await turns()
                 self.transport.write(answer.block)
 
     def _say(self, answer: Reply | Raw) -> None:

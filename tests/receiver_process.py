@@ -13,20 +13,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 import uvloop
 
+from tests.programs import program
 from tests.receiver import Answer, Received, Reply, receiving
 
 
-@contextmanager
-def receiver_process(log: Path | None = None, *, status: int = 204, every: int = 0, fails: int = 503) -> Iterator[str]:
+def receiver_process(
+    log: Path | None = None, *, status: int = 204, every: int = 0, fails: int = 503
+) -> AbstractContextManager[str]:
     """A running receiver's URL; it is killed when the block is left.
 
     Args:
@@ -35,16 +35,8 @@ def receiver_process(log: Path | None = None, *, status: int = 204, every: int =
         every: each so manieth request is answered with ``fails`` instead; 0: none.
         fails: see there.
     """
-    command = [sys.executable, "-m", "tests.receiver_process", f"--status={status}", f"--every={every}"]
-    command += [f"--fails={fails}", *([f"--log={log}"] if log else [])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
-    try:
-        assert process.stdout is not None
-        with process.stdout as told:
-            yield told.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
+    options = [f"--status={status}", f"--every={every}", f"--fails={fails}", *([f"--log={log}"] if log else [])]
+    return program("tests.receiver_process", *options)
 
 
 def logged(log: Path) -> list[Received]:

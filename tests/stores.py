@@ -110,6 +110,11 @@ async def flushed(client: Client) -> None:
         await one.flushall()
 
 
+async def clients_of(client: Client, state: Literal["connected", "blocked"]) -> int:
+    """How many clients of one server are in this state."""
+    return int((await client.info("clients"))[f"{state}_clients"])
+
+
 async def all_keys(client: Client) -> set[bytes]:
     """The keys that a store holds, on all of its servers."""
     return {key for one in await servers(client) for key in cast("list[bytes]", await one.keys())}

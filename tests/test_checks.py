@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+
+_SLEEP = r"\basyncio\.sleep\(|(?<!await )\btime\.sleep\(|^from (?:asyncio|time) import .*\bsleep\b"
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,27 @@ def test_check(command: list[str]) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout
+
+
+_SLEEPING = {
+    "harness/waiting.py": 3,  # the one place that waits for conditions
+    "harness/wire.py": 1,  # a slow network is the fault
+    "harness/sinks.py": 1,  # so is a slow sink
+    "receiver.py": 1,  # so is an answer that drips
+    "harness/naive_dispatcher.py": 1,  # the pause of a program that is wrong on purpose
+    "bench/scale.py": 5,  # spans that are measured, and paces
+    "bench/delivering.py": 1,  # a pace
+}
+"""Files that sleep, how often, and why."""
+
+
+def test_nothing_sleeps_to_wait() -> None:
+    """Law: tests wait for conditions, in one place; a sleep is the fault or the span that is meant, and no other."""
+    found = {
+        str(file.relative_to(ROOT / "tests")): len(re.findall(_SLEEP, file.read_text("utf-8"), re.MULTILINE))
+        for file in (ROOT / "tests").rglob("*.py")
+    }
+    assert {name: count for name, count in found.items() if count} == _SLEEPING
 
 
 def test_the_top_level_holds_nothing_else() -> None:

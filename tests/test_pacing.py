@@ -7,11 +7,12 @@ from fractions import Fraction
 
 from poller.pacing import Pace, Slots, part_of
 from poller.stopping import ended
+from tests.harness.waiting import turns
 
 HALF = Fraction(1, 2)
 
 
-async def turns(pace: Pace, count: int) -> float:
+async def starting(pace: Pace, count: int) -> float:
     """Seconds from the first to the last of so many starts, all waited for at once."""
     clock, starts = asyncio.get_running_loop().time, list[float]()
 
@@ -27,18 +28,17 @@ async def test_a_part_of_the_rate() -> None:
     """Law: n starts take n - 1 of the longer intervals, by the loop's clock; without a rate nobody waits."""
     pace = Pace(100)
     pace.change(HALF)
-    assert await turns(pace, 5) >= 4 / 50 - 0.01
+    assert await starting(pace, 5) >= 4 / 50 - 0.01
     free = Pace(None)
     free.change(HALF)
-    await turns(free, 100)
+    await starting(free, 100)
 
 
 async def test_who_waits_keeps_to_the_new_rate() -> None:
     """Law: those that have waited since before the change are no faster than those that come after it."""
     pace = Pace(1000)
-    waiting = asyncio.create_task(turns(pace, 6))
-    for _ in range(3):
-        await asyncio.sleep(0)  # turns of the loop: the first has started, the others wait
+    waiting = asyncio.create_task(starting(pace, 6))
+    await turns(3)  # the first has started, the others wait
     pace.change(Fraction(1, 20))
     assert await waiting >= 4 / 50 - 0.01
 
@@ -62,8 +62,7 @@ class Held:
         """Let these go; how many are inside then."""
         for number in numbers:
             self._let_go[number].set()
-        for _ in range(8):
-            await asyncio.sleep(0)  # turns of the loop
+        await turns(8)
         return self.inside
 
 
@@ -88,7 +87,7 @@ async def test_who_gives_up_waiting_takes_no_slot() -> None:
     await held.go()
     await ended(held.tasks[1])
     held._let_go[0].set()
-    await asyncio.sleep(0)  # the first is about to leave: the turn of the next comes in the same breath
+    await turns()  # the first is about to leave: the turn of the next comes in the same breath
     held.tasks[2].cancel()
     assert await held.go() == 1
     assert await held.go(3) == 0

@@ -26,10 +26,12 @@ from poller.delivery.sink import Sink
 from poller.http.addresses import Allowance
 from tests.delivery.events import entry, pair
 from tests.node import needs_node
+from tests.readme_tables import README as FILE
+from tests.readme_tables import TABLES, written
 from tests.receiver import receiving
 from tests.servers import running
 
-README: Final = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+README: Final = FILE.read_text("utf-8")
 SECRET: Final = new_secret(b"s" * 32)
 OTHER: Final = new_secret(b"o" * 32)
 EVENT: Final = entry(b'{"id":"K","name":"caf\xc3\xa9"}', key="K")
@@ -121,3 +123,9 @@ def test_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "poller.toml"
     file.write_text(block("poller.toml") + block("subscription.toml"), "utf-8")
     assert [one.id for one in load(file, {}).subscriptions] == ["rostering"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables(name: str) -> None:
+    """They say what the code says; ``python -m tests.readme_tables`` writes them."""
+    assert written(README, name) == TABLES[name]()

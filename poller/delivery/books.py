@@ -33,7 +33,6 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.events import recorded_time
 from poller.delivery.attempts import (
     DeadLetter,
     PauseSink,
@@ -45,9 +44,10 @@ from poller.delivery.attempts import (
 )
 from poller.delivery.drafting import Conclusion, Draft, Told
 from poller.delivery.envelope import envelope_of, record_of
-from poller.delivery.kept import Delivery, Letter, before, encode, place_of
+from poller.delivery.kept import Delivery, before, encode, place_of
 from poller.delivery.lanes import Lanes, Waiting
 from poller.delivery.outcome import Outcome
+from poller.delivery.parked import Parked, alone
 from poller.delivery.replaying import Replay
 from poller.delivery.subscription import Event, Subscription
 from poller.delivery.wanting import wants
@@ -65,49 +65,34 @@ class Books:
         self.last_read = ""
         self.replay = Replay()
         self._subscription = subscription
-        self._deliveries: dict[str, Delivery] = {}
-        self._due: dict[str, float] = {}  # when those that are parked may be tried again, by our clock
+        self._parked = Parked(subscription.patience)
         self._restored: set[str] = set()  # read by a predecessor, if not by us; settled since or not
         self._draft = Draft()
 
     def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
-        """What is parked, in the order of the stream.
-
-        A wall clock that was set back makes nothing wait longer than its schedule has it.
-        """
-        self._deliveries |= deliveries
-        for entry, one in deliveries.items():
-            self._note_due(entry, one, now, clock)
+        """What is parked, in the order of the stream."""
         lanes: dict[str, list[Waiting[Event]]] = {}
-        for entry, one in deliveries.items():
-            waiting: Waiting[Event] = Waiting(entry, one.key, None, fresh=False, size=one.size, alone=_alone(one))
-            lanes.setdefault(one.key, []).append(waiting)
+        for waiting in self._parked.join(deliveries, now=now, clock=clock):
+            lanes.setdefault(waiting.key, []).append(waiting)
         for key, lane in lanes.items():
-            self.lanes.restore(key, lane, self._due.get(lane[0].id, clock))
+            due = self._parked.due(lane[0].id)
+            self.lanes.restore(key, lane, clock if due is None else due)
         self._restored = set(deliveries)
-
-    def _note_due(self, entry: str, one: Delivery, now: datetime, clock: float) -> None:
-        patience = self._subscription.patience
-        longest = max(patience.schedule).total_seconds() * (1 + patience.jitter)
-        if one.due:
-            self._due[entry] = clock + min(max(one.due / 1000 - now.timestamp(), 0.0), longest)
 
     @property
     def known(self) -> AbstractSet[str]:
         """The entries that are parked, or were when that was written last, and those of a replay that are here."""
-        return {*self._deliveries, *self._draft.unparked, *self.replay.open}
+        return {*self._parked, *self._draft.unparked, *self.replay.open}
 
     def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
         """What somebody else has parked meanwhile; none of it is known."""
-        self._deliveries |= deliveries
-        for entry, one in deliveries.items():
-            self._note_due(entry, one, now, clock)
-            self.lanes.insert(Waiting(entry, one.key, None, fresh=False, size=one.size, alone=_alone(one)))
+        for waiting in self._parked.join(deliveries, now=now, clock=clock):
+            self.lanes.insert(waiting)
 
     def take_again(self, entries: Sequence[tuple[str, bytes]]) -> None:
         """Entries of a replay, in the order of the stream."""
         for entry, event in entries:
-            if entry in self._deliveries or self.lanes.holds(entry):
+            if entry in self._parked or self.lanes.holds(entry):
                 continue  # it is going to be delivered as it is
             try:
                 envelope = envelope_of(event)
@@ -122,13 +107,12 @@ class Books:
         self.replay.open[waiting.id] = None
         self.lanes.insert(waiting)
         foremost = self.lanes.foremost(waiting.key)
-        if foremost in self._deliveries:  # it has been tried, or stands behind one that was
+        if foremost in self._parked:  # it has been tried, or stands behind one that was
             self._park(waiting, Delivery(waiting.key))
 
     def event_of(self, entry: str) -> bytes:
         """The event that a delivery holds itself; empty where it stands in the stream."""
-        one = self._deliveries.get(entry)
-        return bytes(one.event) if one else b""
+        return self._parked.event_of(entry)
 
     def take_in(
         self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", anew: int | None = None
@@ -145,7 +129,7 @@ class Books:
         known = place_of(known_to) if known_to else (-1, -1)
         for entry, event in entries:
             if not self.lanes.holds(entry):
-                if entry in self._deliveries or entry in self._restored or place_of(entry) <= known:
+                if entry in self._parked or entry in self._restored or place_of(entry) <= known:
                     self._draft.acked.append(entry)
                 elif reason := self._take_one(entry, event, now, anew):
                     refused.append((entry, reason))
@@ -155,7 +139,7 @@ class Books:
 
     def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: int | None) -> str | None:
         if event is None:
-            self._draft.letters[entry] = encode(Letter(msgspec.Raw(b"null"), GONE, recorded_time(now)))
+            self._draft.give_up(entry, b"null", GONE, now=now)
             self._draft.acked.append(entry)
             return GONE
         try:
@@ -191,7 +175,7 @@ class Books:
         waits: dict[str, timedelta | None] = {}
         patience = self._subscription.patience
         for waiting in unit:
-            known = self._deliveries.get(waiting.id, Delivery(waiting.key))
+            known = self._parked.of(waiting)
             step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now)
             told.append(_told(waiting, known, step))
             if isinstance(step, PauseSubscription):  # it does not depend on the event
@@ -211,8 +195,8 @@ class Books:
             else:
                 self.lanes.wait(key, clock + wait.total_seconds())
         for waiting in unit:
-            if (wait := waits.get(waiting.key)) and self._deliveries[waiting.id].due:
-                self._due[waiting.id] = clock + wait.total_seconds()
+            if wait := waits.get(waiting.key):
+                self._parked.wait(waiting.id, clock + wait.total_seconds())
         pause = max(pauses, default=timedelta(0))
         return Conclusion(told, pause or None)
 
@@ -220,7 +204,7 @@ class Books:
         """These cannot be sent at all."""
         told = []
         for waiting in unit:
-            known = self._deliveries.get(waiting.id, Delivery(waiting.key))
+            known = self._parked.of(waiting)
             told.append(_told(waiting, known, DeadLetter(reason)))
             self._draft_step(waiting, known, DeadLetter(reason), now)
         self._draft.reopen += dict.fromkeys(waiting.key for waiting in unit)
@@ -263,8 +247,7 @@ class Books:
 
     def _go_on(self, key: str) -> None:
         """Open a lane that was shut, unless what is foremost in it now has a wait of its own."""
-        foremost = self.lanes.foremost(key)
-        due = self._due.get(foremost) if foremost else None
+        due = self._parked.due(self.lanes.foremost(key))
         if due is not None:
             self.lanes.wait(key, due)
         else:
@@ -280,11 +263,9 @@ class Books:
             return step.after
         if isinstance(step, DeadLetter):
             event = waiting.item[1] if waiting.item else b"null"
-            letter = Letter(msgspec.Raw(event), step.reason, recorded_time(now), delivery.attempts)
-            self._draft.letters[waiting.id] = encode(letter)
+            self._draft.give_up(waiting.id, event, step.reason, now=now, attempts=delivery.attempts)
         (self._draft.acked if waiting.fresh else self._draft.unparked).append(waiting.id)
-        self._deliveries.pop(waiting.id, None)
-        self._due.pop(waiting.id, None)
+        self._parked.drop(waiting.id)
         self.replay.settled(waiting.id)
         self._draft.parked.pop(waiting.id, None)
         self.lanes.settle(waiting)
@@ -295,15 +276,10 @@ class Books:
             self._draft.acked.append(waiting.id)
         delivery = msgspec.structs.replace(delivery, size=waiting.size)
         self._draft.parked[waiting.id] = encode(delivery)
-        self._deliveries[waiting.id] = delivery
+        self._parked.put(waiting.id, delivery)
         self.replay.settled(waiting.id)
-        waiting.alone = _alone(delivery)
+        waiting.alone = alone(delivery)
         self.lanes.park(waiting)
-
-
-def _alone(delivery: Delivery) -> bool:
-    """A refusal that is about the sink's load says nothing against the event."""
-    return delivery.tries.counted > 1
 
 
 def _told(waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:

@@ -6,11 +6,13 @@ Pure. What follows is decided in :mod:`poller.delivery.books`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
+from poller.changes.events import recorded_time
 from poller.delivery.attempts import Step
+from poller.delivery.kept import Attempt, Letter, encode
 from poller.store.deliveries import Settlement
 from poller.store.replays import ReplayPlace
 
@@ -59,6 +61,12 @@ class Draft:
 
     def __bool__(self) -> bool:
         return bool(self.acked or self.parked or self.unparked or self.reopen or self.replay)
+
+    def give_up(
+        self, entry: str, event: bytes, reason: str, *, now: datetime, attempts: tuple[Attempt, ...] = ()
+    ) -> None:
+        """It becomes a dead letter."""
+        self.letters[entry] = encode(Letter(msgspec.Raw(event), reason, recorded_time(now), attempts))
 
     @property
     def patient(self) -> bool:

@@ -38,7 +38,7 @@ from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.keys import FeedKeys, PairKeys
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.owners import nonce_of
-from poller.store.registrations import WHOLE, Subscriptions
+from poller.store.registrations import WHOLE, Registered, Subscriptions
 from poller.store.subscriptions import Registry
 
 END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
@@ -198,16 +198,16 @@ class Running:
                 now=self._shared.now,
                 clock=asyncio.get_running_loop().time,
             )
-            await self._own_all(settings, self._subscriber, since=kept.registered[self._name].since)
+            await self._own_all(settings, self._subscriber, kept.registered[self._name])
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url
         return await permitted(settings, sink, self._shared.registry, kept, self._stop, public_url=public_url)
 
-    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber, *, since: datetime) -> None:
+    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber, known: Registered) -> None:
         sharing, self.stores = self._shared.sharing, []
         feeds = settings.feeds or self._shared.settings.feed_ids
-        self._owned = [self._owned_of(feed, subscriber, since) for feed in feeds]
+        self._owned = [self._owned_of(feed, subscriber, known) for feed in feeds]
         running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
         for owned in self._owned:
             if self._stop.is_set():  # told so before there was anybody to be told
@@ -221,8 +221,8 @@ class Running:
                 sharing.drop(owned)
             await ended(*running)
 
-    def _owned_of(self, feed: str, subscriber: Subscriber, since: datetime) -> Owned:
-        store, clock = self._store_of(feed, since), asyncio.get_running_loop().time
+    def _owned_of(self, feed: str, subscriber: Subscriber, known: Registered) -> Owned:
+        store, clock = self._store_of(feed, known), asyncio.get_running_loop().time
         pair = Pair(feed, subscriber, store, now=self._shared.now, clock=clock, chance=random.random)
         self._pairs[feed] = pair
         self.stores.append(store)
@@ -242,7 +242,7 @@ class Running:
             subscriber.share(Fraction(here, len(self._owned)))
         self._shared.sharing.wake()
 
-    def _store_of(self, feed: str, since: datetime) -> PairStore:
+    def _store_of(self, feed: str, known: Registered) -> PairStore:
         shared, prefix = self._shared, self._shared.settings.redis.prefix
         keys = FeedKeys.of(prefix, feed)
         return PairStore(
@@ -251,7 +251,8 @@ class Running:
             PairKeys.of(prefix, feed, self._name),
             events=keys.events,
             feed_state=keys.state,
-            since=since,
+            since=known.since,
+            asked=known.asked,
             subscription=self._name,
             nonce=nonce_of(shared.member),
             lease=shared.settings.lease.ttl,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 import msgspec
@@ -37,36 +37,15 @@ from poller.errors import (
 from poller.failpoints import reach
 from poller.source.draining import Draining
 from poller.source.each import Each, Named
-from poller.source.feed import Feed, Mode, due
-from poller.source.learning import learnt_of
+from poller.source.feed import Feed, Mode
 from poller.source.reading import Get
 from poller.source.removing import settle_absent
 from poller.source.result import RoundResult
+from poller.source.starting import End, marks_of, rotation_marks, start_of
 from poller.source.unchanged import Standing, Unchanged, unconditional
 from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
-from poller.store.state import (
-    DELTA_TOKEN,
-    FIELDS,
-    GOOD_AT,
-    HELD,
-    ID_FIELD,
-    LEARNT,
-    OLDEST,
-    QUERY,
-    READ_AT,
-    REFUSALS,
-    RELEASED,
-    RESYNC,
-    ROTATION,
-    ROUND,
-    FeedState,
-    fields_mark,
-)
-
-# The readings that find all of their listing in the store already, if it is as it was. In the others something is
-# missing: the first reading itself, what a lost token may have skipped, or what another query asks for.
-_ON_CONDITION = frozenset({Mode.FULL, Mode.RECONCILE})
+from poller.store.state import FeedState
 
 
 async def poll(
@@ -129,20 +108,10 @@ class _Reading:
         self._get = get
         self._now = now
         self._state = state
-        self._orders = {name: None for name, given in ((RELEASED, state.released), (RESYNC, state.resync)) if given}
-        self._mode, self._since = due(feed, state, now())
-        self._on_condition = self._mode in _ON_CONDITION and not self._orders
-        # A rotation goes on where the last round left it; whoever wants all to be read begins one.
-        goes_on = feed.slot is not None and (self._on_condition or self._mode is Mode.BASELINE)
-        rotation = state.rotation if goes_on else None
-        self._resumed = rotation is not None
-        self._begun = rotation or now()
-        anew = state.resync or state.query != feed.fingerprint
-        self._refused = 0 if anew else state.refusals
-        self._before = learnt_of(None if state.resync else state.learnt).about(feed.fingerprint)
+        self._start = start_of(feed, state, now())
         self._writer = Writer(feed, store, state, get, now)
-        self._draining = Draining(feed, self._writer, get, self._before)
-        self._seen = Seen() if self._mode is not Mode.DELTA else None
+        self._draining = Draining(feed, self._writer, get, self._start.learnt)
+        self._seen = Seen() if self._start.mode is not Mode.DELTA else None
         self._complete = False  # everything was read, or tried
         self._concluded = False  # and what that means for removals is settled, or held
         self._settled = False  # nothing is left that the next full reading has to look for
@@ -152,7 +121,7 @@ class _Reading:
         self._unchanged = None if feed.resource.per_qualification else unchanged
         self._ask = unchanged.ask if unchanged else unconditional(get)
         if self._unchanged is not None:
-            self._unchanged.begin(self._standing(state.read_at) if self._on_condition else None)
+            self._unchanged.begin(self._standing(state.read_at) if self._start.on_condition else None)
 
     async def run(self, qualifications: Named) -> PollerError | None:
         """Read and commit all pages, then settle what is gone; answers what went wrong, if something did."""
@@ -186,51 +155,36 @@ class _Reading:
         return msgspec.structs.replace(
             RoundResult.of(
                 self._feed.id,
-                self._mode,
+                self._start.mode,
                 self._writer.tally,
                 pages=self._draining.pages,
                 seconds=seconds,
                 error=error,
             ),
             held=error if isinstance(failure, RoundHeld) and self._state.held is None else None,
-            learnt=learnt if learnt != self._before else None,
+            learnt=learnt if learnt != self._start.learnt else None,
             away=isinstance(failure, StoreUnavailable),
             loss=self._state.loss,
         )
 
     async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:
         """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
-        marks: dict[str, str | None] = {ROUND: msgspec.json.encode(result.public).decode()}
-        if result.ok:
-            marks[GOOD_AT] = recorded_time(self._now())
-        if result.learnt is not None:
-            marks[LEARNT] = msgspec.json.encode(result.learnt).decode()
-        if self._concluded:
-            marks |= self._where_the_next_one_starts(held)
-        elif result.ok and self._as_before:
-            marks[READ_AT] = recorded_time(self._begun)
+        end = End(
+            at=self._now(),
+            result=result,
+            complete=self._concluded,
+            as_before=self._as_before,
+            delta_token=self._delta_token,
+            fields=self._draining.query.fields,
+            held=str(held) if held else None,
+        )
+        marks = marks_of(self._feed, self._start, end)
         if self._each is not None:
-            marks[ROTATION] = None if self._each.over else recorded_time(self._begun)
-            marks[OLDEST] = _shown(self._each.oldest)
+            marks |= rotation_marks(self._start, over=self._each.over, oldest=self._each.oldest)
         await self._writer.marks(marks)
-        if self._unchanged is not None and result.ok and self._mode is not Mode.DELTA:
-            self._unchanged.keep(self._standing(self._begun) if self._settled else None)
+        if self._unchanged is not None and result.ok and self._start.mode is not Mode.DELTA:
+            self._unchanged.keep(self._standing(self._start.begun) if self._settled else None)
         reach("round.done")
-
-    def _where_the_next_one_starts(self, held: RoundHeld | None) -> dict[str, str | None]:
-        marks: dict[str, str | None] = {
-            QUERY: self._feed.fingerprint,
-            ID_FIELD: self._feed.id_field,
-            FIELDS: fields_mark(self._draining.query.fields),
-            REFUSALS: str(self._refused) if self._refused and self._mode is not Mode.DELTA else None,
-        }
-        if self._delta_token and self._feed.delta:
-            marks[DELTA_TOKEN] = self._delta_token
-        elif self._mode is not Mode.DELTA:
-            marks[DELTA_TOKEN] = None
-        if self._mode is not Mode.DELTA:
-            marks |= {READ_AT: recorded_time(self._begun), HELD: str(held) if held else None, **self._orders}
-        return marks
 
     def _standing(self, read_at: datetime | None) -> Standing:
         return Standing(*self._writer.place, recorded_time(read_at) if read_at else "")
@@ -240,18 +194,17 @@ class _Reading:
             await self._drain()
         except SourceRefused as refused:
             begun = self._draining.pages > 0
-            if refused.status not in self._feed.expired_statuses or not (self._since or begun):
+            if refused.status not in self._feed.expired_statuses or not (self._start.since or begun):
                 raise
-            if self._since and not begun:
+            if self._start.since and not begun:
                 # Whether the delta token is what the API does not like, the same request without it decides.
-                self._refused += 1
-                self._mode, self._since, self._seen = Mode.RESYNC, None, Seen()
+                self._start, self._seen = self._start.without_token(), Seen()
             # Else a page token died on the way: once more from the start, and what was read already is silent.
             await self._drain()
 
     async def _drain(self) -> None:
         path = self._feed.resource.path
-        drain = await self._draining.drain(path, mode=self._mode, since=self._since, seen=self._seen)
+        drain = await self._draining.drain(path, mode=self._start.mode, since=self._start.since, seen=self._seen)
         self._delta_token = drain.delta_token
         self._as_before, self._complete = not drain.pages, bool(drain.pages)
 
@@ -263,13 +216,14 @@ class _Reading:
             self._ask,
             await self._store.listings(),
             now=self._now,
-            since=self._begun,
-            resumed=self._resumed,
-            conditional=self._on_condition,
+            since=self._start.begun,
+            resumed=self._start.resumed,
+            conditional=self._start.on_condition,
         )
         failure: SourceError | None = None
         try:
-            await each.read(qualifications, mode=self._mode, slot=self._feed.slot if self._on_condition else None)
+            slot = self._feed.slot if self._start.on_condition else None
+            await each.read(qualifications, mode=self._start.mode, slot=slot)
         except SourceError as error:
             failure = error
         self._complete = each.complete
@@ -285,18 +239,14 @@ class _Reading:
         elif self._as_before:
             # What an unchanged listing holds was not seen, and is there; it was settled when it was read.
             self._settled = True
-        elif seen is not None and self._mode is not Mode.BASELINE:
+        elif seen is not None and self._start.mode is not Mode.BASELINE:
             self._settled = await settle_absent(
                 self._feed,
                 self._store,
                 self._get,
                 seen,
                 released=self._state.released,
-                remove=partial(self._writer.remove, mode=self._mode),
+                remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
             )
         self._concluded = self._complete
-
-
-def _shown(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else recorded_time(datetime.fromtimestamp(milliseconds / 1000, UTC))

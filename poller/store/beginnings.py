@@ -37,6 +37,7 @@ class Beginning(msgspec.Struct, frozen=True):
         events: the key of the feed's stream.
         feed_state: the key of the feed's state; empty where nothing is asked of it.
         since: when the subscription was first known, UTC; None: that does not matter.
+        asked: since when it wants this feed, in milliseconds of the store's clock; 0: since now.
     """
 
     client: Redis
@@ -44,6 +45,7 @@ class Beginning(msgspec.Struct, frozen=True):
     events: str
     feed_state: str = ""
     since: datetime | None = None
+    asked: int = 0
 
     async def place(self, start: Literal["now", "earliest"]) -> tuple[str, int]:
         """After which entry the pair begins, and since when it is there: milliseconds of the server's clock.
@@ -55,8 +57,8 @@ class Beginning(msgspec.Struct, frozen=True):
             now = int(await self.client.eval(_NOW, 1, self.keys.state))
         anew, since = await self._feed_anew(), self._subscribed
         if anew is not None and since is not None and since < anew and now - anew < _LATELY:
-            return f"{anew - 1}-{_HIGHEST}", since
-        return EARLIEST if start == "earliest" else await last_id(self.client, self.events), now
+            return _before(anew), since
+        return EARLIEST if start == "earliest" else await self._new(), now
 
     async def anew(self) -> int | None:
         """When the feed was begun anew, if the pair is older than that; milliseconds, as of entries.
@@ -72,6 +74,12 @@ class Beginning(msgspec.Struct, frozen=True):
         since = int(kept) if kept is not None else self._subscribed
         return anew if since is not None and since < anew else None
 
+    async def _new(self) -> str:
+        """After what was there when it was asked for: it may be long until somebody delivers."""
+        last = await last_id(self.client, self.events)
+        # Where the server's clock was put back since, the last entry counts: a moment to come would pass over events.
+        return _before(self.asked) if 0 < self.asked <= int(last.partition("-")[0]) else last
+
     @property
     def _subscribed(self) -> int | None:
         return None if self.since is None else milliseconds_of(self.since)
@@ -82,3 +90,8 @@ class Beginning(msgspec.Struct, frozen=True):
         with answered(self.client):
             anew = cast("bytes | None", await self.client.hget(self.feed_state, ANEW_AT))
         return None if anew is None else int(anew)
+
+
+def _before(moment: int) -> str:
+    """The place before all entries of a millisecond."""
+    return f"{moment - 1}-{_HIGHEST}"

@@ -94,6 +94,7 @@ class PairStore:
         lease: timedelta,
         feed_state: str = "",
         since: datetime | None = None,
+        asked: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what the store works with.
@@ -109,6 +110,7 @@ class PairStore:
             lease: how long it lives without being renewed.
             feed_state: the key of the feed's state, where it matters that the feed was begun anew.
             since: when the subscription was first known, UTC; None: it is new.
+            asked: since when it wants this feed, in milliseconds of the store's clock; 0: since now.
             clock: seconds that only go forward, and while this process is stopped, too.
         """
         self.keys = keys
@@ -119,7 +121,7 @@ class PairStore:
         self.nonce = nonce
         self.claimed = False
         self._lease = lease
-        self._beginning = Beginning(client, keys, events, feed_state, since)
+        self._beginning = Beginning(client, keys, events, feed_state, since, asked)
         self._clock = clock
         self._held_until = 0.0
         self._serial = 0

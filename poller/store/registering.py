@@ -8,7 +8,7 @@ A subscription that has left the file is paused and never dropped: its events wa
 operator's word deletes one. A pause stays the first one's, but an operator's takes the place of ``removed``, for that
 one ends by itself.
 
-Pure.
+Pure. Of settings it looks at nothing but the feeds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from poller.errors import ConfigurationError, SubscriptionTaken
-from poller.store.registrations import WHOLE, Origin, Paused, Registered, Subscriptions, health_field, known
+from poller.store.registrations import WHOLE, Paused, Registered, Subscriptions, health_field, known
 
 Part = Literal["registry", "secrets", "paused", "health", "until", "handshakes"]
 PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "paused", "health", "until", "handshakes")
@@ -30,6 +30,10 @@ Write = tuple[Part, str, bytes | None]
 
 _json: Final = msgspec.json.Encoder().encode
 _NONE: Final = Subscriptions()
+
+
+class _Feeds(msgspec.Struct):
+    feeds: list[str] | None = None
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -70,10 +74,10 @@ def syncing(
     returned = [name for name in file if name in kept.paused and kept.paused[name].by == "removed"]
     gone = [name for name, one in kept.registered.items() if one.origin == "file" and name not in file]
     removed = [name for name in gone if name not in kept.paused]
-    writes: list[Write] = [_registered(name, "file", file[name], _since(before, name, now)) for name in added]
+    writes: list[Write] = [_anew(name, file[name], before.registered.get(name), kept.at, now) for name in added]
     paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
     writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
-    writes += [_registered(name, "file", file[name], kept.registered[name].since) for name in changed]
+    writes += [_registered(name, _changed(kept.registered[name], file[name], kept.at)) for name in changed]
     writes += [("paused", name, None) for name in returned]
     pause = Paused("removed", "it is not in the configuration file any more", now)
     writes += [("paused", name, _json(pause)) for name in removed]
@@ -90,7 +94,7 @@ def adding(
     """
     if subscription in kept.registered:
         raise SubscriptionTaken(f'there is a subscription "{subscription}" already')
-    writes = [_registered(subscription, "run", settings, now)]
+    writes = [_registered(subscription, Registered("run", msgspec.Raw(settings), now, kept.at))]
     return writes + ([("secrets", subscription, _json(tuple(secrets)))] if secrets else [])
 
 
@@ -103,7 +107,7 @@ def changing(kept: Subscriptions, subscription: str, settings: bytes) -> list[Wr
     before = known(kept, subscription)
     if bytes(before.settings) == settings:
         return []
-    return [_registered(subscription, before.origin, settings, before.since)]
+    return [_registered(subscription, _changed(before, settings, kept.at))]
 
 
 def removing(kept: Subscriptions, subscription: str) -> list[Write]:
@@ -169,12 +173,22 @@ def resuming(
     return writes, before
 
 
-def _since(before: Subscriptions, name: str, now: datetime) -> datetime:
-    return before.registered[name].since if name in before.registered else now
+def _anew(name: str, settings: bytes, before: Registered | None, at: int, now: datetime) -> Write:
+    since, asked = (before.since, before.asked) if before else (now, at)
+    return _registered(name, Registered("file", msgspec.Raw(settings), since, asked))
 
 
-def _registered(name: str, origin: Origin, settings: bytes, since: datetime) -> Write:
-    return "registry", name, _json(Registered(origin, msgspec.Raw(settings), since))
+def _changed(one: Registered, settings: bytes, at: int) -> Registered:
+    asked = one.asked if _feeds(one.settings) == _feeds(settings) else at
+    return Registered(one.origin, msgspec.Raw(settings), one.since, asked)
+
+
+def _feeds(settings: bytes) -> object:
+    return msgspec.json.decode(settings, type=_Feeds).feeds
+
+
+def _registered(name: str, one: Registered) -> Write:
+    return "registry", name, _json(one)
 
 
 def _twice(name: str, one: Registered) -> str:

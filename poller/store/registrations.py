@@ -31,11 +31,14 @@ class Registered(msgspec.Struct, frozen=True):
         origin: ``file``: the configuration's; ``run``: it was added while the program ran.
         settings: a JSON object with the keys that a ``[[subscriptions]]`` table has.
         since: when it was first known, UTC.
+        asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
+            published from then on is new to it, however late somebody begins to deliver it.
     """
 
     origin: Origin
     settings: msgspec.Raw
     since: datetime
+    asked: int = 0
 
 
 class Paused(msgspec.Struct, frozen=True):
@@ -64,6 +67,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
         health: how they do at each feed, opaque; under :data:`WHOLE` what holds for all of one.
         until: until when the sink wants nothing, UTC; may have passed.
         handshakes: whether the sink has granted events, opaque.
+        at: when this was so, in milliseconds of the store's clock; 0: not known.
     """
 
     version: int = 0
@@ -73,6 +77,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
     health: Mapping[str, Mapping[str, bytes]] = {}
     until: Mapping[str, datetime] = {}
     handshakes: Mapping[str, bytes] = {}
+    at: int = 0
 
     def __repr__(self) -> str:
         """Without anything that may be secret."""
@@ -92,12 +97,13 @@ def known(kept: Subscriptions, subscription: str) -> Registered:
     return found
 
 
-def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, bytes]]) -> Subscriptions:
+def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, bytes]], at: int = 0) -> Subscriptions:
     """The value from what the store answers.
 
     Args:
         version: absent where nothing was ever written.
         hashes: registry, secrets, paused, health, until and handshakes, each by id; health by that and the feed.
+        at: when that was, in milliseconds of the store's clock.
 
     Raises:
         ValueError: a part cannot be read; the message names it.
@@ -114,6 +120,7 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
             by_feed(health),
             {name: moment_of(_read("until", name, value, int)) for name, value in until.items()},
             handshakes,
+            at,
         )
     except OverflowError:
         raise ValueError("until: a moment that is none") from None

@@ -61,6 +61,8 @@ return 1
 ALL: Final = """
 local answer = {redis.call('GET', KEYS[1]) or ''}
 for i = 2, #KEYS do answer[i] = redis.call('HGETALL', KEYS[i]) end
+local time = redis.call('TIME')
+answer[#KEYS + 1] = time[1] * 1000 + math.floor(time[2] / 1000)
 return answer
 """
 
@@ -133,10 +135,10 @@ class Registry:
         keys = self._keys
         with translated(self._client):
             names = [keys.version, *(getattr(keys, part) for part in PARTS)]
-            version, *flat = await self._client.eval(ALL, len(names), *names)
+            version, *flat, at = await self._client.eval(ALL, len(names), *names)
         hashes = [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
         try:
-            return subscriptions_of(version or None, hashes)
+            return subscriptions_of(version or None, hashes, at)
         except ValueError as error:
             raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
 

@@ -16,12 +16,14 @@ from redis.asyncio import Redis
 
 from tests.bench.receiver import Arrived, arrived, stamp
 from tests.harness.processes import Daemon, daemon
+from tests.harness.waiting import until
 
 STREAM = "poller:{acme/employmentUnavailabilities}:events"
 _SECRET = "whsec_" + b64encode(bytes(range(32))).decode()
 _KEYS = 5_000
 _CHUNK = 1_000
 _TICK = 0.004  # seconds
+_LONG = 120.0  # seconds
 _LOOK = 0.05  # seconds between looks at the receiver: each costs it something
 _CONFIG = """\
 [redis]
@@ -119,7 +121,7 @@ async def publish(redis: Redis, a_second: float, seconds: float) -> int:
     """Add stamped events at an even pace, those of some milliseconds together; how many."""
     begun, number, count = time.monotonic(), 0, int(a_second * seconds)
     while number < count:
-        await asyncio.sleep(_TICK)
+        await asyncio.sleep(_TICK)  # the pace is what is wanted
         now = time.monotonic()
         due = min(count, int((now - begun) * a_second))
         adding = redis.pipeline(transaction=False)
@@ -132,17 +134,24 @@ async def publish(redis: Redis, a_second: float, seconds: float) -> int:
 
 async def groups(redis: Redis, count: int) -> None:
     """Wait until so many subscriptions read the stream."""
-    while not await redis.exists(STREAM) or len(await redis.xinfo_groups(STREAM)) < count:  # noqa: ASYNC110 -- of a server
-        await asyncio.sleep(_LOOK)
+
+    async def there() -> bool:
+        return bool(await redis.exists(STREAM)) and len(await redis.xinfo_groups(STREAM)) >= count
+
+    await until(there, f"{count} groups", seconds=_LONG, every=_LOOK)
 
 
-async def collected(url: str, events: int, *, within: float = 120.0) -> Arrived:
+async def collected(url: str, events: int, *, within: float = _LONG) -> Arrived:
     """What has come, once it is so many events or the time (seconds) is over."""
     all_of, end = Arrived(), time.monotonic() + within
-    while all_of.events < events and time.monotonic() < end:
-        await asyncio.sleep(_LOOK)
+
+    def enough() -> bool:
+        nonlocal all_of
         more = arrived(url)
         all_of = Arrived(all_of.events + more.events, all_of.at + more.at, all_of.took + more.took)
+        return all_of.events >= events or time.monotonic() >= end
+
+    await until(enough, "events", seconds=None, every=_LOOK)
     return all_of
 
 

@@ -7,20 +7,21 @@ turn. ``GET /polled`` tells when each feed was asked since this was last asked.
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Final, cast
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 from uuid import UUID
 
 import msgspec
 import uvloop
+
+from tests.bench.serving import Connection, serve
+from tests.programs import program
 
 RESOURCES: Final = ("evidenceVariants", "employmentUnavailabilities", "contractTypes", "achievements")
 QUALIFICATIONS: Final = 2
@@ -30,18 +31,9 @@ _SINCE: Final = "sinceDeltaToken"
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 
 
-@contextmanager
-def many_sources(count: int, *, records: int) -> Iterator[str]:
+def many_sources(count: int, *, records: int) -> AbstractContextManager[str]:
     """The URL of so many sources with so many records in each feed, while the block runs."""
-    command = [sys.executable, "-m", "tests.bench.many_sources", str(count), str(records)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-    try:
-        assert process.stdout is not None
-        with process.stdout as told:
-            yield told.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
+    return program("tests.bench.many_sources", count, records)
 
 
 def polled(url: str) -> dict[str, list[float]]:
@@ -127,32 +119,15 @@ class _Sources:
         return b"{}"
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(Connection):
     def __init__(self, sources: _Sources) -> None:
+        super().__init__()
         self._sources = sources
-        self._buffer = b""
-        self._transport: asyncio.Transport
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one, but not by its class
-
-    def data_received(self, received: bytes) -> None:
-        self._buffer += received
-        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            target = self._buffer.split(b" ", 2)[1].decode()
-            self._buffer = self._buffer[end + 4 :]
-            body = self._sources.answer(target)
-            self._transport.write(_ANSWER % (len(body), body))
-
-
-async def _serve(count: int, records: int) -> None:
-    sources = _Sources(count, records)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(sources), "127.0.0.1", 0, backlog=4096)
-    sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
+    def answer(self, head: bytes, body: bytes) -> None:  # noqa: ARG002 -- no request has one
+        answered = self._sources.answer(head.split(b" ", 2)[1].decode())
+        self.transport.write(_ANSWER % (len(answered), answered))
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(*map(int, sys.argv[1:])))
+    uvloop.run(serve(partial(_Connection, _Sources(*map(int, sys.argv[1:])))))

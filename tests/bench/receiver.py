@@ -7,17 +7,16 @@ was last asked. An event that ends in its :func:`stamp` counts with the time sin
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Final, cast
+from contextlib import AbstractContextManager
+from typing import Final
 from urllib.request import urlopen
 
 import msgspec
 import uvloop
+
+from tests.bench.serving import Connection, serve
+from tests.programs import program
 
 SLOW: Final = 0.05
 _STAMP: Final = 20  # characters
@@ -49,18 +48,9 @@ def stamp(moment: float) -> str:
     return f"{moment:.6f}".rjust(_STAMP)
 
 
-@contextmanager
-def receiver() -> Iterator[str]:
+def receiver() -> AbstractContextManager[str]:
     """Its URL while the block runs."""
-    command = [sys.executable, "-m", "tests.bench.receiver"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-    try:
-        assert process.stdout is not None
-        with process.stdout as told:
-            yield told.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
+    return program("tests.bench.receiver")
 
 
 def arrived(url: str) -> Arrived:
@@ -69,40 +59,22 @@ def arrived(url: str) -> Arrived:
         return msgspec.json.decode(answer.read(), type=Arrived)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(Connection):
     known: Arrived = Arrived()
 
-    def __init__(self) -> None:
-        self._buffer = b""
-        self._transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one, but not by its class
-
-    def data_received(self, received: bytes) -> None:
-        self._buffer += received
-        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[: end + 2]
-            _, found, length = head.lower().partition(b"\r\ncontent-length: ")
-            last = end + 4 + (int(length[: length.index(b"\r")]) if found else 0)
-            if len(self._buffer) < last:
-                return
-            body, self._buffer = self._buffer[end + 4 : last], self._buffer[last:]
-            self._answer(head, body)
-
-    def _answer(self, head: bytes, body: bytes) -> None:
+    def answer(self, head: bytes, body: bytes) -> None:
         if head.startswith(b"GET"):
             content, _Connection.known = msgspec.json.encode(self.known), Arrived()
-            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(content), content))
+            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(content), content))
         elif head.startswith(b"POST /slow"):
             asyncio.get_running_loop().call_later(SLOW, self._take, body)
         elif not head.startswith(b"POST /hang"):
             self._take(body)
 
     def _take(self, body: bytes) -> None:
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
-        self._transport.write(_ANSWER)
+        self.transport.write(_ANSWER)
         now, known = time.monotonic(), self.known
         known.events += body.count(_EVENT)
         known.at.append(now)
@@ -110,12 +82,5 @@ class _Connection(asyncio.Protocol):
             known.took.append(now - float(body[-_STAMP - len(_END) : -len(_END)]))
 
 
-async def _serve() -> None:
-    server = await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", 0, backlog=2048)
-    sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
-
-
 if __name__ == "__main__":
-    uvloop.run(_serve())
+    uvloop.run(serve(_Connection))

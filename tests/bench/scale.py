@@ -18,12 +18,14 @@ from typing import Final
 
 import msgspec
 import psutil  # type: ignore[import-untyped]  # has no types of its own
+from redis.asyncio import Redis
 
 from tests.bench.figures import Figure
 from tests.bench.many_sources import QUALIFICATIONS, RESOURCES, change, many_sources, polled
 from tests.bench.receiver import receiver
 from tests.bench.scene import bench, sandbox, short_directory
 from tests.harness.processes import SANDBOX_TOKEN, Daemon, daemon
+from tests.harness.waiting import until
 from tests.servers import Server, running
 
 _MIB: Final = 1024 * 1024
@@ -35,6 +37,8 @@ _LOOK: Final = 1.0
 _READINGS: Final = (100_000, 1_000_000)
 _SUBSCRIPTIONS: Final = (100, 1_000)
 _IDLE: Final = 30.0
+_RUSH: Final = 10.0
+_LONG: Final = 1200.0  # seconds; so long the first readings may take
 
 _HEAD: Final = """\
 [redis]
@@ -137,7 +141,7 @@ async def _polling_both(root: Path) -> tuple[Cost, Cost]:
 async def _changing(url: str, feeds: int) -> None:
     while True:
         change(url, 1)
-        await asyncio.sleep(_INTERVAL / feeds)
+        await asyncio.sleep(_INTERVAL / feeds)  # the pace is what is wanted
 
 
 @asynccontextmanager
@@ -150,13 +154,15 @@ async def _daemons(root: Path, sources: int, processes: int) -> AsyncIterator[tu
         config = _config(root, server, url, sources)
         daemons = [await stack.enter_async_context(daemon(config, level="warning")) for _ in range(processes)]
         seen: set[str] = set()
-        while len(seen) < sources * len(RESOURCES):
-            await asyncio.sleep(_LOOK)
-            seen |= {feed for feed, polls in polled(url).items() if polls}
-            for one in daemons:
-                if one.code is not None:
-                    raise RuntimeError(f"a daemon left: {one}")
-        await asyncio.sleep(_LATE * _INTERVAL)
+
+        def all_seen() -> bool:
+            seen.update(feed for feed, polls in polled(url).items() if polls)
+            if left := [one for one in daemons if one.code is not None]:
+                raise RuntimeError(f"daemons left: {left}")
+            return len(seen) == sources * len(RESOURCES)
+
+        await until(all_seen, "each feed to be polled", seconds=_LONG, every=_LOOK)
+        await asyncio.sleep(_LATE * _INTERVAL)  # the first rush passes
         yield daemons, server, url
 
 
@@ -177,7 +183,7 @@ async def _cost(daemons: Sequence[Daemon], server: Server, url: str) -> Cost:
     polled(url)
     before, store = [_cpu(one.pid) for one in daemons], _cpu(server.pid)
     begun = time.monotonic()
-    await asyncio.sleep(_SPAN)
+    await asyncio.sleep(_SPAN)  # what is measured
     seconds = time.monotonic() - begun
     each = [(_cpu(one.pid) - cpu) / seconds for one, cpu in zip(daemons, before, strict=True)]
     polls = {feed: _rounds(feed, moments) for feed, moments in polled(url).items()}
@@ -231,6 +237,16 @@ async def _records(root: Path) -> AsyncIterator[Figure]:
                 yield Figure("", f"read again {again:,.0f}/s", f"{again0:,.0f}/s", again / again0)
 
 
+async def _until_taken(store: str, pairs: int) -> None:
+    """Wait until each pair has its lease."""
+    async with Redis.from_url(store) as client:
+
+        async def all_taken() -> bool:
+            return len(await client.keys("poller:*:sub:*:lease")) == pairs
+
+        await until(all_taken, f"{pairs} leases", seconds=_LONG, every=_LOOK)
+
+
 async def _subscriptions(root: Path) -> AsyncIterator[Figure]:
     """Subscriptions to four feeds of which nothing comes."""
     costs: list[tuple[float, float]] = []
@@ -241,9 +257,10 @@ async def _subscriptions(root: Path) -> AsyncIterator[Figure]:
             subscriptions = (_SUBSCRIPTION.format(number=number, sink=sink) for number in range(count))
             config.write_text(config.read_text() + "".join(subscriptions))
             async with daemon(config, command=("poller", "run", "--only", "deliver"), level="warning") as one:
-                await asyncio.sleep(_IDLE)  # until each pair has its lease; nothing in the store says so for all
+                await _until_taken(server.url, 4 * count)
+                await asyncio.sleep(_RUSH)  # the first rush passes
                 before, rss = _cpu(one.pid), psutil.Process(one.pid).memory_info().rss
-                await asyncio.sleep(_IDLE)
+                await asyncio.sleep(_IDLE)  # what is measured
                 costs.append(((_cpu(one.pid) - before) / _IDLE / count, rss / count))
                 (cpu, size), (cpu0, _) = costs[-1], costs[0]
                 yield Figure(

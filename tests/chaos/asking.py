@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
 from poller.errors import StoreError
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,12 +21,16 @@ _BETWEEN = 0.05
 
 
 async def answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """What is answered in the end; what is asked must do no harm when it is done twice."""
+    """What is answered in the end; what is asked must do no harm when it is done twice, and takes the time it takes."""
     deadline = time.monotonic() + PATIENCE
-    while True:
+
+    async def asked() -> tuple[T] | None:
         try:
-            return await ask()
+            return (await ask(),)
         except (RedisError, StoreError, OSError):
             if time.monotonic() > deadline:
                 raise
-        await asyncio.sleep(_BETWEEN)
+        return None
+
+    (answer,) = await until(asked, "an answer", seconds=None, every=_BETWEEN)
+    return answer

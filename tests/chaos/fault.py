@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
+    from tests.harness.wire import Wire
 
 Between = Literal["store", "source", "sinks", "commands"]
 """Where a wire or a proxy of ours stands: before store, source or sinks; ``commands``: one that reads Redis' words."""
@@ -67,3 +68,14 @@ class Fault:
     loses_all: bool = False
     patience: float = 60.0
     missing: Callable[[], str | None] = lambda: None
+
+
+def breakages(wire: Wire, rng: Random, *, most_bytes: int, most_delay: float) -> list[Callable[[], None]]:
+    """What may happen to a network, one of it to be called: silent, refused, reset, cut, delayed (seconds)."""
+    return [
+        wire.silence,
+        wire.refuse,
+        wire.reset,
+        lambda: wire.cut(rng.randrange(most_bytes)),
+        lambda: wire.delay(rng.random() * most_delay),
+    ]

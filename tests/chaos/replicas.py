@@ -100,7 +100,7 @@ class Replicas:
 
 
 def _of_round(line: Mapping[str, Any]) -> bool:
-    return line.get("event") == "round"
+    return line.get("event") == "round" and line["mode"] != "skipped"
 
 
 def _at_work(one: Daemon) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from poller.stopping import unless
 from tests.chaos.asking import PATIENCE, answered
+from tests.chaos.confided import told_secrets
 from tests.chaos.lasting import LastingStore
 from tests.chaos.outcome import Outcome
 from tests.harness.after_loss import judge_after_loss
@@ -139,7 +140,7 @@ class Stage:
         sinks = await answered(partial(self.scene.delivered, deadline, baselines=baselines))
         if fault.loses_writes:
             sinks = {wish.sink: await self._after_loss(wish, baselines=baselines) for wish in self.scene.wishes}
-        self.remarks += self.replicas.strayed()
+        self.remarks += self.replicas.strayed() + await told_secrets(self)
         for wish in self.scene.wishes if baselines else ():
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:

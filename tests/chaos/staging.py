@@ -7,8 +7,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from poller.store.embedded_process import SOCKET
+from tests.chaos.confided import SECRETS, SOURCE, confided, users
 from tests.chaos.lasting import LastingStore
 from tests.chaos.load import Load
 from tests.chaos.replicas import Replicas
@@ -57,6 +59,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         scene.heard = HEARD
         if setting.misbehaviour:
             await scene.played.call("profiles?on=0")
+        await scene.played.call(f"token?value={quote(SECRETS[SOURCE], safe='')}")
         ends = {"store": url, "source": scene.played.source, "sinks": scene.sinks.url}
         wires: dict[str, Wire] = {
             name: await stack.enter_async_context(wired(end)) for name, end in ends.items() if name in setting.between
@@ -67,6 +70,7 @@ async def staged(chapter: Chapter, fault: Fault, directory: Path, cast: Cast) ->
         if served is None:
             _own_store(config, url, directory / EMBEDDED)
         environ = {name: text.format(directory=directory) for name, text in setting.environ.items()}
+        environ |= confided(config, ways.get("store", url) if setting.store == "lasting" else "")
         load = Load(scene.played, Random(chapter.seed), per_second=_CHANGES, removals=cast.removals)
         replicas = Replicas(partial(started_with, config), cast.commands, environ)
         stack.push_async_callback(load.close)
@@ -86,7 +90,8 @@ async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> S
         return await asyncio.to_thread(stack.enter_context, sentinels(directory / "w"))
     if setting.store == "embedded":
         return None
-    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=setting.options)
+    options = {**setting.options, "aclfile": str(users(directory))}
+    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=options)
     stack.callback(lasting.close)
     await lasting.start()
     return lasting
@@ -96,7 +101,7 @@ def started_with(
     config: Path, command: Sequence[str], *, failpoint: str, environ: Mapping[str, str]
 ) -> AbstractAsyncContextManager[Daemon]:
     """A process with this configuration, for the time of a block."""
-    return daemon(config, command=command, failpoint=failpoint, environ=environ)
+    return daemon(config, command=command, failpoint=failpoint, environ=environ, level="debug")
 
 
 def _own_store(config: Path, url: str, directory: Path) -> None:

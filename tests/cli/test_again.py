@@ -9,8 +9,8 @@ from poller.store.connection import commands
 from poller.store.keys import FeedKeys, PairKeys
 from tests.cli.conftest import Poller
 from tests.delivery.events import entry
-from tests.delivery.pairs import until
 from tests.harness.processes import daemon
+from tests.harness.waiting import until
 from tests.receiver import Receiver, Reply, receiving
 
 FEED = "acme/contractTypes"

@@ -9,6 +9,7 @@ import pytest
 
 from poller.credentials.issued import Issued, IssuedToken
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
+from tests.harness.waiting import turns
 
 
 class Issuer:
@@ -27,7 +28,7 @@ class Issuer:
     async def issue(self) -> Issued:
         self.made += 1
         number = 1 if self.repeats else self.made
-        await asyncio.sleep(0)
+        await turns()
         self.now += self.takes
         if self.fails:
             raise self.fails

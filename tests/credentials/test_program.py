@@ -13,6 +13,7 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 
 from poller.credentials.program import KEPT, run
+from tests.harness.waiting import turns
 
 LONG = timedelta(seconds=20)
 
@@ -74,7 +75,7 @@ async def test_a_descendant_that_got_away_does_not_hold_us_up(line: Path) -> Non
     try:
         with pytest.raises(TimeoutError):
             await running
-        await asyncio.sleep(0)  # closing a pipe takes a turn of the loop
+        await turns()  # closing a pipe takes one
         assert us.num_fds() <= before
     finally:
         os.kill(escaped, signal.SIGKILL)

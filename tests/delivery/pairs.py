@@ -131,10 +131,3 @@ async def publish(client: Redis, *keys: str, start: int = 1) -> None:
     for number, key in enumerate(keys, start=start):
         adding.xadd(EVENTS, {"data": entry(key=key, number=number)}, id=f"{number}-0")
     await adding.execute()
-
-
-async def until(true: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait for something that only the store can tell."""
-    async with patience(what):
-        while not await true():  # noqa: ASYNC110 -- no notice comes of what is written there
-            await asyncio.sleep(0.002)

@@ -13,7 +13,7 @@ from poller.errors import Fenced, StoreUnavailable
 from poller.stopping import ended
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, turns, until
 
 
 class Watch:
@@ -147,9 +147,7 @@ async def test_a_lease_that_is_lost_is_waited_for() -> None:
     async with owned(script) as one:
         await taken(one)
         await script.said("run")
-        async with patience("the end of its pause"):
-            while one.ours or one.busy:  # noqa: ASYNC110 -- turns of the loop
-                await asyncio.sleep(0)
+        await until(lambda: not (one.ours or one.busy), "the end of its pause")
         assert not one.held
         await taken(one)
         await script.said("run", "run")
@@ -175,8 +173,7 @@ async def test_handed_back_before_it_began() -> None:
     async with owned(script) as one:
         await taken(one)
         await one.end()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns(5)
         assert script.log == ["release"]
     assert script.log == ["release"]
 

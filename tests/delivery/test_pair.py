@@ -21,6 +21,7 @@ from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.keys import FeedKeys, PairKeys
 from tests.delivery.events import spelled
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
+from tests.harness.waiting import until
 from tests.proxy import proxied
 
 EVENTS = FeedKeys.of("p", "acme/a").events
@@ -59,9 +60,20 @@ class Scene:
         return not pending["pending"] and not await self.client.hlen(KEYS.parked)
 
     async def until_settled(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not await self.settled():
-                pass
+        await until(self.settled, "all to be settled")
+
+    async def until_parked(self, count: int = 1) -> None:
+        await until(lambda: self._has_parked(count), f"{count} to wait")
+
+    async def until_held(self, *, anything: bool) -> None:
+        """Until the group holds something, or nothing."""
+        await until(lambda: self._holds(anything=anything), f"the group to hold {'some' if anything else 'none'}")
+
+    async def _has_parked(self, count: int) -> bool:
+        return bool(await self.client.hlen(KEYS.parked) >= count)
+
+    async def _holds(self, *, anything: bool) -> bool:
+        return bool((await self.client.xpending(EVENTS, "sub:s"))["pending"]) is anything
 
 
 @pytest.fixture
@@ -125,9 +137,7 @@ async def test_a_successor_goes_on_where_it_was(scene: Scene) -> None:
     first = subscriber(scene.posted, patience=patience)
     async with delivering(await scene.store(), first) as (_, task):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
-        async with asyncio.timeout(PATIENCE):
-            while await scene.client.hlen(KEYS.parked) < 2:
-                pass
+        await scene.until_parked(2)
         task.cancel()
     assert first._free == first.subscription.concurrency
     await scene.client.delete(KEYS.lease)
@@ -208,17 +218,13 @@ async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scen
     await scene.add("a0", "b0", "c0")
     async with delivering(await scene.store(), subscriber(scene.posted, patience=patience)) as (pair, _):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
-        async with asyncio.timeout(PATIENCE):
-            while not await scene.client.hlen(KEYS.parked):
-                pass
+        await scene.until_parked()
         await scene.client.xgroup_destroy(EVENTS, "sub:s")
         await scene.add("d0")
         pair.news()
         await scene.posted.until(lambda: len(scene.posted.bodies) == 4)
         hold.set_result(OK)
-        async with asyncio.timeout(PATIENCE):
-            while (await scene.client.xpending(EVENTS, "sub:s"))["pending"]:
-                pass
+        await scene.until_held(anything=False)
     assert scene.posted.ids() == ["a0", "b0", "c0", "d0"]
 
 
@@ -229,15 +235,11 @@ async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene)
     await scene.add("a0")
     async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, _):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
-        async with asyncio.timeout(PATIENCE):
-            while not await scene.client.hlen(KEYS.parked):
-                pass
+        await scene.until_parked()
         assert "until" in noted.names()
         await scene.add("b0")
         pair.news()
-        async with asyncio.timeout(PATIENCE):
-            while not (await scene.client.xpending(EVENTS, "sub:s"))["pending"]:
-                pass
+        await scene.until_held(anything=True)
     assert len(scene.posted.bodies) == 1
 
 
@@ -260,9 +262,7 @@ async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> N
     await scene.add("a0")
     sink = subscriber(scene.posted, patience=Patience([timedelta(milliseconds=300)], 0), batching=Batching(5))
     async with delivering(await scene.store(), sink) as (pair, _):
-        async with asyncio.timeout(PATIENCE):
-            while not await scene.client.hlen(KEYS.parked):
-                pass
+        await scene.until_parked()
         (entry,) = await scene.client.hkeys(KEYS.parked)
         await scene.client.xdel(EVENTS, entry)
         await scene.add("a1", "b0")

@@ -18,7 +18,8 @@ from poller.store import given_up, replays
 from poller.store.connection import commands
 from poller.store.given_up import Moved
 from poller.store.replays import ReplaySpan
-from tests.delivery.pairs import EVENTS, FAILED, KEYS, TAKEN, Scripted, delivering, publish, until
+from tests.delivery.pairs import EVENTS, FAILED, KEYS, TAKEN, Scripted, delivering, publish
+from tests.harness.waiting import until
 
 SOON = timedelta(milliseconds=1)
 
@@ -45,6 +46,16 @@ async def redeliver(client: Redis, entry: str) -> Moved:
 async def settled(client: Redis) -> bool:
     groups = await client.xinfo_groups(EVENTS)
     return not await client.hlen(KEYS.parked) and not groups[0]["pending"]
+
+
+async def replay_of_all(client: Redis, *keys: str) -> None:
+    """Events of these records, all delivered, and a replay of them begun; it is called r."""
+    await publish(client, *keys)
+    sink = Scripted()
+    async with delivering(client, sink):
+        await sink.until_count(len(keys))
+        await until(lambda: settled(client), "all to be settled")
+    assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", f"{len(keys)}-0"))
 
 
 async def letters(client: Redis, count: int) -> None:
@@ -173,12 +184,7 @@ async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
 async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
     """Law: whoever comes after a crash goes on with the replay, and repeats at most what was not written yet."""
     count = 5 * WINDOW
-    await publish(client, *(f"K{number % 7}" for number in range(count)))
-    sink = Scripted()
-    async with delivering(client, sink):
-        await sink.until_count(count)
-        await until(lambda: settled(client), "all to be settled")
-    assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", f"{count}-0"))
+    await replay_of_all(client, *(f"K{number % 7}" for number in range(count)))
     first, second = Scripted(), Scripted()
     async with delivering(client, first):
         await first.until_count(2 * WINDOW)
@@ -192,12 +198,7 @@ async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
 async def test_a_replay_goes_past_a_record_that_fails(client: Redis) -> None:
     """Law: what fails of a replay waits, with its record, and nothing else; half of the room is left to the new."""
     count = 2 * MOST_PARKED
-    await publish(client, *("K" if number % 2 else "L" for number in range(count)))
-    sink = Scripted()
-    async with delivering(client, sink):
-        await sink.until_count(count)
-        await until(lambda: settled(client), "all to be settled")
-    assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", f"{count}-0"))
+    await replay_of_all(client, *("K" if number % 2 else "L" for number in range(count)))
     sink = Scripted(lambda number: taking() if number % 2 or number > count else failing())
     async with delivering(client, sink) as pair:
 
@@ -236,12 +237,7 @@ async def test_a_replay_leaves_alone_what_waits(client: Redis) -> None:
 async def test_a_cancelled_replay_ends(client: Redis) -> None:
     """Law: after a replay was cancelled nothing more of it is read, and another one may begin."""
     count = 5 * WINDOW
-    await publish(client, *(f"K{number}" for number in range(count)))
-    sink = Scripted()
-    async with delivering(client, sink):
-        await sink.until_count(count)
-        await until(lambda: settled(client), "all to be settled")
-    assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", f"{count}-0"))
+    await replay_of_all(client, *(f"K{number}" for number in range(count)))
     answered = asyncio.Event()
 
     async def held(_: int) -> Outcome:

@@ -20,7 +20,7 @@ from poller.store.deliveries import Entry, Settlement
 from poller.store.replays import ReplaySpan
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, turns, until
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 HELD = "held back"
@@ -119,9 +119,7 @@ async def delivering(
 
 async def written(store: Counting) -> None:
     """Wait until the group holds nothing; the store tells nobody."""
-    async with patience("the end of it"):
-        while store.group is None or store.group:  # noqa: ASYNC110 -- see above
-            await asyncio.sleep(0)
+    await until(lambda: store.group is not None and not store.group, "the end of it")
 
 
 async def test_many_are_read_and_written_at_once() -> None:
@@ -155,12 +153,9 @@ async def test_what_is_gathered_is_written_in_time() -> None:
     store.add(spelled(partitionkey="b"))
     async with delivering(store, sink, clock=lambda: now[0], concurrency=2) as pair:
         await sink.has(1)
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await turns(100)
         assert not store.settlements
         now[0] += GATHER
         pair.look()
-        async with patience("it to be written"):
-            while not store.settlements:  # noqa: ASYNC110 -- the store tells nobody
-                await asyncio.sleep(0)
+        await until(lambda: store.settlements, "it to be written")
     assert [list(one.acked) for one in store.settlements] == [["2-0"]]

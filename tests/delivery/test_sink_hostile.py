@@ -15,6 +15,7 @@ from poller.delivery.exchange import KEPT
 from poller.delivery.outcome import Failure
 from poller.delivery.sink import READ
 from tests.delivery.sinks import TYPE, posted, sink_of
+from tests.harness.waiting import turns
 from tests.receiver import CLOSE, HANG, RESET, Answer, Drip, Flood, Held, Raw, Reply, Then, receiving
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -142,8 +143,7 @@ async def test_a_kept_connection_that_is_closed_is_not_used_again() -> None:
         for connection in list(receiver._protocols):
             connection.transport.close()
         await receiver.until(lambda: receiver.open == 0, "the connection's end")
-        for _ in range(5):  # turns of the loop, in which the sink's side comes to know
-            await asyncio.sleep(0)
+        await turns(5)  # in which the sink's side comes to know
         closed.set()
         assert (await sink.post((TYPE,), b"{}")).success
         assert receiver.connections == 2

@@ -10,23 +10,24 @@ to when another one has the lease of a delivery that it had. All in seconds; the
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from poller.stopping import unless
+from tests.harness.commanded import commanded
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease
 from tests.harness.subscribed import Wish, subscribed
-from tests.harness.waiting import patience
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,7 @@ async def terminate(directory: Path, times: int, seed: int, *, store: str | None
             for number in range(times):
                 for one in running:
                     await one.started()
-                await asyncio.sleep(rng.random() * 1.5)  # the instant is what is random
+                assert not await unless(running[0].gone, rng.random() * 1.5), "left before it was told to"
                 leaver = running.pop(rng.randrange(2))
                 await _left(scene, leaver, running[0], tally)
                 running.append(await stack.enter_async_context(daemon(config)))
@@ -114,16 +115,17 @@ async def _left(scene: Subscribed, leaver: Daemon, other: Daemon, tally: Tally) 
 
 async def _delivered(scene: Subscribed, pairs: Sequence[str], name: str, told: float) -> list[float]:
     """After how many seconds each of these had another owner."""
-    taken: list[float] = []
-    left = set(pairs)
-    async with patience("deliveries to be taken over"):
-        while left:
-            owners = await scene.played.owners(*left)
-            fresh = {pair for pair, owner in owners.items() if owner != name}
-            taken += [time.monotonic() - told] * len(fresh)
-            left -= fresh
-            await asyncio.sleep(0.01)  # between two looks
-    return taken
+    taken: dict[str, float] = {}
+
+    async def all_taken() -> bool:
+        owners = await scene.played.owners(*(set(pairs) - set(taken)))
+        after = time.monotonic() - told
+        taken.update({pair: after for pair, owner in owners.items() if owner != name})
+        return len(taken) == len(pairs)
+
+    if pairs:
+        await until(all_taken, "deliveries to be taken over")
+    return list(taken.values())
 
 
 def _part(found: Sequence[float], part: float) -> float:
@@ -131,15 +133,8 @@ def _part(found: Sequence[float], part: float) -> float:
 
 
 def main() -> None:
-    """Read the command line, have them leave, print the table; exit code 1 where anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        tally = asyncio.run(terminate(Path(directory), asked.times, asked.seed, told=True))
-    sys.stdout.write(f"{tally}\n")
-    sys.exit(not tally.well)
+    """Read the command line, do so, print the table; exit code 1 where anything is wrong."""
+    commanded(__doc__, "times", 50, partial(terminate, told=True), well=lambda tally: tally.well)
 
 
 if __name__ == "__main__":

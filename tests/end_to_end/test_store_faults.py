@@ -17,7 +17,7 @@ from tests.harness import store_faults as faults
 from tests.harness.agreement import disagreements
 from tests.harness.processes import daemon
 from tests.harness.subscribed import FEEDS, Wish, subscribed
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 from tests.servers import Kind, free_port, running
 
 if TYPE_CHECKING:
@@ -140,16 +140,15 @@ def _limit(daemon_pid: int, largest: int) -> None:
 
 async def _larger_than_its_log(data: Path) -> int:
     """Wait until the append-only file is so large that the server's log has room below its size; that size."""
-    async with patience("a larger append-only file"):
-        while True:
-            size = max(file.stat().st_size for file in (data / "appendonlydir").iterdir())
-            if size > 3 * (data / "valkey.log").stat().st_size + 20_000:
-                return size
-            await asyncio.sleep(0)  # one turn of the loop
+
+    def large() -> int | None:
+        size = max(file.stat().st_size for file in (data / "appendonlydir").iterdir())
+        return size if size > 3 * (data / "valkey.log").stat().st_size + 20_000 else None
+
+    return await until(large, "a larger append-only file")
 
 
 async def _started(data: Path, *, times: int) -> None:
     """Wait until a server was started so often on the directory."""
-    async with patience("the server to be started again"):
-        while (data / "valkey.log").read_text().count("Server initialized") < times:  # noqa: ASYNC110 -- one turn
-            await asyncio.sleep(0)  # one turn of the loop
+    log = data / "valkey.log"
+    await until(lambda: log.read_text().count("Server initialized") >= times, "the server to be started again")

@@ -10,22 +10,22 @@ record as settled at the kill, which there may be none of.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import signal
 import sys
-import tempfile
 import time
 from bisect import bisect
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 from poller.failpoints import OF_DELIVERIES
+from tests.harness.commanded import commanded
 from tests.harness.processes import daemon
 from tests.harness.subscribed import Wish, subscribed
 
@@ -149,15 +149,14 @@ def _moments(faults: Iterable[Fault]) -> list[float]:
 
 
 def main() -> None:
-    """Read the command line, kill, print the table; exit code 1 where anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        tally = asyncio.run(kill(Path(directory), asked.kills, asked.seed, told=True))
-    sys.stdout.write(f"{tally}\n")
-    sys.exit(not all(verdict.clean for verdict in tally.verdicts))
+    """Read the command line, do so, print the table; exit code 1 where anything is wrong."""
+    commanded(
+        __doc__,
+        "kills",
+        500,
+        partial(kill, told=True),
+        well=lambda tally: all(verdict.clean for verdict in tally.verdicts),
+    )
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ async def _sent(http: aiohttp.ClientSession, sink: str, event: bytes) -> None:
                     return
         except (aiohttp.ClientError, TimeoutError):
             pass  # like any other failure
-        await asyncio.sleep(_AGAIN)
+        await asyncio.sleep(_AGAIN)  # its retry: as naive as the rest
 
 
 if __name__ == "__main__":

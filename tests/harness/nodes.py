@@ -6,10 +6,10 @@ Everything here blocks: fixtures call it, and a running test calls it by ``async
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from redis import Redis
@@ -19,35 +19,18 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as Unanswered
 from redis.retry import Retry
 
-from tests.harness.waiting import PATIENCE
+from tests.harness.waiting import blocking_until
 from tests.servers import Kind, binary, free_port, launched
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-_BETWEEN_LOOKS: Final = 0.02  # seconds
 HOST: Final = "127.0.0.1"
 
 
-def until(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE) -> None:
-    """Wait for a condition; a server that cannot be asked or does not know just now does not fulfil it.
-
-    Raises:
-        AssertionError: it did not come; says for what.
-    """
-    deadline = time.monotonic() + seconds
-    while not _holds(condition):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s for {what}")
-        time.sleep(_BETWEEN_LOOKS)
-
-
-def _holds(condition: Callable[[], bool]) -> bool:
-    try:
-        return condition()
-    except (RedisError, StopIteration):  # or it names none of those that are looked for
-        return False
+until: Final = partial(blocking_until, every=0.02, despite=(RedisError, StopIteration))
+"""Wait for a condition; a server that cannot be asked, or names nobody just now, does not fulfil it."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -38,12 +37,14 @@ from urllib.request import urlopen
 import msgspec
 
 from tests.harness.requests import Arrived, Ended, Line
+from tests.programs import program
 from tests.receiver import HANG, RESET, Reply, receiving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
-    from tests.receiver import Answer, Received
+    from tests.programs import program
+from tests.receiver import Answer, Received
 
 _WITH_PAUSE = re.compile(r"(\d{3})([/@])(\d+)")
 _SLOW = 0.03
@@ -77,7 +78,7 @@ class Sinks:
         status, pause, answer = _meant(mood)
         try:
             if mood == "slow":
-                await asyncio.sleep(self._rng.random() * _SLOW)
+                await asyncio.sleep(self._rng.random() * _SLOW)  # that it takes so long is the fault
             if answer is HANG:
                 await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -138,15 +139,8 @@ class SinkProcess:
 def sink_process(log: Path, seed: int) -> Iterator[SinkProcess]:
     """Sinks for the time of the block."""
     log.touch()
-    command = [sys.executable, "-m", "tests.harness.sinks", f"--log={log}", f"--seed={seed}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-    try:
-        assert process.stdout is not None
-        with process.stdout as told:
-            yield SinkProcess(told.readline().strip(), log)
-    finally:
-        process.kill()
-        process.wait()
+    with program("tests.harness.sinks", f"--log={log}", f"--seed={seed}") as url:
+        yield SinkProcess(url, log)
 
 
 async def serve(log: Path, seed: int) -> None:

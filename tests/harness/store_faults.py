@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
-from tests.harness.waiting import patience
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -33,14 +33,36 @@ async def _said(admin: Redis, *command: str) -> Any:
 
 
 @asynccontextmanager
-async def out_of_memory(_: Server, admin: Redis) -> AsyncIterator[None]:
-    """``maxmemory`` below what is in use: OOM to whatever may need more."""
-    used = (await admin.info("memory"))["used_memory"]
-    await admin.config_set("maxmemory", used // 2)
+async def _set(admin: Redis, name: str, value: str | int, *, back: str | int) -> AsyncIterator[None]:
+    await admin.config_set(name, value)
     try:
         yield
     finally:
-        await admin.config_set("maxmemory", 0)
+        await admin.config_set(name, back)
+
+
+async def _refuses(admin: Redis) -> bool:
+    try:
+        await admin.ping()
+    except RedisError:
+        return True
+    return False
+
+
+async def _writes(admin: Redis, *, fails: bool) -> bool:
+    """Whether its append-only file is as asked, to which something is to be added for that."""
+    if fails:
+        with suppress(RedisError):
+            await admin.set("poller-test-filler", "x")
+    return bool(((await admin.info("persistence"))["aof_last_write_status"] != "ok") is fails)
+
+
+@asynccontextmanager
+async def out_of_memory(_: Server, admin: Redis) -> AsyncIterator[None]:
+    """``maxmemory`` below what is in use: OOM to whatever may need more."""
+    used = (await admin.info("memory"))["used_memory"]
+    async with _set(admin, "maxmemory", used // 2, back=0):
+        yield
 
 
 @asynccontextmanager
@@ -54,25 +76,17 @@ async def read_only(_: Server, admin: Redis) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def without_a_primary(_: Server, admin: Redis) -> AsyncIterator[None]:
+async def without_a_primary(server: Server, admin: Redis) -> AsyncIterator[None]:
     """A replica that does not answer from what it has: MASTERDOWN, to reading as well."""
-    await admin.config_set("replica-serve-stale-data", "no")
-    await admin.replicaof("127.0.0.1", "1")
-    try:
+    async with _set(admin, "replica-serve-stale-data", "no", back="yes"), read_only(server, admin):
         yield
-    finally:
-        await admin.replicaof("NO", "ONE")
-        await admin.config_set("replica-serve-stale-data", "yes")
 
 
 @asynccontextmanager
 async def without_replicas(_: Server, admin: Redis) -> AsyncIterator[None]:
     """More replicas asked for than there are: NOREPLICAS."""
-    await admin.config_set("min-replicas-to-write", 1)
-    try:
+    async with _set(admin, "min-replicas-to-write", 1, back=0):
         yield
-    finally:
-        await admin.config_set("min-replicas-to-write", 0)
 
 
 @asynccontextmanager
@@ -83,16 +97,11 @@ async def disk_full(server: Server, admin: Redis) -> AsyncIterator[None]:
     """
     before = resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
     try:
-        async with patience("the server to notice"):
-            while (await admin.info("persistence"))["aof_last_write_status"] == "ok":
-                with suppress(RedisError):
-                    await admin.set("poller-test-filler", "x")
+        await until(lambda: _writes(admin, fails=True), "the server to notice")
         yield
     finally:
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, before)
-        async with patience("the server to notice"):
-            while (await admin.info("persistence"))["aof_last_write_status"] != "ok":  # noqa: ASYNC110 -- asks again
-                await asyncio.sleep(0)
+        await until(lambda: _writes(admin, fails=False), "the server to notice")
         await admin.delete("poller-test-filler")
 
 
@@ -101,12 +110,7 @@ async def busy(_: Server, admin: Redis) -> AsyncIterator[None]:
     """A script of somebody's that does not end: BUSY."""
     running = asyncio.create_task(_said(admin, "EVAL", "while true do end", "0"))
     try:
-        async with patience("the server to be busy"):
-            while True:
-                try:
-                    await admin.ping()
-                except RedisError:
-                    break
+        await until(lambda: _refuses(admin), "the server to be busy")
         yield
     finally:
         await admin.script_kill()
@@ -124,12 +128,7 @@ async def loading(_: Server, admin: Redis) -> AsyncIterator[None]:
     await admin.config_set("key-load-delay", 200)
     running = asyncio.create_task(_said(admin, "DEBUG", "LOADAOF"))
     try:
-        async with patience("the server to be loading"):
-            while True:
-                try:
-                    await admin.ping()
-                except RedisError:
-                    break
+        await until(lambda: _refuses(admin), "the server to be loading")
         yield
     finally:
         await asyncio.wait([running])

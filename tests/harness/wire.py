@@ -129,6 +129,7 @@ class Wire:
         while some := await reader.read(_CHUNK):
             weather = self._weather
             if weather.delay or weather.rate:
+                # That it takes so long is the fault.
                 await asyncio.sleep(weather.delay + (len(some) / weather.rate if weather.rate else 0.0))
             if line.silent:
                 continue  # it goes nowhere, and neither does anything after it

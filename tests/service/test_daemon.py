@@ -24,7 +24,7 @@ from poller.sandbox.model import History
 from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
 from poller.service.daemon import run
-from tests.harness.waiting import patience
+from tests.harness.waiting import until
 from tests.harness.wire import wired
 from tests.servers import free_port, running
 
@@ -60,17 +60,15 @@ async def running_daemon(wanted: Settings) -> AsyncIterator[asyncio.Event]:
 
 async def report(url: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """What /readyz says, once it says that."""
-    async with aiohttp.ClientSession() as http, patience("what /readyz is to say"):
-        while True:
-            try:
-                async with http.get(f"{url}/readyz") as answer:
-                    said: dict[str, Any] = await answer.json()
-                assert answer.status == (200 if said["ready"] else 503)
-                if ready(said):
-                    return said
-            except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0)  # one turn of the loop
+    async with aiohttp.ClientSession() as http:
+
+        async def look() -> dict[str, Any] | None:
+            async with http.get(f"{url}/readyz") as answer:
+                said: dict[str, Any] = await answer.json()
+            assert answer.status == (200 if said["ready"] else 503)
+            return said if ready(said) else None
+
+        return await until(look, "what /readyz is to say", despite=(aiohttp.ClientConnectionError,))
 
 
 async def test_served_before_the_store_is_there(tmp_path: Path) -> None:
@@ -98,9 +96,8 @@ async def test_two_daemons_on_one_address(tmp_path: Path) -> None:
             await report(f"http://{web}", lambda one: bool(one["ready"]))
             with capture_logs() as logs:
                 async with running_daemon(wanted):
-                    async with patience("both to be started"):
-                        while not {"not listening", "started"} <= {line["event"] for line in logs}:  # noqa: ASYNC110 -- one turn
-                            await asyncio.sleep(0)  # one turn of the loop
+                    wanted_events = {"not listening", "started"}
+                    await until(lambda: wanted_events <= {line["event"] for line in logs}, "both to be started")
                     first.set()
                     await report(f"http://{web}", lambda one: bool(one["ready"]))
 

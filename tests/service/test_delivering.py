@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,15 +20,18 @@ from poller.service.delivering import Deliverer
 from poller.service.handshaking import origin
 from poller.service.membership import Membership
 from poller.service.opening import OpenStore
+from poller.service.subscribing import filed
 from poller.service.watching import StoreWatch
 from poller.store.connection import commands, servers
 from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys
 from poller.store.members import Members
 from poller.store.owners import member_name
 from poller.store.registrations import Paused
+from poller.store.stream import last_id
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
-from tests.receiver import PATIENCE, Held, Receiver, Reply, receiving
+from tests.harness.waiting import until
+from tests.receiver import Held, Receiver, Reply, receiving
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
@@ -100,10 +103,10 @@ class Scene:
     async def arrives(self, subscription: str, *ids: str) -> None:
         await self.sink.until(lambda: self.got(subscription) == list(ids), f"{ids}, not {self.got(subscription)}")
 
-    async def until(self, true: Callable[[], Awaitable[object]]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not await true():
-                pass
+    async def later_than(self, milliseconds: int) -> bool:
+        """By the store's clock."""
+        seconds, micros = await self.client.time()
+        return seconds * 1000 + micros // 1000 > milliseconds
 
     async def owner(self, subscription: str) -> bytes | None:
         found: bytes | None = await self.client.get(PairKeys.of("poller", FEED, subscription).lease)  # type: ignore[assignment] # bytes, as the client is set up
@@ -118,7 +121,7 @@ class Scene:
             owner = await self.owner(subscription)
             return owner is None if idle else owner not in (None, before)
 
-        await self.until(changed)
+        await until(changed, f"{subscription} to be {'idle' if idle else 'begun anew'}")
 
 
 @pytest.fixture
@@ -181,6 +184,22 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
     assert scene.got("elsewhere") == ["e3"]
 
 
+async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene: Scene) -> None:
+    """Who starts with what is new gets all that is published from the moment that it was added, deliverer or not."""
+    await scene.add("before")
+    last = int((await last_id(scene.client, EVENTS)).partition("-")[0])
+    await until(lambda: scene.later_than(last), "another millisecond")
+    settings = scene.settings("file")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    added = table | {"id": "run", "sink": f"{scene.sink.url}/run", "start": "now"}
+    await scene.registry.add("run", msgspec.json.encode(added), (), now())
+    await scene.add("between")
+    scene.deliver(settings)
+    await scene.arrives("file", "before", "between")
+    await scene.add("after")
+    await scene.arrives("run", "between", "after")
+
+
 async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> None:
     """Its version stands, and it is empty: those of the file are back, and go on where they were."""
     scene.deliver(scene.settings("file"))
@@ -192,7 +211,7 @@ async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> N
     async def back() -> bool:
         return "file" in (await scene.registry.all()).registered
 
-    await scene.until(back)
+    await until(back, "the file's subscription to be back")
     await scene.add("e2")
     await scene.arrives("file", "e1", "e2")
 
@@ -204,7 +223,7 @@ async def test_a_subscription_that_left_the_file_waits(scene: Scene) -> None:
     await scene.arrives("one", "e1")
     await scene.stop()
     scene.deliver(scene.settings())
-    await scene.until(lambda: paused(scene.registry, "one"))
+    await until(lambda: paused(scene.registry, "one"), "it to be paused")
     await scene.add("e2")
     await scene.stop()
     scene.deliver(scene.settings("one"))
@@ -228,13 +247,13 @@ async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> 
     await scene.tasks[0]
     await scene.add("e3")
     await scene.arrives("one", "e1", "e2", "e3")
-    until = now() + timedelta(seconds=2.5)
-    await scene.registry.note_until("one", until)
+    moment = now() + timedelta(seconds=2.5)
+    await scene.registry.note_until("one", moment)
     before = await looks(scene.client)  # one more look at the registry than the note needs
-    await scene.until(lambda: since(scene.client, before + 2))
+    await until(lambda: since(scene.client, before + 2), "two looks at the registry")
     await scene.add("e4")
     await scene.arrives("one", "e1", "e2", "e3", "e4")
-    assert now() >= until - timedelta(milliseconds=1)  # it is kept in whole ones
+    assert now() >= moment - timedelta(milliseconds=1)  # it is kept in whole ones
 
 
 async def looks(client: Redis) -> int:
@@ -262,17 +281,11 @@ async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) 
     async def noted() -> bool:
         return set(await scene.registry.untils()) == {"a", "b"}
 
-    await eventually(noted)
+    await until(noted, "the pause to be noted for both")
     before = len(scene.got("a"))
     await scene.add("2")
     await scene.arrives("c", "1", "2")
     assert len(scene.got("a")) == before <= 2
-
-
-async def eventually(what: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await what():  # noqa: ASYNC110 -- one turn of the loop
-            await asyncio.sleep(0)
 
 
 async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
@@ -314,7 +327,7 @@ async def test_nothing_is_sent_before_it_was_granted(scene: Scene) -> None:
     scene.sink.answer = Reply(200)
     scene.deliver(scene.settings("one", more="validate = true"))
     await scene.add("e1")
-    await scene.until(lambda: scene.registry.handshake("one"))
+    await until(lambda: scene.registry.handshake("one"), "the sink to be asked")
     assert scene.got("one") == []
     await scene.registry.note_handshake("one", encoded(Granted(origin(None))))
     await scene.arrives("one", "e1")

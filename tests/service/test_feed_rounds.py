@@ -23,7 +23,7 @@ from poller.source.paging import Query
 from poller.source.resources import resource_of
 from poller.source.result import RoundResult
 from poller.store.keys import FeedKeys
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, turns
 
 SELDOM = Timing(timedelta(hours=1), None, timedelta())
 
@@ -112,7 +112,7 @@ async def test_no_round_begins_after_it_was_handed_back(rounds: Rounds, schedule
     _, one = lots(rounds, schedule)
     rounds.on.set()
     one.begin()
-    await asyncio.sleep(0)  # it is in the schedule now, and due
+    await turns()  # it is in the schedule now, and due
     await one.end()
     assert await one._round() is None
     await rounds.said("one let go")

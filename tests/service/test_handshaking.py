@@ -21,6 +21,7 @@ from poller.service.web.callback import callback_routes
 from poller.store.keys import SubscriptionKeys
 from poller.store.subscriptions import Registry
 from tests.delivery.sinks import sink_of
+from tests.harness.waiting import until
 from tests.receiver import Receiver, Reply, receiving
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -109,10 +110,7 @@ async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry
 
 
 async def until_awaited(registry: Registry) -> bytes:
-    async with asyncio.timeout(10):
-        while (kept := await registry.handshake("rostering")) is None:  # noqa: ASYNC110 -- one turn of the loop
-            await asyncio.sleep(0)  # one turn of the loop
-    return kept
+    return await until(lambda: registry.handshake("rostering"), "a callback to be awaited")
 
 
 def test_the_origin_is_that_of_the_public_url() -> None:

@@ -21,6 +21,7 @@ from poller.service.polling import Polled
 from poller.source.feed import Mode
 from poller.source.resources import KNOWN
 from poller.source.result import RoundResult
+from tests.harness.waiting import turns
 from tests.servers import running
 
 DONE = RoundResult(feed="a/b", mode=Mode.DELTA, ok=True)
@@ -60,9 +61,7 @@ async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            last = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.05, last.set)
-            await last.wait()
+            await turns(20)
             ledger.append("round ended")
         return DONE
 

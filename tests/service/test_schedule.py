@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from poller.service.schedule import Schedule, Timing
+from tests.harness.waiting import turns
 
 OFTEN = Timing(timedelta(milliseconds=20), None, timedelta())
 SELDOM = Timing(timedelta(hours=1), None, timedelta())
@@ -112,9 +113,7 @@ async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            last = asyncio.Event()
-            asyncio.get_running_loop().call_later(0.05, last.set)
-            await last.wait()
+            await turns(20)
             finished.append("commit")
 
     schedule.add("a", round_, OFTEN)
@@ -124,8 +123,8 @@ async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
     assert finished == ["commit"]
 
 
-@pytest.mark.parametrize("turns", range(6))
-async def test_nothing_begins_after_draining(turns: int) -> None:
+@pytest.mark.parametrize("after", range(6))
+async def test_nothing_begins_after_draining(after: int) -> None:
     """Law: whatever APScheduler was about to start when the end came, no round begins once draining is over."""
     schedule, begun = Schedule(now=now), []
 
@@ -135,12 +134,10 @@ async def test_nothing_begins_after_draining(turns: int) -> None:
 
     schedule.add("a", round_, OFTEN)
     schedule.start()
-    for _ in range(turns):
-        await asyncio.sleep(0)  # one turn of the loop, for the end may come at any of them
+    await turns(after)  # for the end may come at any of them
     await schedule.drain()
     before = len(begun)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
     assert len(begun) == before
 
 
@@ -215,7 +212,7 @@ async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
     schedule.add("a", rounds, OFTEN)  # due now, by a clock that is an hour ahead
     schedule.start()
     try:
-        await asyncio.sleep(0)
+        await turns()
         assert not rounds.begun
         clock.ahead = timedelta()
         await asyncio.wait_for(rounds.enough.wait(), 5)

@@ -22,7 +22,7 @@ from poller.store.lease import keep_renewed
 from poller.store.members import Members
 from poller.store.owners import nonce_of
 from poller.store.scripts import Scripts
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 
 LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=600)
 NAMES = tuple(f"s/{letter}" for letter in "abcdefg")
@@ -134,6 +134,10 @@ class World:
                 assert all(len(self.owners(name)) <= 1 for name in NAMES)
 
 
+async def there(client: Redis, name: str) -> bool:
+    return bool(await client.hexists(MemberKeys.of("poller").roles, name))
+
+
 async def _silent(*_: object, **__: object) -> None: ...
 
 
@@ -163,9 +167,7 @@ async def test_what_is_busy_stays_until_it_is_not(world: World) -> None:
         for lot in lots:
             lot.busy = True
         async with world.process("b") as others:
-            async with patience("the other to look"):
-                while not await world.client.hexists(MemberKeys.of("poller").roles, "b"):  # noqa: ASYNC110 -- nobody tells
-                    await asyncio.sleep(0.005)
+            await until(lambda: there(world.client, "b"), "the other to look")
             for lot in lots[:3]:
                 lot.busy = False
             await world.until(4, 3)

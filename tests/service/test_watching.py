@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from poller.service.watching import FRESH, START, StoreWatch
 from poller.store.checks import Durability, check_store
 from poller.store.connection import commands, connect
-from tests.harness.waiting import patience
+from tests.harness.waiting import until
 from tests.servers import running
 
 REPLY_TIMEOUT = timedelta(seconds=1)
@@ -46,9 +46,7 @@ class Hours:
 
     async def paused(self, count: int) -> float:
         """Wait until it pauses for this time; for how long."""
-        async with patience("a pause"):
-            while len(self.pauses) < count:  # noqa: ASYNC110 -- one turn of the loop
-                await asyncio.sleep(0)
+        await until(lambda: len(self.pauses) >= count, "a pause", every=0.0)
         return self.pauses[count - 1]
 
 
@@ -125,9 +123,12 @@ async def test_whoever_asks_hears_of_a_store_that_went(tmp_path: Path) -> None:
             assert await watch.fresh() == []  # known well enough
             hours.at += FRESH
             assert [one.text for one in await watch.fresh()] == ["does not answer within 0.8 s"]
-            async with patience("the look to fail"):
-                while not watch.away:
-                    await watch.fresh()
+
+            async def away() -> bool:
+                await watch.fresh()
+                return watch.away
+
+            await until(away, "the look to fail")
             assert "Timeout" in watch.reasons()[0].text
             os.kill(server.pid, signal.SIGCONT)
             for _ in range(4):

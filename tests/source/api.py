@@ -101,3 +101,19 @@ def http(status: int, body: bytes = b"", *headers: str, length: int | None = Non
     length = len(body) if length is None else length
     lines = (f"HTTP/1.1 {status} Some Reason", f"Content-Length: {length}", "Connection: close", *headers)
     return "\r\n".join((*lines, "", "")).encode() + body
+
+
+class Flying:
+    """Answers 200 to so many requests at once, when they are all there; counts how many were in flight together."""
+
+    def __init__(self, together: int) -> None:
+        self.most = 0
+        self._now = 0
+        self._together = asyncio.Barrier(together)
+
+    async def answer(self, *_: object) -> bytes:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await self._together.wait()
+        self._now -= 1
+        return http(200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ import pytest
 from poller.credentials.bearer import EnvironmentToken
 from poller.errors import SourceError
 from poller.source.client import ApiClient
+from tests.harness.waiting import turns
 
 TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
 CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
@@ -35,7 +35,7 @@ class Time:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         until = self.passed + timedelta(seconds=seconds)
-        await asyncio.sleep(0)
+        await turns()
         self.passed = max(self.passed, until)
 
     def pass_by(self, seconds: float) -> None:

@@ -6,14 +6,13 @@ import asyncio
 import gzip
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from poller.errors import SourceNonsense, SourceUnavailable
 from poller.http.transport import Transport
 from poller.source.client import ATTEMPTS, Limits
-from tests.source.api import Request, http, serving
+from tests.source.api import Flying, Request, http, serving
 from tests.source.clients import TOKEN, Time, client_of, failure_of
 
 
@@ -96,18 +95,10 @@ async def test_the_configured_proxy_is_used() -> None:
 
 async def test_no_more_requests_than_allowed_are_in_flight() -> None:
     """As many as allowed run at once, never one more."""
-    flying: list[int] = [0]
-    together = asyncio.Barrier(2)
-
-    async def answer(*_: Any) -> bytes:
-        flying.append(flying[-1] + 1)
-        await together.wait()
-        flying.append(flying[-1] - 1)
-        return http(200)
-
-    async with serving(answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
+    flying = Flying(2)
+    async with serving(flying.answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
         await asyncio.gather(*(client.get("/x") for _ in range(8)))
-    assert max(flying) == 2
+    assert flying.most == 2
 
 
 async def test_requests_start_no_faster_than_the_rate() -> None:

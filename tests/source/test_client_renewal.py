@@ -13,6 +13,7 @@ from poller.credentials.bearer import FileToken
 from poller.credentials.issued import Issued, IssuedToken
 from poller.errors import CredentialUnusable, SourceRefused, SourceUnavailable
 from poller.source.client import ApiClient
+from tests.harness.waiting import turns
 from tests.source.api import Answer, Request, http, serving
 from tests.source.clients import client_of, failure_of, keep
 
@@ -30,7 +31,7 @@ class Issuer:
 
     async def issue(self) -> Issued:
         self.made += 1
-        await asyncio.sleep(0)
+        await turns()
         if self._error and self.made > 1:
             raise self._error
         return Issued(f"t{self.made}", HOUR, HOUR)

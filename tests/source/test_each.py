@@ -17,6 +17,7 @@ from poller.source.feed import Mode
 from poller.source.paging import Params
 from poller.source.result import RoundResult
 from poller.source.round import poll
+from tests.harness.waiting import turns
 from tests.source.round_sides import ACHIEVEMENTS, Clock, MemoryStore, records
 
 SECOND = timedelta(seconds=1)
@@ -51,7 +52,7 @@ class Many:
             then()
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
-        await asyncio.sleep(0)  # lets the others come this far
+        await turns()  # lets the others come this far
         self.at_once -= 1
         if failure := self.failing.get(name):
             raise failure

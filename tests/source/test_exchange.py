@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from poller.source.client import ATTEMPTS, ApiClient, Limits
-from tests.source.api import Request, http, serving
+from tests.source.api import Flying, Request, http, serving
 from tests.source.clients import Time, client_of, failure_of
 
 SECOND = timedelta(seconds=1)
@@ -115,15 +115,7 @@ async def test_two_feeds_of_a_source_share_its_rate() -> None:
 
 async def test_two_feeds_of_a_source_share_its_places() -> None:
     """Together they have as many requests in flight as one may, and never one more."""
-    flying: list[int] = [0]
-    together = asyncio.Barrier(2)
-
-    async def answer(*_: object) -> bytes:
-        flying.append(flying[-1] + 1)
-        await together.wait()
-        flying.append(flying[-1] - 1)
-        return http(200)
-
-    async with serving(answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
+    flying = Flying(2)
+    async with serving(flying.answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
         await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(4)))
-    assert max(flying) == 2
+    assert flying.most == 2

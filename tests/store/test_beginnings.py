@@ -58,3 +58,17 @@ async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redi
     await store_client.hset(PAIR.state, SINCE, str(NOW + 1))
     assert await one.anew() is None
     assert await Beginning(store_client, PAIR, FEED.events).anew() is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [(0, "2000-0"), (500, "499"), (1500, "1499"), (2000, "1999"), (2001, "2000-0")],
+    ids=["not known", "before all", "between", "in the last's millisecond", "a clock that was put back"],
+)
+async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Redis, asked: int, expected: str) -> None:
+    """Law: a pair begins with what came after its subscription, and not after whoever delivers it first."""
+    for entry in ("1000-0", "2000-0"):
+        await store_client.xadd(FEED.events, {"data": "{}"}, id=entry)
+    place, _ = await Beginning(store_client, PAIR, FEED.events, FEED.state, asked=asked).place("now")
+    assert place == (expected if "-" in expected else f"{expected}-18446744073709551615")
+    assert (await Beginning(store_client, PAIR, FEED.events, asked=asked).place("earliest"))[0] == "0-0"

@@ -15,6 +15,7 @@ from redis.exceptions import ConnectionError as Unreachable
 
 from poller.store.cluster_nodes import ClusterNodes
 from poller.store.slots import Address
+from tests.harness.waiting import turns
 
 A, B, C = (Address("127.0.0.1", port) for port in (1, 2, 3))
 
@@ -31,7 +32,7 @@ class Told:
     def client(self, address: Address) -> Redis:
         async def execute_command(*_: str) -> object:
             self.asked.append(address)
-            await asyncio.sleep(0)
+            await turns()
             answer = self.answers[address]
             if isinstance(answer, Exception):
                 raise answer

@@ -24,6 +24,8 @@ from poller.store.directory_lock import attempted
 from poller.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer, pause_before
 from poller.store.embedded_process import LOG_LIMIT_BYTES, complaints, last_words
 from poller.store.embedded_socket import until_gone
+from tests.harness.waiting import until
+from tests.stores import clients_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -265,8 +267,11 @@ async def test_a_stopped_server_is_not_brought_back_by_its_keeper(directory: Pat
         await server.ensure()
         keeper = asyncio.create_task(server.keep())
         async with commands(server.url) as client:
-            while (await client.info("clients"))["connected_clients"] < 2:
-                pass  # until the keeper watches
+
+            async def watched() -> bool:
+                return await clients_of(client, "connected") > 1
+
+            await until(watched, "the keeper to watch")
     await keeper
     assert not _servers(directory)
     assert _starts(directory) == 1

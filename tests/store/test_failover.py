@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from poller.errors import Fenced, Stale, StoreUnavailable
 from poller.store.connection import commands
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, Open, begun, events, opened_by, write
 
@@ -45,12 +45,13 @@ async def _written_during(client: Redis, *happenings: Callable[[], object]) -> l
 
 async def _one_more(store: FeedStore, acknowledged: list[int]) -> None:
     number = len(acknowledged)
-    try:
-        await write(store, [unavailability(number)])
-    except (StoreUnavailable, Stale, Fenced):  # told; the next turn compares with what is there
-        await asyncio.sleep(0.01)
-    else:
-        acknowledged.append(number)
+
+    async def written() -> bool:
+        await write(store, [unavailability(number)])  # each time compared with what is there
+        return True
+
+    await until(written, "a commit", seconds=60, every=0.01, despite=(StoreUnavailable, Stale, Fenced))
+    acknowledged.append(number)
 
 
 async def _published(client: Redis) -> list[str]:

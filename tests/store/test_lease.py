@@ -8,7 +8,7 @@ from datetime import timedelta
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.stopping import ended
 from poller.store.lease import keep_renewed
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, turns
 
 _TTL = timedelta(seconds=9)
 
@@ -44,7 +44,7 @@ class _Lease:
 async def _kept(store: _Store, leases: list[_Lease], renewals: int) -> None:
     async def sleep(seconds: float) -> None:
         assert seconds == 3
-        await asyncio.sleep(0)
+        await turns()
 
     keeping = asyncio.create_task(keep_renewed(leases, ttl=_TTL, sleep=sleep))
     try:

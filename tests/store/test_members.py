@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -12,7 +11,7 @@ from redis.asyncio import Redis
 from poller.store.connection import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import Members, Seen, members_now
-from tests.harness.waiting import patience
+from tests.harness.waiting import until
 from tests.stores import all_keys
 
 KEYS = MemberKeys.of("poller")
@@ -57,10 +56,8 @@ async def test_one_that_is_silent_is_gone(client: Redis) -> None:
     silent, other = member(client, "silent", SHORT), member(client, "other")
     seen = await other.beat(POLL, await silent.beat(POLL, Seen()))
     assert seen.doing("poll") == ("other", "silent")
-    async with patience("the silent one to be gone"):
-        while "silent" in await members_now(client, KEYS):  # noqa: ASYNC110 -- nobody tells
-            await asyncio.sleep(0.005)
-        gone = await other.look(seen)
+    await until(lambda: _gone(client, "silent"), "the silent one to be gone")
+    gone = await other.look(seen)
     assert gone.doing("poll") == ("other",)
     assert gone.version != seen.version
     assert (await silent.beat(POLL, seen)).doing("poll") == ("other", "silent")
@@ -68,12 +65,28 @@ async def test_one_that_is_silent_is_gone(client: Redis) -> None:
 
 async def test_a_beat_is_for_one_term(client: Redis) -> None:
     """Law: one that goes on saying that it is there stays, however short its terms are."""
-    busy, other = member(client, "busy", timedelta(milliseconds=400)), member(client, "other")
+    term = timedelta(milliseconds=400)
+    busy, other = member(client, "busy", term), member(client, "other")
     seen = await other.beat(POLL, await busy.beat(POLL, Seen()))
-    for _ in range(12):
-        await asyncio.sleep(0.05)  # between two beats time has to pass, for that is what is tested
+    begun, terms = await _time(client), 0.0
+
+    async def beats() -> bool:
+        nonlocal terms
         assert await busy.beat(POLL, seen) is seen
         assert await other.look(seen) is seen
+        terms = (await _time(client) - begun) / term.total_seconds()
+        return terms > 1.5
+
+    await until(beats, "more than a term to pass by the server's clock", every=0.05)
+
+
+async def _gone(client: Redis, name: str) -> bool:
+    return name not in await members_now(client, KEYS)
+
+
+async def _time(client: Redis) -> float:
+    seconds, microseconds = await client.time()
+    return float(seconds) + microseconds / 1e6
 
 
 async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:

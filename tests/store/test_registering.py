@@ -54,6 +54,19 @@ def test_the_file_is_taken_over_once() -> None:
     assert {one.origin for one in after.registered.values()} == {"file"}
 
 
+def test_since_when_a_feed_is_wanted() -> None:
+    """Law: since it was asked for by the store's clock; other settings change nothing of that, other feeds do."""
+    first = registering.syncing(Subscriptions(at=5), dict.fromkeys(("a", "b", "c"), ONE), NOW)[0]
+    kept = applied(Subscriptions(), first)
+    assert {one.asked for one in kept.registered.values()} == {5}
+    other, feeds = b'{"sink":"https://other"}', b'{"feeds":["acme/one"]}'
+    changed = registering.syncing(msgspec.structs.replace(kept, at=9), {"a": other, "b": feeds, "c": ONE}, LATER)[0]
+    kept = applied(kept, changed + registering.adding(msgspec.structs.replace(kept, at=11), "d", ONE, (), NOW))
+    assert {name: one.asked for name, one in kept.registered.items()} == {"a": 5, "b": 9, "c": 5, "d": 11}
+    lost = applied(Subscriptions(), registering.syncing(Subscriptions(at=20), {"a": ONE, "new": ONE}, LATER, kept)[0])
+    assert {name: one.asked for name, one in lost.registered.items()} == {"a": 5, "new": 20}
+
+
 def test_what_leaves_the_file_rests_until_it_returns() -> None:
     """Law: it is paused, not dropped, told once, and goes on by itself when the file has it again."""
     writes, told = registering.syncing(filed("a", "b"), {"b": ONE}, NOW)

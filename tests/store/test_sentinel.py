@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.store.connection import CONNECTIONS, commands, connect, scattered, servers, translated
 from tests.harness.sentinels import SERVICE
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from tests.harness.nodes import Node
@@ -38,11 +39,7 @@ async def incremented(client: Redis) -> int:
 
 
 async def until_it_works(client: Redis) -> int:
-    while True:
-        try:
-            return await incremented(client)
-        except StoreUnavailable:
-            await asyncio.sleep(0.01)
+    return await until(lambda: incremented(client), "a new primary", despite=(StoreUnavailable,))
 
 
 @asynccontextmanager

@@ -11,6 +11,8 @@ from redis.asyncio import Redis
 
 from poller.errors import StoreUnavailable
 from poller.store.connection import commands, translated
+from tests.harness.waiting import until
+from tests.stores import clients_of
 
 
 @asynccontextmanager
@@ -36,8 +38,7 @@ async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
                 assert await client.client_id() != own
         own = await client.client_id()
         reading = asyncio.ensure_future(client.xread({"s": "$"}, block=4000))
-        while not (await operator.info("clients"))["blocked_clients"]:
-            pass
+        await until(lambda: clients_of(operator, "blocked"), "the read to block")
         async with demoted(operator):
             with pytest.raises(StoreUnavailable), translated(client):
                 await reading

@@ -12,7 +12,9 @@ from redis.asyncio import Redis
 from poller.errors import Fenced, StoreRefused, StoreUnavailable
 from poller.store.connection import commands
 from poller.store.translation import translated
+from tests.harness.waiting import until
 from tests.servers import KINDS, Kind, running
+from tests.stores import clients_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,8 +142,7 @@ async def test_a_client_closed_under_a_command(server: str) -> None:
     async with commands(server) as observer:
         client = commands(server)
         reading = asyncio.create_task(_read(client))
-        while not await _blocked(observer):
-            pass
+        await until(lambda: clients_of(observer, "blocked"), "the read to block")
         await client.connection_pool.disconnect()
         with pytest.raises(StoreUnavailable):
             await reading
@@ -151,8 +152,3 @@ async def test_a_client_closed_under_a_command(server: str) -> None:
 async def _read(client: Redis) -> None:
     with translated(client):
         await client.xread({"k": "$"}, block=4000)
-
-
-async def _blocked(observer: Redis) -> bool:
-    clients = await observer.info("clients")
-    return bool(clients["blocked_clients"])

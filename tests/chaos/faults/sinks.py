@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.chaos.fault import Fault, Setting
+from tests.chaos.fault import Fault, Setting, breakages
 from tests.chaos.stage import MOODS
 
 if TYPE_CHECKING:
@@ -13,22 +13,13 @@ if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
 _BAD_MOODS = ("hang", "reset", "503", "429/1", "500=1 hang=1 reset=1")
-_MOST_BYTES = 200
 
 
 async def strike(stage: Stage, rng: Random) -> None:
     wire, sink = stage.wires["sinks"], rng.choice(stage.scene.wishes).sink
-    fault = rng.choice(
-        (
-            wire.silence,
-            wire.refuse,
-            wire.reset,
-            lambda: wire.cut(rng.randrange(_MOST_BYTES)),
-            lambda: wire.delay(rng.random() * 0.5),
-            lambda: stage.scene.sinks.mood(sink, rng.choice(_BAD_MOODS)),
-        )
-    )
-    fault()
+    faults = breakages(wire, rng, most_bytes=200, most_delay=0.5)
+    faults.append(lambda: stage.scene.sinks.mood(sink, rng.choice(_BAD_MOODS)))
+    rng.choice(faults)()
     await stage.rest(0.2 + rng.random())
     wire.mend()
     stage.scene.sinks.mood(sink, MOODS)

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.chaos.fault import Fault, Setting
+from tests.chaos.fault import Fault, Setting, breakages
 
 if TYPE_CHECKING:
     from random import Random
 
     from tests.chaos.stage import Stage
 
-_MOST_BYTES = 2000
-
 
 async def strike(stage: Stage, rng: Random) -> None:
     wire = stage.wires["store"]
-    fault = rng.choice(
-        (
-            wire.silence,
-            wire.refuse,
-            wire.reset,
-            lambda: wire.cut(rng.randrange(_MOST_BYTES)),
-            lambda: wire.delay(rng.random() * 0.2),
-            lambda: wire.throttle(50_000),
-        )
-    )
-    fault()
+    faults = breakages(wire, rng, most_bytes=2000, most_delay=0.2)
+    faults.append(lambda: wire.throttle(50_000))
+    rng.choice(faults)()
     await stage.rest(0.2 + 1.5 * rng.random())
     wire.mend()
 

@@ -43,16 +43,13 @@ async def serving(directory: Path, store_url: str) -> AsyncIterator[str]:
     daemon = asyncio.create_task(run(settings, {}, stop=stop, now=lambda: datetime.now(UTC), roles=roles))
 
     async def answering() -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
-            return False
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
         await writer.wait_closed()
         return True
 
     try:
-        await until(answering, "the daemon to listen")
+        await until(answering, "the daemon to listen", despite=(ConnectionRefusedError,))
         yield f"http://127.0.0.1:{port}"
     finally:
         stop.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
@@ -19,6 +18,7 @@ from poller.service.watching import StoreWatch
 from poller.service.web.application import LARGEST_BODY, application
 from poller.service.web.probes import probe_routes
 from poller.store.checks import Finding
+from tests.harness.waiting import turns
 
 Asking = Callable[..., "aiohttp.client._RequestContextManager"]
 
@@ -124,7 +124,7 @@ async def test_a_body_has_an_end(ask: Asking) -> None:
     async def in_pieces(size: int) -> AsyncIterator[bytes]:
         for _ in range(size // 1024):
             yield b"." * 1024
-            await asyncio.sleep(0)
+            await turns()
 
     async with ask("POST", "/echo", data=b"." * LARGEST_BODY) as answer:
         assert await answer.text() == str(LARGEST_BODY)

@@ -16,7 +16,7 @@ from poller.service.watching import StoreWatch
 from poller.service.web.application import application
 from poller.service.web.probes import probe_routes
 from poller.service.web.serving import serve
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 from tests.service.test_watching import Hours, now
 
 
@@ -25,14 +25,14 @@ def site() -> object:
 
 
 async def until_served(url: str) -> None:
-    async with aiohttp.ClientSession() as http, patience("an answer"):
-        while True:
-            try:
-                async with http.get(url) as answer:
-                    assert answer.status == 200
-                    return
-            except aiohttp.ClientConnectionError:
-                await asyncio.sleep(0)
+    async with aiohttp.ClientSession() as http:
+
+        async def look() -> bool:
+            async with http.get(url) as answer:
+                assert answer.status == 200
+            return True
+
+        await until(look, "an answer", despite=(aiohttp.ClientConnectionError,))
 
 
 async def test_the_second_takes_over_when_the_first_goes() -> None:

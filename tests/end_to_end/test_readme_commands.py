@@ -1,0 +1,199 @@
+"""Laws of the README's commands: each of them, as it stands there, does what it is for and ends as it should.
+
+They are taken from the README: each shell block is a script of its own, each command within a line of text is run for
+itself. What differs between the README and this machine is the addresses, names and ids that :class:`Stage` puts in.
+A new command is run from the moment it stands in the README; one that cannot be is named below, with who runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.harness.processes import daemon
+from tests.harness.scene import Scene, scene
+from tests.harness.waiting import patience, until
+from tests.receiver import Receiver, Reply, receiving
+from tests.test_readme import README, block
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ROOT: Final = Path(__file__).parents[2]
+SINK: Final = "https://rostering.example.org/hooks"
+FEED: Final = "acme/contractTypes"
+ENTRY: Final = re.compile(r"acme/contractTypes:(?:rostering:)?1735689600000-0")
+
+COMMAND: Final = re.compile(
+    r"(?:[A-Z_]+=\S+ )*(?:poller|python|pip|npm|honcho|curl|promtool|docker|kubectl|systemctl) "
+)
+ENDLESS: Final = ("poller run", "poller tail", "poller sandbox", "poller demo", "poller status --watch")
+"""What goes on until somebody ends it: these are interrupted once they have said something."""
+
+ELSEWHERE: Final = {
+    # Who else runs it, or why it is not run.
+    "python3 -m venv": "the continuous integration, which is told by the README how to install and to test",
+    "pip install": "it comes with the tests' extra",
+    "npm install": "the continuous integration",
+    "python -m tests.bench": "takes minutes and says something on a quiet machine only; tests/bench has its own tests",
+    "python -m tests.chaos": "tests/chaos plays one of each fault",
+    "python -m tests.end_to_end.terminations": "minutes; its scene is that of test_stopping.py",
+    "POLLER_FAILPOINT=": "test_failpoints.py, at each of the places",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the README's names stand for here.
+
+    Attributes:
+        played: the source and the store.
+        sink: who gets webhooks.
+        config: the README's configuration, with the addresses of these.
+    """
+
+    played: Scene
+    sink: Receiver
+    config: Path
+
+    async def run(self, script: str, *, answer: str = "y\n") -> str:
+        """What a script says; fails where it does, or where one of its commands does."""
+        async with self._started(script) as process, patience(script):
+            out, _ = await process.communicate(answer.encode())
+        assert process.returncode == 0, f"{script}\n{out.decode()}"
+        return out.decode()
+
+    async def begun(self, command: str) -> None:
+        """Start what has no end, interrupt it when it has said something, and see that it takes that for its end."""
+        async with self._started(f"exec {command}") as process, patience(command):
+            assert process.stdout is not None
+            assert await process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            await process.communicate()
+        assert process.returncode == 0, command
+
+    @asynccontextmanager
+    async def _started(self, script: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        here = {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
+        path = f"{Path(sys.executable).parent}:{here['PATH']}"
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-euo", "pipefail", "-c", script),
+            cwd=self.config.parent,
+            env=here | {"PATH": path, "POLLER_CONFIG": str(self.config), "PYTHONPATH": str(ROOT)},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+    async def letters(self) -> list[str]:
+        """The ids of what could not be used or delivered."""
+        listed = await self.run("poller dead-letters list --json")
+        return [json.loads(line)["id"] for line in listed.splitlines()]
+
+    async def hold(self) -> None:
+        """A round of the feed that finds none of its records, so that it is held."""
+        await self.played.call("blank?on=1")
+        await self.run(f"poller resync {FEED}")
+        await until(self._held, "a held round")
+        await self.played.call("blank?on=0")
+
+    async def _held(self) -> bool:
+        lines = map(json.loads, (await self.run("poller status --json")).splitlines())
+        return any(line.get("feed") == FEED and line["state"] == "held" for line in lines)
+
+    async def letter(self) -> str:
+        """A record that cannot be used, and its id."""
+        deep = "[" * 101 + "]" * 101
+        await self.played.put("contractTypes", {"id": "deep", "name": json.loads(deep)})
+        return (await until(self.letters, "a record that cannot be used"))[0]
+
+    async def dead_event(self) -> str:
+        """The subscription anew, with an event whose schedule is used up; its id."""
+        await self.run("poller subscriptions remove rostering --yes || true")
+        self.sink.answer = Reply(500)
+        own = {"id": "rostering", "sink": self.sink.url, "retry": {"schedule": ["1ms"]}, "allow_hosts": ["127.0.0.1"]}
+        await self.run(f"echo '{json.dumps(own)}' | poller subscriptions add --from-json -")
+        await self.played.put("contractTypes", {"id": "dead", "name": "a name"})
+        await until(self.letters, "an event that is given up on")
+        self.sink.answer = Reply()
+        return (await self.letters())[0]
+
+
+@asynccontextmanager
+async def staged(directory: Path, *, changes_per_second: float = 0) -> AsyncIterator[Stage]:
+    """The README's configuration, played by the sandbox, a store, a daemon and a receiver."""
+    async with scene(directory, records=40, changes_per_second=changes_per_second) as played, receiving() as sink:
+        played.config()  # leaves the token
+        text = block("poller.toml").replace("redis://127.0.0.1:6379/0", played.store)
+        text = text.replace("https://api.example.org/v1", played.source)
+        text = text.replace("/run/secrets/acme", str(directory / "token"))
+        text = text.replace('"contractTypes"\n', '"contractTypes"\ninterval = "500ms"\n')
+        config = directory / "poller.toml"
+        config.write_text(text, "utf-8")
+        async with daemon(config, environ={"POLLER_HTTP_BIND": "127.0.0.1:0"}) as running:
+            await running.polled(["contractTypes", "evidenceVariants", "achievements"])
+            yield Stage(played, sink, config)
+
+
+def scripts() -> list[str]:
+    """The shell blocks, in their order."""
+    return re.findall(r"^```sh\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """The commands within lines of text, each once."""
+    text = re.sub(r"^```.*?^```$", "", README, flags=re.DOTALL | re.MULTILINE)
+    spans = (" ".join(one.split()).replace(".venv/bin/", "") for one in re.findall(r"`([^`]+)`", text))
+    return [one for one in dict.fromkeys(spans) if COMMAND.match(one)]
+
+
+def run_elsewhere(command: str) -> bool:
+    return command.startswith(tuple(ELSEWHERE))
+
+
+async def test_the_scripts(tmp_path: Path) -> None:
+    """Each shell block, line after line."""
+    async with staged(tmp_path) as stage:
+        for script in scripts():
+            if not run_elsewhere(script):
+                await stage.run(await here(script, stage))
+
+
+async def here(script: str, stage: Stage) -> str:
+    """The script with the names of this stage."""
+    if f"subscriptions add rostering {SINK}" in script:
+        await stage.run("poller subscriptions remove rostering --yes || true")
+    if (found := ENTRY.search(script)) is not None:
+        letter = await (stage.dead_event() if "rostering" in found[0] else stage.letter())
+        script = ENTRY.sub(letter, script)
+    return script.replace(SINK, f"{stage.sink.url} --allow-private")
+
+
+async def test_the_commands_in_the_text(tmp_path: Path) -> None:
+    """Each command that a line of text or a table names, once."""
+    async with staged(tmp_path, changes_per_second=5) as stage:
+        await stage.run(f"poller subscriptions add rostering {stage.sink.url} --allow-private")
+        for command in commands():
+            if run_elsewhere(command):
+                continue
+            named = command.replace("FEED", FEED).replace("SUBSCRIPTION", "rostering")
+            if command.startswith("poller release"):
+                await stage.hold()
+            if command.startswith(ENDLESS):
+                await stage.begun(named)
+            else:
+                await stage.run(named)

@@ -1,0 +1,75 @@
+"""Laws of :mod:`tests.harness.waiting`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.waiting import blocking_until, turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+
+def looking(*answers: object) -> Callable[[], object]:
+    """A look that answers so, or fails so, one after the other; the last one from then on."""
+    coming: Iterator[object] = iter(answers)
+
+    def look() -> object:
+        answer = next(coming, answers[-1])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return look
+
+
+async def _waiting(look: Callable[[], object], *despite: type[Exception]) -> object:
+    return await until(look, "it", seconds=0.05, every=0.0, despite=despite)
+
+
+async def _blocking(look: Callable[[], object], *despite: type[Exception]) -> object:
+    return blocking_until(look, "it", seconds=0.05, every=0.0, despite=despite)
+
+
+@pytest.mark.parametrize("wait", [_waiting, _blocking])
+async def test_until_it_is_so(wait: Callable[..., Awaitable[object]]) -> None:
+    """Law: what is found is answered; errors that mean "not yet" are looked past, and others are not."""
+    assert await wait(looking(0, None, 3)) == 3
+    assert await wait(looking(OSError("away"), "here"), OSError) == "here"
+    with pytest.raises(ValueError, match="wrong"):
+        await wait(looking(ValueError("wrong")), OSError)
+
+
+@pytest.mark.parametrize("wait", [_waiting, _blocking])
+async def test_in_vain(wait: Callable[..., Awaitable[object]]) -> None:
+    """Law: it ends, says what was waited for, and with which error the last look failed."""
+    with pytest.raises(AssertionError, match=r"waited 0\.05 s for it") as failed:
+        await wait(looking(OSError("away")), OSError)
+    assert str(failed.value.__cause__) == "away"
+
+
+async def test_looks_that_are_awaited() -> None:
+    """Law: as those that are not; a look that hangs is cut off."""
+    over = asyncio.Event()
+    with pytest.raises(AssertionError, match="for it"):
+        await until(over.wait, "it", seconds=0.01)
+    over.set()
+    assert await until(over.wait, "it") is True
+
+
+async def test_turns_of_the_loop() -> None:
+    """Law: whatever is ready goes one step with each."""
+    steps = []
+
+    async def stepping() -> None:
+        while True:
+            steps.append(1)
+            await turns()
+
+    task = asyncio.create_task(stepping())
+    await turns(4)
+    assert len(steps) == 4
+    task.cancel()

@@ -1,0 +1,23 @@
+"""Programs of the tests' own, each in a process that ends with the block."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def program(module: str, *arguments: object) -> Iterator[str]:
+    """The first line that ``python -m MODULE ARGUMENTS`` writes, such as its URL; it is killed after the block."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    try:
+        assert process.stdout is not None
+        with process.stdout as told:
+            yield told.readline().strip()
+    finally:
+        process.kill()
+        process.wait()

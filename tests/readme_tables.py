@@ -1,0 +1,87 @@
+"""The README's tables that say what the code says: written from it, and compared with it by tests/test_readme.py.
+
+``python -m tests.readme_tables`` writes them anew, each between its two comments. Nobody edits them by hand: what is
+wrong in one is wrong in the description that the code gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from poller.config.schema import config_schema
+
+README: Final = Path(__file__).parent.parent / "README.md"
+
+_DEFAULT: Final = re.compile(r" Default: (.*)\.$")
+_AUTH_ONCE: Final = "sources[].auth."
+"""A sink's credential has the same kinds; they are told of once."""
+
+
+def configuration() -> str:
+    """A table of every key of ``poller.toml``: where it stands, its default and what it means."""
+    schema = config_schema()
+    rows = ["| key | default | |", "|---|---|---|"]
+    rows += [f"| `{path}` | {default} | {text} |" for path, default, text in _keys(schema, schema["$defs"], "")]
+    return "\n".join(rows)
+
+
+def _keys(node: Mapping[str, Any], tables: Mapping[str, Any], above: str) -> Iterator[tuple[str, str, str]]:
+    required = node.get("required", ())
+    for name, key in node["properties"].items():
+        path = above + name
+        inner = _table(key, tables)
+        if inner is None or name == "filters":
+            yield path, *_told(key.get("description", ""), required=name in required)
+        elif path.startswith("subscriptions[].auth"):
+            text, default = _told(key["description"], required=False)[::-1]
+            yield path, default, f"{text}; the kinds of `{_AUTH_ONCE.rstrip('.')}`"
+        else:
+            yield from _keys(inner, tables, f"{path}[]." if key.get("type") == "array" else f"{path}.")
+
+
+def _table(key: Mapping[str, Any], tables: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The table that stands under a key; None where a value does."""
+    reference = key.get("$ref") or key.get("items", {}).get("$ref")
+    return None if reference is None else tables[reference.rpartition("/")[2]]
+
+
+def _told(description: str, *, required: bool) -> tuple[str, str]:
+    """Default and meaning."""
+    found = _DEFAULT.search(description)
+    text = (description[: found.start()] if found else description).removesuffix(".")
+    return ("required" if required else found[1] if found else "", text.replace("|", "\\|"))
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {"configuration": configuration}
+
+
+def written(text: str, name: str) -> str:
+    """What stands in the README for a table.
+
+    Raises:
+        AssertionError: there is no place for it.
+    """
+    start, end = _place(text, name)
+    return text[start:end]
+
+
+def rewritten(text: str) -> str:
+    """The README with all its tables as the code has them."""
+    for name, table in TABLES.items():
+        start, end = _place(text, name)
+        text = text[:start] + table() + text[end:]
+    return text
+
+
+def _place(text: str, name: str) -> tuple[int, int]:
+    begin, end = f"<!-- begin {name} -->\n\n", f"\n\n<!-- end {name} -->"
+    assert begin in text, f"README.md has no {begin!r}"
+    assert end in text, f"README.md has no {end!r}"
+    return text.index(begin) + len(begin), text.index(end)
+
+
+if __name__ == "__main__":
+    README.write_text(rewritten(README.read_text("utf-8")), "utf-8")
