@@ -21,7 +21,6 @@ from poller.errors import ConfigurationError, SourceError, StoreError
 from poller.service.assembly import client_of, feed_of
 from poller.service.checking_sinks import check_sinks
 from poller.service.findings import Checked
-from poller.service.not_yet import not_yet
 from poller.source.client import ApiClient
 from poller.source.envelope import Page, decode_page
 from poller.source.feed import Feed
@@ -44,8 +43,6 @@ async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerato
     async with aclosing(check_sinks(settings.subscriptions, environ)) as findings:
         async for found in findings:
             yield found
-    for table in not_yet(settings):
-        yield Checked("warning", table.table, table.text)
 
 
 async def _check_store(settings: Settings) -> AsyncGenerator[Checked]:

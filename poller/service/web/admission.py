@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,9 @@ class Admission:
         """Take the file that holds the token, if there is one, and seconds that only go forward."""
         self._file = None if file is None else SecretFile(file, "admin token")
         self._guesses = Guesses(clock)
+        if self._file is not None:
+            with suppress(Refused):  # what is wrong with it is told at the start, and again when it is needed
+                self._token(self._file)
 
     def only(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint, for those who have the token."""
