@@ -51,7 +51,7 @@ def openapi(feeds: Sequence[str]) -> Schema:
     return {
         "openapi": "3.1.0",
         "info": {"title": "poller", "version": __version__, "description": _PROSE},
-        "paths": _paths(),
+        "paths": _paths(_named(feeds)),
         "components": {"schemas": _schemas(feeds), "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}}},
     }
 
@@ -67,7 +67,6 @@ _LIST: Final[Sequence[Schema]] = (
     {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 100}},
     {"name": "after", "in": "query", "schema": _TEXT, "description": "The name after which the list begins."},
 )
-_FEED: Final = tuple({"name": name, "in": "path", "required": True, "schema": _TEXT} for name in ("source", "name"))
 _SUBSCRIPTION: Final = ({"name": "subscription", "in": "path", "required": True, "schema": _ID},)
 _ANEW: Final[Schema] = {"name": "anew", "in": "query", "schema": {"type": "boolean", "default": False}}
 _EVENTS: Final[Sequence[Schema]] = (
@@ -83,7 +82,7 @@ _EVENTS: Final[Sequence[Schema]] = (
 )
 
 
-def _paths() -> Schema:
+def _paths(named: Sequence[Schema]) -> Schema:
     feed, one = "/feeds/{source}/{name}", "/subscriptions/{subscription}"
     changed = _answer(200, "SubscriptionObject")
     gone: Mapping[int, Schema] = {204: {"description": "It is gone."}}
@@ -96,9 +95,9 @@ def _paths() -> Schema:
         "/feeds": {
             "get": _operation("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)
         },
-        feed: {"get": _operation("One feed.", _answer(200, "FeedStatus"), 404, 503, has=_FEED)},
-        f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", _ANEW)},
-        f"{feed}/release": {"post": _order("Let held removals through.")},
+        feed: {"get": _operation("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
+        f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", *named, _ANEW)},
+        f"{feed}/release": {"post": _order("Let held removals through.", *named)},
         "/subscriptions": {
             "get": _operation(
                 "All subscriptions, by id.", _answer(200, "SubscriptionObject", many=True), 400, 503, has=_LIST
@@ -128,6 +127,22 @@ def _paths() -> Schema:
     }
 
 
+def _named(feeds: Sequence[str]) -> Sequence[Schema]:
+    """The parameters that name a feed, each with its values unless there are too many."""
+    few = len(feeds) <= _NAMED
+    pairs = [feed.split("/", 1) for feed in feeds]
+    parts = {name: [pair[at] for pair in pairs] for at, name in enumerate(("source", "name"))}
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"enum": list(dict.fromkeys(values))} if few else _TEXT,
+        }
+        for name, values in parts.items()
+    ]
+
+
 def _operation(
     summary: str, answers: Mapping[int, Schema], *refusals: int, has: Sequence[Schema] = (), body: str | None = None
 ) -> Schema:
@@ -144,8 +159,8 @@ def _change(summary: str, answers: Mapping[int, Schema], *refusals: int, **more:
     return _operation(summary, answers, *refusals, *_CHANGING, **more) | {"security": [{"admin": []}]}
 
 
-def _order(summary: str, *more: Schema) -> Schema:
-    return _change(summary, _answer(202, "Ordered"), 400, 404, 409, has=(*_FEED, *more))
+def _order(summary: str, *has: Schema) -> Schema:
+    return _change(summary, _answer(202, "Ordered"), 400, 404, 409, has=has)
 
 
 def _callback(summary: str) -> Schema:

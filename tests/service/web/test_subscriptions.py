@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -121,60 +121,60 @@ async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, t
     assert (after.rate, after.auth.token_env, after.secret_files) == (2.0, "T", (secret,))
 
 
-@pytest.mark.parametrize(
-    ("differing", "key", "value"),
-    [
-        ({"sink": "ftp://x"}, "sink", '"ftp://x"'),
-        ({"sink": "https://10.0.0.1/x"}, "sink", '"https://10.0.0.1/x"'),
-        ({"sink": "https://u:s3cret@example.org/"}, "sink", '"https://…"'),
-        ({"sink": 7}, "sink", None),
-        ({"config": {"rate": -1.0}}, "config.rate", "-1.0"),
-        ({"config": {"feeds": ["acme/none"]}}, "config.feeds[0]", '"acme/none"'),
-        ({"config": {"retry": {"schedule": ["x"]}}}, "config.retry.schedule[0]", '"x"'),
-        ({"config": {"rats": 1}}, "config.rats", None),
-        ({"config": {"rate": None}}, "config.rate", None),
-        ({"config": {"feeds": {}}}, "config.feeds", None),
-        ({"filters": [{"not": {"exact": None}}]}, "filters[0].not.exact", None),
-        ({"filters": [{"like": {"type": "x"}}]}, "filters[0].like", None),
-        ({"source": ""}, "source", None),
-        ({"id": ""}, "id", '""'),
-        ({"id": "Not An Id"}, "id", '"Not An Id"'),
-        ({"protocol": "MQTT"}, "protocol", None),
-        ({"protocolsettings": {"headers": {"authorization": "s3cret"}}}, "protocolsettings.headers", None),
-        ({"protocolsettings": {"headers": {"x": "…"}}}, "protocolsettings.headers.x", None),
-        ({"protocolsettings": {"method": "PUT"}}, "protocolsettings.method", None),
-    ],
-)
-async def test_what_cannot_be_used_is_told(given: Served, differing: Any, key: str, value: str | None) -> None:
+UNUSABLE: Final[list[Any]] = [
+    ({"sink": "ftp://x"}, "sink", '"ftp://x"'),
+    ({"sink": "https://10.0.0.1/x"}, "sink", '"https://10.0.0.1/x"'),
+    ({"sink": "https://u:s3cret@example.org/"}, "sink", '"https://…"'),
+    ({"sink": 7}, "sink", None),
+    ({"config": {"rate": -1.0}}, "config.rate", "-1.0"),
+    ({"config": {"feeds": ["acme/none"]}}, "config.feeds[0]", '"acme/none"'),
+    ({"config": {"retry": {"schedule": ["x"]}}}, "config.retry.schedule[0]", '"x"'),
+    ({"config": {"rats": 1}}, "config.rats", None),
+    ({"config": {"rate": None}}, "config.rate", None),
+    ({"config": {"feeds": {}}}, "config.feeds", None),
+    ({"filters": [{"not": {"exact": None}}]}, "filters[0].not.exact", None),
+    ({"filters": [{"like": {"type": "x"}}]}, "filters[0].like", None),
+    ({"source": ""}, "source", None),
+    ({"id": ""}, "id", '""'),
+    ({"id": "Not An Id"}, "id", '"Not An Id"'),
+    ({"protocol": "MQTT"}, "protocol", None),
+    ({"protocolsettings": {"headers": {"authorization": "s3cret"}}}, "protocolsettings.headers", None),
+    ({"protocolsettings": {"headers": {"x": "…"}}}, "protocolsettings.headers.x", None),
+    ({"protocolsettings": {"method": "PUT"}}, "protocolsettings.method", None),
+]
+
+
+async def test_what_cannot_be_used_is_told(given: Served) -> None:
     """By its key in the request, with the value where it may be shown, and what is expected; nothing is added."""
-    status, headers, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
-    assert (status, headers["content-type"]) == (422, "application/problem+json")
-    assert key in {one["key"] for one in told["errors"]}
-    (error,) = (one for one in told["errors"] if one["key"] == key)
-    assert error.get("value") == value
-    assert "xpected" in error["expected"] or "unknown key" in error["expected"] or "nvalid" in error["expected"]
-    assert "s3cret" not in str(told)
-    assert (await given.ask(ONE))[0] == 404
+    for differing, key, value in UNUSABLE:
+        status, headers, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
+        assert (status, headers["content-type"]) == (422, "application/problem+json")
+        assert key in {one["key"] for one in told["errors"]}
+        (error,) = (one for one in told["errors"] if one["key"] == key)
+        assert error.get("value") == value
+        assert "xpected" in error["expected"] or "unknown key" in error["expected"] or "nvalid" in error["expected"]
+        assert "s3cret" not in str(told)
+        assert (await given.ask(ONE))[0] == 404
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "status"),
-    [
-        (b"", "application/json", 400),
-        (b"{", "application/json", 400),
-        (b"[" * 60_000, "application/json", 422),
-        (b'{"sink":"\xff"}', "application/json", 400),
-        (b"[]", "application/json", 422),
-        (b'{"sink":"https://a.example/","more":1}', "application/json", 422),
-        (b'{"sink":"https://a.example/"}', "text/plain", 415),
-        (b'{"filters":' + b'[{"not":' * 5000 + b"{}" + b"}]" * 5000 + b"}", "application/json", 400),
-        (b'{"sink":"https://a/","filters":[' + b'{"not":' * 900 + b"{}" + b"}" * 900 + b"]}", "application/json", 422),
-    ],
-)
-async def test_bodies_that_are_none(given: Served, body: bytes, kind: str, status: int) -> None:
+BODIES: Final[list[Any]] = [
+    (b"", "application/json", 400),
+    (b"{", "application/json", 400),
+    (b"[" * 60_000, "application/json", 422),
+    (b'{"sink":"\xff"}', "application/json", 400),
+    (b"[]", "application/json", 422),
+    (b'{"sink":"https://a.example/","more":1}', "application/json", 422),
+    (b'{"sink":"https://a.example/"}', "text/plain", 415),
+    (b'{"filters":' + b'[{"not":' * 5000 + b"{}" + b"}]" * 5000 + b"}", "application/json", 400),
+    (b'{"sink":"https://a/","filters":[' + b'{"not":' * 900 + b"{}" + b"}" * 900 + b"]}", "application/json", 422),
+]
+
+
+async def test_bodies_that_are_none(given: Served) -> None:
     """Empty, cut, too deep, not UTF-8, of another shape or type: each is the asker's fault and told so."""
-    answered, _, told = await given.ask("/subscriptions", "POST", data=body, headers={"content-type": kind})
-    assert (answered, told["status"]) == (status, status)
+    for body, kind, status in BODIES:
+        answered, _, told = await given.ask("/subscriptions", "POST", data=body, headers={"content-type": kind})
+        assert (answered, told["status"]) == (status, status)
 
 
 async def test_those_of_the_file_are_changed_there(given: Served) -> None:
