@@ -74,6 +74,12 @@ class Patience(msgspec.Struct, frozen=True):
         """
         return self.schedule[attempt - 1] * (1 + self.jitter * chance) if attempt <= len(self.schedule) else None
 
+    def longest(self, tries: Tries) -> timedelta:
+        """What may be waited at most before the attempt that ``tries`` ends with, whatever ended the one before."""
+        place = min(tries.counted - 1, len(self.schedule)) - 1
+        own = self.schedule[place] * (1 + self.jitter) if place >= 0 else _NO_PAUSE
+        return max(own, tries.paused + self.schedule[0] * self.jitter, CREDENTIAL_WAIT)
+
     @property
     def whole(self) -> timedelta:
         """How long the schedule lasts from the first attempt, without jitter."""

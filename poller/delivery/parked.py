@@ -1,7 +1,7 @@
 """The deliveries of a pair that have been tried, or stand behind one that was: how, and when each is due by our clock.
 
-The law: a wall clock that was set back makes nothing wait longer than its schedule has it. Refuses to know what is
-written of them, and when. Pure: moments are arguments.
+The law: a wall clock that was set back makes nothing wait longer than it was to wait when it was parked. Refuses to
+know what is written of them, and when. Pure: moments are arguments.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Parked:
     """Those of one subscription from one feed, by entry id."""
 
     def __init__(self, patience: Patience) -> None:
-        """None is known; take how often an event is tried, for no wait is longer."""
-        self._longest = max(patience.schedule).total_seconds() * (1 + patience.jitter)
+        """None is known; take how often an event is tried, and with which waits."""
+        self._patience = patience
         self._deliveries: dict[str, Delivery] = {}
         self._due: dict[str, float] = {}
 
@@ -41,7 +41,8 @@ class Parked:
         self._deliveries |= deliveries
         for entry, one in deliveries.items():
             if one.due:
-                self._due[entry] = clock + min(max(one.due / 1000 - now.timestamp(), 0.0), self._longest)
+                longest = self._patience.longest(one.tries).total_seconds()
+                self._due[entry] = clock + min(max(one.due / 1000 - now.timestamp(), 0.0), longest)
         return (
             Waiting(entry, one.key, None, fresh=False, size=one.size, alone=alone(one))
             for entry, one in deliveries.items()

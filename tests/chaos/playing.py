@@ -40,8 +40,8 @@ async def play(chapter: Chapter, fault: Fault, directory: Path, cast: Cast | Non
 async def _played(outcome: Outcome, fault: Fault, directory: Path, cast: Cast) -> Outcome:
     async with staged(outcome.chapter, fault, directory, cast) as stage:
         try:
-            if fault.loses_all:
-                await stage.told()
+            if fault.loses_writes:
+                await stage.begin()
             for strike in outcome.chapter.strikes:
                 await stage.work(strike)
                 await fault.strike(stage, Random(strike.dice))

@@ -21,6 +21,7 @@ from tests.harness.after_loss import judge_after_loss
 from tests.harness.cluster import Cluster
 from tests.harness.sentinels import Sentinels
 from tests.harness.subscribed import SECRET, Wish
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +76,7 @@ class Stage:
         served: the store, unless it is the program's own.
         wires: what stands before store, source and sinks, where the fault asks for it.
         proxy: what reads Redis' words between program and store, likewise.
+        begun: how much the store had written when all had begun, in bytes.
         remarks: what was found wrong on the way.
     """
 
@@ -86,6 +88,7 @@ class Stage:
     served: Served | None
     wires: Mapping[str, Wire]
     proxy: Proxy | None
+    begun: int = 0
     remarks: list[str] = field(default_factory=list)
     _never: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -113,9 +116,16 @@ class Stage:
         await answered(growth)
         await self.rest(strike.pause)
 
-    async def told(self) -> None:
-        """Return when each sink has what the streams have at this moment."""
+    async def begin(self) -> None:
+        """Return when each feed has been read and each sink has what came of it: what is lost later is a part."""
+        await until(self._read, "each feed's first events")
         await answered(partial(self.scene.delivered, time.monotonic() + PATIENCE))
+
+        if isinstance(self.served, LastingStore):
+            self.begun = self.served.log.stat().st_size
+
+    async def _read(self) -> bool:
+        return all([await self.scene.entries(feed) for feed in self.scene.feeds])
 
     async def rest(self, seconds: float) -> None:
         """Let so much time pass: how long a fault lasts is the fault."""

@@ -28,9 +28,23 @@ def joined(**deliveries: Delivery) -> tuple[Parked, list[Waiting[Event]]]:
 
 @pytest.mark.parametrize(("seconds", "expected"), [(4, 104.0), (-30, 100.0), (15, 115.0), (3600, 115.0)])
 def test_nothing_waits_longer_than_its_schedule(seconds: float, expected: float) -> None:
-    """Law: a wall clock that was set back since, or forward, moves a wait within the schedule's longest at most."""
-    parked, _ = joined(_1=Delivery("a", due=due_in(seconds)))
+    """Law: a wall clock that was set back since, or forward, moves a wait within its own length at most."""
+    parked, _ = joined(_1=Delivery("a", due=due_in(seconds), tries=Tries(3, 3)))
     assert parked.due("1-0") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("tries", "longest"),
+    [
+        (Tries(2, 2), 5.0),  # the first wait is 1.5 s; without a credential it may have been 5 s
+        (Tries(9, 9), 15.0),  # the schedule was shortened since: the last wait of what there is
+        (Tries(2, 1, timedelta(minutes=1)), 60.5),  # the sink asked for a pause, and the first jitter spreads it
+    ],
+)
+def test_an_hour_of_the_clock_costs_no_more_than_the_wait(tries: Tries, longest: float) -> None:
+    """Law: what was parked while the clock was wrong goes on after the wait that it was parked for."""
+    parked, _ = joined(_1=Delivery("a", due=due_in(3600), tries=tries))
+    assert parked.due("1-0") == pytest.approx(100.0 + longest)
 
 
 def test_what_is_due_with_its_record_has_no_wait_of_its_own() -> None:

@@ -60,6 +60,7 @@ _PROSE: Final = (
     "How the daemon does, its events, its subscriptions, and orders to it. Reading is open; what changes something "
     "needs the admin token."
 )
+_METRICS: Final = ("text/plain", "application/openmetrics-text")
 _NAMED: Final = 100  # feeds that are listed one by one
 _ID: Final[Schema] = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}$"}
 _TEXT: Final[Schema] = {"type": "string"}
@@ -92,6 +93,7 @@ def _paths(named: Sequence[Schema]) -> Schema:
         "/": {"get": _operation("A page for people.", {200: _content("text/html", _TEXT)})},
         "/livez": {"get": _operation("Whether this process runs.", {200: _content(JSON, {"type": "object"})})},
         "/readyz": {"get": _operation("Whether it does its work.", _answer(200, "Report") | _answer(503, "Report"))},
+        "/metrics": {"get": _operation("Figures for Prometheus.", {200: _texts(*_METRICS)})},
         "/feeds": {
             "get": _operation("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)
         },
@@ -180,6 +182,10 @@ def _answer(status: int, name: str, *, many: bool = False) -> dict[int, Schema]:
 
 def _content(kind: str, schema: Schema) -> Schema:
     return {"description": "The answer.", "content": {kind: {"schema": schema}}}
+
+
+def _texts(*kinds: str) -> Schema:
+    return {"description": "The answer.", "content": {kind: {"schema": _TEXT} for kind in kinds}}
 
 
 def _ref(name: str) -> Schema:

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
+from poller.service.counting import Counting
 from poller.service.readiness import Readiness
 from poller.service.web.admission import Admission
 from poller.service.web.application import application
@@ -47,7 +48,7 @@ def routes_of(
 
 
 def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry | None], *more: BaseRoute) -> Any:
-    """The application.
+    """The application; what it answers is counted.
 
     Args:
         backing: what it stands on.
@@ -55,5 +56,5 @@ def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry
         registry: as for :func:`routes_of`.
         more: further routes.
     """
-    routes = routes_of(backing, readiness, registry, clock=asyncio.get_running_loop().time)
-    return application(*routes, *more, names=names_of(backing.settings.http))
+    routes = [*routes_of(backing, readiness, registry, clock=asyncio.get_running_loop().time), *more]
+    return Counting(application(*routes, names=names_of(backing.settings.http)), routes)

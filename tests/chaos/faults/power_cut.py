@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tests.chaos.fault import Fault, Setting
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from random import Random
@@ -17,10 +18,10 @@ _MOST_BYTES = 60_000
 
 async def strike(stage: Stage, rng: Random) -> None:
     """Cut anywhere, in the middle of a command too: the server drops what is not whole."""
-    stage.store.kill()
     log = stage.store.log
-    size = log.stat().st_size
-    os.truncate(log, max(size - rng.randrange(_MOST_BYTES), size // 2))
+    await until(lambda: log.stat().st_size > stage.begun + _MOST_BYTES, "as much of a log as is cut off")
+    stage.store.kill()
+    os.truncate(log, log.stat().st_size - rng.randrange(_MOST_BYTES))
     await stage.store.start()
 
 

@@ -22,6 +22,7 @@ from poller.service.watching import StoreWatch
 from poller.service.web.backing import Backing
 from poller.service.web.site import site
 from poller.store.connection import commands
+from tests.harness.waiting import patience
 
 NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 TOKEN: Final = "the-admin-token-of-this-test"  # noqa: S105 -- of this test alone
@@ -53,7 +54,8 @@ class Served:
         """Status, headers, and the body: what its JSON means, else text."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
         headers |= more.pop("headers", {})
-        async with self.http.request(method, self.url + path, headers=headers, **more) as answer:
+        asked = self.http.request(method, self.url + path, headers=headers, **more)
+        async with patience(f"an answer to {method} {path}"), asked as answer:
             content = await answer.json(content_type=None) if "json" in answer.content_type else await answer.text()
             return answer.status, answer.headers, content
 

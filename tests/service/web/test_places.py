@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.service.web.places import BEGINNING, Place, Places, place_of, read_places
 
+BEYOND = urlsafe_b64encode(b"\x01" + b"name5" + b"\xff" * 9 + b"\x7f" + b"\0\0").rstrip(b"=").decode()
 NUMBERS = st.integers(0, 2**64 - 1)
 PLACES = st.dictionaries(st.text("abc/", min_size=1), st.builds(Place, NUMBERS, NUMBERS, NUMBERS), max_size=20)
 
@@ -48,7 +51,7 @@ def test_what_was_not_made_here_is_refused(text: str) -> None:
     assert text.startswith(("AQ", "AR"))
 
 
-@pytest.mark.parametrize("text", ["", "AQ" + "A" * 20_000, "AA", "AQ" + "_" * 40, "é"])
+@pytest.mark.parametrize("text", ["", "AQ" + "A" * 20_000, "AA", "AQ" + "_" * 40, "é", BEYOND])
 def test_some_that_are_refused(text: str) -> None:
     """Nothing, too much, another version, numbers without an end, characters that are none."""
     with pytest.raises(ValueError, match=r"too long|not as it was given out"):
