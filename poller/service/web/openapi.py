@@ -19,7 +19,7 @@ from poller.service.web.feeds import Ordered
 from poller.service.web.problems import PROBLEM, Problem
 from poller.service.web.routing import JSON, MOST
 from poller.service.web.server_sent import KIND, Gap
-from poller.service.web.subscription_objects import CONFIG, SubscriptionObject, Wanted
+from poller.service.web.subscription_shapes import CONFIG, SubscriptionObject, Wanted
 from poller.service.web.subscriptions import Pause
 
 Schema = dict[str, Any]

@@ -7,7 +7,8 @@ name: events have exactly that source.
 Law: what is shown may be sent back as it is and changes nothing. What may be a secret is shown as ``…``: the value of a
 header, the query of the sink. In no header and no URL can that sign stand, so where it comes back it means "as it was".
 A request names no file and no program of this machine and brings no credential; those of the configuration file and of
-the command line stay as they were.
+the command line stay as they were. And what is hidden goes to no other host than before, or whoever may change a sink
+could have it sent to himself.
 
 Pure.
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,112 +28,23 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.config.urls import redacted
 from poller.service.subscription_status import SubscriptionStatus
 from poller.service.web.problems import Wrong
+from poller.service.web.subscription_shapes import (
+    CONFIG,
+    ProtocolSettings,
+    SinkCredential,
+    SubscriptionObject,
+    Wanted,
+)
 
 T = TypeVar("T")
 
 HIDDEN: Final = "…"
-CONFIG: Final = (
-    "feeds",
-    "mode",
-    "batch",
-    "start",
-    "rate",
-    "concurrency",
-    "timeout",
-    "retry",
-    "disable_after",
-    "allow_private",
-    "allow_hosts",
-    "validate",
-)
-"""What a request may set in ``config``."""
-
 _KEPT: Final = ("secret_files", "auth")
 _ELSEWHERE: Final = (
     "expected nothing: files and credentials are named in the configuration file or by "
     "`poller subscriptions add --from-json`, and stay as they are"
 )
 _PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
-
-
-class ProtocolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a request is made.
-
-    Attributes:
-        headers: extra request headers; shown with ``…`` for values.
-        method: of HTTP.
-    """
-
-    headers: Mapping[str, str] = {}
-    method: Literal["POST"] = "POST"
-
-
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The object of a request.
-
-    Attributes:
-        sink: where events are sent.
-        id: made up where a new one has none.
-        source: the only source whose events are delivered.
-        types: the only types.
-        filters: all must hold.
-        config: keys of a ``[[subscriptions]]`` table, those of :data:`CONFIG`.
-        protocol: of CloudEvents.
-        protocolsettings: how requests are made.
-        sinkcredential: only as it was shown.
-        status: passed over, so that what was shown can be sent back.
-    """
-
-    sink: str
-    id: str | None = None
-    source: str | None = None
-    types: tuple[str, ...] | None = None
-    filters: tuple[Any, ...] = ()
-    config: Mapping[str, Any] = {}
-    protocol: Literal["HTTP"] = "HTTP"
-    protocolsettings: ProtocolSettings = ProtocolSettings()
-    sinkcredential: Mapping[str, Any] | None = None
-    status: Any = None
-
-
-class SinkCredential(msgspec.Struct, frozen=True):
-    """That there is a credential, and nothing of it.
-
-    Attributes:
-        credentialtype: the kind of its place: ``token_file``, ``token_env``, ``oauth2`` or ``command``.
-    """
-
-    credentialtype: str
-
-
-class SubscriptionObject(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The object of an answer, key for key; see :class:`Wanted`.
-
-    Attributes:
-        id: its name.
-        sink: where its events go, without what may be secret.
-        protocol: of CloudEvents.
-        protocolsettings: how requests are made.
-        config: what is set of the rest.
-        status: how it does.
-        source: the only source whose events are delivered.
-        types: the only types.
-        filters: all must hold.
-        sinkcredential: the kind of its credential, where it has one.
-        signingsecret: the secret that signs its requests; in the answer to its creation and never again.
-    """
-
-    id: str
-    sink: str
-    protocol: str
-    protocolsettings: ProtocolSettings | None
-    config: Mapping[str, Any]
-    status: SubscriptionStatus
-    source: str | None = None
-    types: tuple[str, ...] | None = None
-    filters: tuple[Any, ...] = ()
-    sinkcredential: SinkCredential | None = None
-    signingsecret: str | None = None
 
 
 def shown_object(
@@ -200,6 +113,8 @@ def settings_values(wanted: Wanted, name: str, before: SubscriptionSettings | No
     wrong += [Wrong(shown_key(key), _NULL) for key in _nulls(wanted)]
     headers = _headers(wanted.protocolsettings.headers, before)
     wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
+    if before and _secretive(wanted, before) and not _same_host(wanted.sink, before.sink):
+        wrong.append(Wrong("sink", _ANOTHER_HOST, redacted(wanted.sink)))
     shown = before and _credential(before)
     if wanted.sinkcredential is not None and wanted.sinkcredential != (shown and msgspec.to_builtins(shown)):
         wrong.append(Wrong("sinkcredential", _ELSEWHERE))
@@ -221,6 +136,10 @@ def wrong_of(problem: Problem, wanted: Wanted) -> Wrong:
 _NEW: Final = "expected the value: there was no header of this name"
 
 
+_ANOTHER_HOST: Final = (
+    "expected the host that it had, for what is not shown goes to no other one: send the header values anew; one with a "
+    "credential is deleted and added again"
+)
 _NULL: Final = "expected a value; leave the key out for the default"
 
 
@@ -251,6 +170,19 @@ def _key(key: Key, wanted: Wanted) -> str:
         case (name, *_) if name in CONFIG:
             return shown_key(("config", *key))
     return shown_key(key)
+
+
+def _secretive(wanted: Wanted, before: SubscriptionSettings) -> bool:
+    """Whether something would go on being sent that is not shown."""
+    return _credential(before) is not None or HIDDEN in wanted.protocolsettings.headers.values()
+
+
+def _same_host(one: str, other: str) -> bool:
+    try:
+        first, second = urlsplit(one), urlsplit(other)
+        return (first.scheme, first.hostname, first.port) == (second.scheme, second.hostname, second.port)
+    except ValueError:
+        return False
 
 
 def _source(filter_: Mapping[str, Any]) -> str | None:

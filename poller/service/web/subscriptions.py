@@ -27,15 +27,8 @@ from poller.service.web.admission import Admission
 from poller.service.web.backing import Backing
 from poller.service.web.problems import Refused, Wrong
 from poller.service.web.routing import JSON, Endpoint, as_json, at, span_of
-from poller.service.web.subscription_objects import (
-    SubscriptionObject,
-    Wanted,
-    decoded,
-    read,
-    settings_values,
-    shown_object,
-    wrong_of,
-)
+from poller.service.web.subscription_objects import decoded, read, settings_values, shown_object, wrong_of
+from poller.service.web.subscription_shapes import SubscriptionObject, Wanted
 from poller.store.registrations import Subscriptions
 
 _PATH: Final = "/subscriptions"

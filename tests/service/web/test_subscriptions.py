@@ -121,6 +121,24 @@ async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, t
     assert (after.rate, after.auth.token_env, after.secret_files) == (2.0, "T", (secret,))
 
 
+async def test_what_is_hidden_goes_to_no_other_host(given: Served) -> None:
+    """A header that is not shown, or a credential, does not follow the sink elsewhere; what is sent anew may."""
+    await created(given)
+    _, _, shown = await given.ask(ONE)
+    for sink in ("https://evil.example/hook", "https://sink.example.org:8443/hook", "http://sink.example.org/hook"):
+        status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": sink})
+        assert (status, told["errors"][0]["key"]) == (422, "sink")
+    assert (await kept(given)).sink == NEW["sink"]
+    moved = shown | {"sink": f"{SINK}/elsewhere"}
+    assert (await given.ask(ONE, "PUT", json=moved))[0] == 200
+    anew = shown | {"sink": "https://another.example/", "protocolsettings": {"headers": {"x-key": "new"}}}
+    assert (await given.ask(ONE, "PUT", json=anew))[0] == 200
+    values = {"id": "signed", "sink": SINK, "auth": {"token_env": "T"}}
+    one = subscription_of(values, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    assert (await given.ask("/subscriptions/signed", "PUT", json={"sink": "https://evil.example/"}))[0] == 422
+
+
 UNUSABLE: Final[list[Any]] = [
     ({"sink": "ftp://x"}, "sink", '"ftp://x"'),
     ({"sink": "https://10.0.0.1/x"}, "sink", '"https://10.0.0.1/x"'),
