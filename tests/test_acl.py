@@ -117,7 +117,7 @@ def test_what_the_scripts_say_is_granted() -> None:
     """Also what they say seldom: a script that is refused in its middle would leave something half done."""
     line = next(line for line in users() if line.startswith("user poller "))
     granted = {one.removeprefix("+") for one in line.split() if one.startswith("+")}
-    said = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '(GROUPS|STREAM|CREATE|DESTROY)')?")
+    said = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '(GROUPS|STREAM|CREATE|DESTROY|USAGE)')?")
     found = {
         "|".join(filter(None, words)).lower()
         for file in (DEPLOYED.parents[1] / "poller").rglob("*.py")

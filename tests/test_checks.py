@@ -38,6 +38,7 @@ _SLEEPING = {
     "harness/naive_dispatcher.py": 1,  # the pause of a program that is wrong on purpose
     "bench/scale.py": 5,  # spans that are measured, and paces
     "bench/delivering.py": 1,  # a pace
+    "bench/metering.py": 1,  # a span that is measured
 }
 """Files that sleep, how often, and why."""
 

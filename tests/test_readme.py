@@ -110,6 +110,22 @@ def test_the_consumer(tmp_path: Path) -> None:
         assert store.xpending(stream, "rostering")["pending"] <= 1  # the second may have been read and no more
 
 
+def test_the_traces(tmp_path: Path) -> None:
+    """What is to show spans shows them; a round that cannot even ask has one."""
+    command = block("tracing").splitlines()[0].partition("#")[0]
+    with running("valkey", tmp_path, tcp=True) as server:
+        environ = {"REDIS_URL": server.url, "POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN_FILE": "/nowhere"}
+        said = subprocess.run(
+            ["sh", "-c", command.replace("poller", f"{sys.executable} -m poller")],
+            cwd=Path(__file__).parent.parent,
+            env={"PATH": os.environ["PATH"]} | environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert said.stderr.count('"name": "round"') == 4, said.stderr
+
+
 async def test_the_request() -> None:
     """A webhook has the headers that are shown, in their order."""
     shown = [line.partition(":")[0] for line in block("request").partition("\n\n")[0].splitlines()[1:]]

@@ -11,9 +11,11 @@ every event back with the ``cloudevents`` SDK.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -39,7 +41,16 @@ class Cause(StrEnum):
 class EventFrame:
     """What all events of one listing share; made once for a listing, used for each of its changes."""
 
-    def __init__(self, *, feed: str, generation: str, source: str, type_stem: str, cause: Cause) -> None:
+    def __init__(
+        self,
+        *,
+        feed: str,
+        generation: str,
+        source: str,
+        type_stem: str,
+        cause: Cause,
+        extensions: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Take the constants of a listing.
 
         Args:
@@ -48,11 +59,13 @@ class EventFrame:
             source: the CloudEvents source, a URI reference.
             type_stem: the type up to and without the kind, e.g. ``org.example.api.contractType``.
             cause: the kind of reading.
+            extensions: attributes that each event has besides, which say how it came about and not what it is.
         """
         self._origin = f"{feed}\0{generation}\0".encode()
         self._source = b'","source":' + _quoted(source) + b',"type":"'
         self._types = {kind: _quoted(f"{type_stem}.{kind}.v1")[1:-1] + b'","subject":' for kind in Kind}
         self._cause = b',"cause":"' + cause.encode() + b'"}}'
+        self._extensions = b"".join(b',"%b":%b' % (name.encode(), _quoted(text)) for name, text in extensions.items())
 
     def event_id(self, change: Change) -> str:
         """32 lower-case hex digits; see the law above."""
@@ -72,7 +85,7 @@ class EventFrame:
         subject = _quoted(change.subject)
         head = (
             b'{"specversion":"1.0","id":"%b%b%b%b,"time":"%b","recordedtime":"%b","sequence":"%020d",'
-            b'"partitionkey":%b,"datacontenttype":"application/json","data":'
+            b'"partitionkey":%b%b,"datacontenttype":"application/json","data":'
         ) % (
             event_id.encode(),
             self._source,
@@ -82,6 +95,7 @@ class EventFrame:
             recorded.encode(),
             sequence,
             subject,
+            self._extensions,
         )
         return head + self._content(change, room=MAX_EVENT_BYTES - len(head))
 

@@ -66,6 +66,14 @@ _ATTRIBUTES: Final[dict[str, Schema]] = {
     "partitionkey": {"type": "string", "minLength": 1, "description": "As subject."},
     "datacontenttype": {"const": "application/json"},
 }
+_OPTIONAL: Final[dict[str, Schema]] = {
+    "traceparent": {
+        "type": "string",
+        "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$",
+        "description": "The round that found it, where rounds are traced: CloudEvents' distributed tracing.",
+    },
+    "tracestate": {"type": "string", "minLength": 1, "description": "Goes with traceparent."},
+}
 _REVISION: Final[Schema] = {"type": "integer", "minimum": 1, "description": "1, 2, 3 … for each record."}
 _CAUSE: Final[Schema] = {"enum": [cause.value for cause in Cause], "description": "The kind of reading that found it."}
 _CHANGED: Final[Schema] = {
@@ -105,7 +113,7 @@ def event_schema(type_stem: str, kind: Kind, *, id_field: str = "id") -> Schema:
         "description": f"A record of the kind {type_name} was {kind}.",
         "type": "object",
         "required": [*attributes, "data"],
-        "properties": {**attributes, "data": _data(record_schema(type_name, id_field=id_field), kind)},
+        "properties": {**attributes, **_OPTIONAL, "data": _data(record_schema(type_name, id_field=id_field), kind)},
     }
 
 

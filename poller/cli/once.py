@@ -11,6 +11,7 @@ from poller.cli.output import say, say_json, say_table
 from poller.service.once import once as run_once
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
+from poller.telemetry.asking import traced_if_asked
 
 _COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
 
@@ -31,7 +32,8 @@ def once(asked: Asked, names: list[str] | None, *, json: bool) -> bool:
         if json:
             say_json(result.public)
 
-    good = run(run_once(settings, os.environ, feed_ids, now=utc_now, report=report))
+    with traced_if_asked(os.environ):
+        good = run(run_once(settings, os.environ, feed_ids, now=utc_now, report=report))
     if not json:
         _show(sorted(results, key=lambda result: feed_ids.index(result.feed)))
     return good

@@ -15,6 +15,7 @@ from poller.errors import ConfigurationError
 from poller.service import daemon
 from poller.service.not_yet import not_yet
 from poller.stopping import stopped_by_signals
+from poller.telemetry.asking import traced_if_asked
 
 ROLES: Final = ("poll", "deliver", "serve")
 _COLLECT_AFTER: Final = 10_000  # objects; at Python's 700 the collector takes a sixth of all time in deliveries
@@ -33,7 +34,8 @@ def run(asked: Asked, *, only: str | None) -> None:
         structlog.get_logger("poller.daemon").warning("not in this version yet", table=table.table, advice=table.text)
     gc.freeze()  # what is there by now stays
     gc.set_threshold(_COLLECT_AFTER)
-    run_loop(_until_told(settings, roles))
+    with traced_if_asked(os.environ):
+        run_loop(_until_told(settings, roles))
 
 
 async def _until_told(settings: Settings, roles: frozenset[str]) -> None:

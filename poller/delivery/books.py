@@ -177,7 +177,7 @@ class Books:
         for waiting in unit:
             known = self._parked.of(waiting)
             step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now)
-            told.append(_told(waiting, known, step))
+            told.append(self._told(waiting, known, step))
             if isinstance(step, PauseSubscription):  # it does not depend on the event
                 self.put_back(unit)
                 return Conclusion(told, rest=step.reason)
@@ -205,7 +205,7 @@ class Books:
         told = []
         for waiting in unit:
             known = self._parked.of(waiting)
-            told.append(_told(waiting, known, DeadLetter(reason)))
+            told.append(self._told(waiting, known, DeadLetter(reason)))
             self._draft_step(waiting, known, DeadLetter(reason), now)
         self._draft.reopen += dict.fromkeys(waiting.key for waiting in unit)
         return Conclusion(told)
@@ -274,13 +274,18 @@ class Books:
     def _park(self, waiting: Waiting[Event], delivery: Delivery) -> None:
         if waiting.fresh:
             self._draft.acked.append(waiting.id)
-        delivery = msgspec.structs.replace(delivery, size=waiting.size)
+        again = delivery.again or waiting.id in self.replay.open
+        delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again)
         self._draft.parked[waiting.id] = encode(delivery)
         self._parked.put(waiting.id, delivery)
         self.replay.settled(waiting.id)
         waiting.alone = alone(delivery)
         self.lanes.park(waiting)
 
-
-def _told(waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:
-    return Told(waiting.id, waiting.item[0].id if waiting.item else None, delivery.tries.attempts, step)
+    def _told(self, waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:
+        if waiting.item is None:
+            return Told(waiting.id, None, delivery.tries.attempts, step)
+        envelope, event = waiting.item
+        again = delivery.again or delivery.event or waiting.id in self.replay.open
+        recorded = None if again else envelope.recordedtime
+        return Told(waiting.id, envelope.id, delivery.tries.attempts, step, recorded, len(event))

@@ -25,12 +25,17 @@ class Told(msgspec.Struct, frozen=True):
         event: its id; None where that is not known.
         attempt: which one it was, from 1.
         step: what follows.
+        recorded: when the event was published, as it says; None where that is not known, or where it is delivered once
+            more and was published long ago.
+        size: bytes of the event; 0 where it is not here.
     """
 
     entry: str
     event: str | None
     attempt: int
     step: Step
+    recorded: str | None = None
+    size: int = 0
 
 
 class Conclusion(msgspec.Struct, frozen=True):

@@ -49,6 +49,8 @@ class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partitionkey: str | None = None
     datacontenttype: str | None = None
     dataschema: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
     data: Raw = Raw()
 
     @property

@@ -49,6 +49,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
         tries: the attempt that comes next.
         attempts: how those before it ended.
         event: as it stands in the stream, where that may have lost it; else empty.
+        again: whether it is delivered once more, by a replay.
     """
 
     key: str
@@ -57,6 +58,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     tries: Tries = Tries()
     attempts: tuple[Attempt, ...] = ()
     event: msgspec.Raw = msgspec.Raw()
+    again: bool = False
 
     def after(self, outcome: Outcome, at: datetime) -> Delivery:
         """The same, and one more attempt."""

@@ -19,12 +19,14 @@ from poller.delivery.drafting import Conclusion
 from poller.delivery.envelope import envelope_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Outcome
-from poller.delivery.reporting import report
+from poller.delivery.reporting import count, report
 from poller.delivery.subscriber import Subscriber
 from poller.delivery.subscription import Event
+from poller.delivery.traced import attempt_at, tell_attempt
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.stopping import ended
+from poller.telemetry.attempts import attempts_of
 
 _AGAIN: Final = 1.0  # seconds before a store that failed is asked again
 
@@ -82,6 +84,7 @@ class Requests:
         self._chance = chance
         self._feed = feed
         self._where = {"feed": feed, "subscription": subscriber.subscription.id}
+        self._series = attempts_of(subscriber.subscription.id)
         self._batching = subscriber.subscription.batching
         # The brackets around a batch and its commas, one less than it has events.
         self._most_bytes = self._batching.max_bytes and self._batching.max_bytes - 1
@@ -157,27 +160,34 @@ class Requests:
         try:
             events = await self._events(unit)
         except StoreUnavailable as error:
-            _log.warning("not sent", **self._where, error=str(error))
+            _log.debug("not sent", **self._where, error=str(error))  # that the store is away is told once for all
             self._books.postpone(unit, self._clock() + _AGAIN)
             return
         if events is None:
             return
-        try:
-            outcome = await self._subscriber.send(events, allowed=lambda: self._store.held)
-        except ValueError as error:
-            self._report(self._books.give_up(unit, str(error), now=self._now()), None)
-            return
-        if outcome is None:
+        if not await self._subscriber.turn(allowed=lambda: self._store.held):
             self._books.put_back(unit)
             return
-        reach("delivery.answered")
-        await self._learn(unit, outcome)
+        with attempt_at(events, **self._where) as span:
+            outcome, concluded = await self._sent(unit, events)
+            tell_attempt(span, concluded.told, outcome)
+            self._report(concluded, outcome)
+        if outcome is not None:
+            await self._learn(concluded, outcome)
 
-    async def _learn(self, unit: Sequence[Waiting[Event]], outcome: Outcome) -> None:
+    async def _sent(self, unit: list[Waiting[Event]], events: list[Event]) -> tuple[Outcome | None, Conclusion]:
+        """How one attempt ended, and what follows; no outcome where nothing could be sent."""
+        try:
+            outcome = await self._subscriber.send(events)
+        except ValueError as error:
+            return None, self._books.give_up(unit, str(error), now=self._now())
+        reach("delivery.answered")
         concluded = self._books.conclude(unit, outcome, now=self._now(), clock=self._clock(), chance=self._chance)
         if concluded.pause:
             self._until = self._subscriber.pause(concluded.pause)
-        self._report(concluded, outcome)
+        return outcome, concluded
+
+    async def _learn(self, concluded: Conclusion, outcome: Outcome) -> None:
         self._changed()
         try:
             if concluded.rest:
@@ -203,4 +213,6 @@ class Requests:
         return None
 
     def _report(self, concluded: Conclusion, outcome: Outcome | None) -> None:
-        report(concluded.told, outcome, **self._where)
+        now = self._now()
+        count(concluded.told, outcome, self._series, now=now)
+        report(concluded.told, outcome, **self._where, sink=self._subscriber.subscription.sink, now=now)

@@ -38,6 +38,8 @@ from poller.delivery.outcome import Failure, Outcome
 from poller.errors import AddressRefused
 from poller.http.addresses import Allowance
 from poller.http.hosts import forbidden
+from poller.telemetry import tracing
+from poller.telemetry.http_words import request_words
 
 READ: Final = 64 * 1024
 """Bytes of an answer's body that are read; then the connection is closed."""
@@ -73,7 +75,8 @@ class Sink:
             url: the sink, sent as it is written. One that may not be asked fails each attempt, before any look-up.
             timeout: for a whole attempt.
             concurrency: connections at most; an attempt beyond that waits, in its own time.
-            headers: go with each request; their values are taken for secrets.
+            headers: go with each request; their values are taken for secrets. A traceparent among them takes the
+                place of that of the current span.
             credential: where the bearer token comes from; none is sent without.
             allowed: addresses that are allowed beside public ones.
             tls: whom to trust; the system's authorities by default.
@@ -86,6 +89,8 @@ class Sink:
         self._seconds = timeout.total_seconds()
         self._concurrency = concurrency
         self._headers = tuple(headers)
+        self._traced_otherwise = any(name.lower() == "traceparent" for name, _ in headers)
+        self._words = request_words("POST", str(self._url)) if self._expected is None else {}
         self._secrets = tuple(value for _, value in headers if len(value) >= _SECRET)
         self._credential = credential or NoCredential()
         self._guard = Guard(allowed, lookup)
@@ -116,7 +121,10 @@ class Sink:
 
     async def post(self, headers: Headers, body: bytes) -> Outcome:
         """Send this once; a second time with another token where the first is answered 401 and there is one."""
-        return (await self._attempt("POST", headers, body)).outcome
+        span = tracing.current()
+        span.tell(self._words)
+        carried = () if self._traced_otherwise else tuple(span.carried.items())
+        return (await self._attempt("POST", (*headers, *carried), body)).outcome
 
     async def options(self, headers: Headers) -> Answer:
         """Ask with OPTIONS, as the handshake does."""

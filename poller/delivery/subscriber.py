@@ -148,15 +148,17 @@ class Subscriber:
         for changed in tuple(self._listeners):
             changed()
 
-    async def send(self, events: Sequence[Event], *, allowed: Callable[[], bool]) -> Outcome | None:
-        """One attempt; None where it may not be made any more, now that its turn has come.
+    async def turn(self, *, allowed: Callable[[], bool]) -> bool:
+        """Wait until one attempt may be made; whether it still may, now that its turn has come."""
+        await self._pace.turn()
+        return not self.resting and self._clock() >= self._paused_until and allowed()
+
+    async def send(self, events: Sequence[Event]) -> Outcome:
+        """One attempt, at once: nothing is awaited between :meth:`turn` and this.
 
         Raises:
             ValueError: the events cannot be sent in this mode, now or ever.
         """
-        await self._pace.turn()
-        if self.resting or self._clock() < self._paused_until or not allowed():
-            return None
         try:
             request = self._form(events, int(self._now().timestamp()))
         except (CredentialUnusable, ConfigurationError) as error:  # what signs them, and not the events, is at fault

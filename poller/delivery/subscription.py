@@ -41,6 +41,7 @@ class Subscription(msgspec.Struct, frozen=True):
         disable_after: of nothing but failures it is given up.
         concurrency: requests in flight.
         rate: requests a second; None for no limit.
+        sink: the host that it goes to, and its port where that is named; for the log.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Subscription(msgspec.Struct, frozen=True):
     batching: Batching = Batching()
     concurrency: int = 8
     rate: float | None = None
+    sink: str = ""
 
 
 class Notes(Protocol):

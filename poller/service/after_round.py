@@ -14,7 +14,9 @@ from typing import Final
 
 from poller.service.readiness import Readiness
 from poller.service.watching import StoreWatch
+from poller.source.feed import Mode
 from poller.source.result import RoundResult
+from poller.telemetry.rounds import KINDS, ROUNDS
 
 LONGEST: Final = timedelta(seconds=10)
 """Between two tries of a feed while the store is away."""
@@ -33,6 +35,7 @@ class AfterRound:
 
     def __call__(self, result: RoundResult) -> timedelta | None:
         """Tell; after how long the next round is worth trying, where that may be sooner than its turn."""
+        _count(result)
         if result.away:
             self.watch.failed(result.feed, result.error or "no answer")
             self._in_vain[result.feed] += 1
@@ -45,6 +48,19 @@ class AfterRound:
 
     def gone(self, feed: str) -> None:
         """It is another process's now: what it has met here is of no concern any more."""
+        ROUNDS.gone(feed)
         self._in_vain.pop(feed, None)
         self.watch.worked(feed)
         self._readiness.round(feed, None)
+
+
+def _count(result: RoundResult) -> None:
+    skipped = result.ok and result.mode is Mode.SKIPPED
+    ROUNDS.ended(
+        result.feed,
+        mode=result.mode.value,
+        result="skipped" if skipped else "ok" if result.ok else "failed",
+        seconds=result.seconds,
+        pages=result.pages,
+        kinds={kind: getattr(result, kind) for kind in KINDS},
+    )

@@ -24,6 +24,7 @@ from poller.source.feed import Feed
 from poller.source.paging import Query
 from poller.source.resources import resource_of
 from poller.store.keys import FeedKeys
+from poller.telemetry.sources import SourceSeries
 
 AUTO = "auto"
 LONGEST_PATIENCE: Final = timedelta(seconds=60)
@@ -93,6 +94,7 @@ def client_of(source: SourceSettings, environ: Mapping[str, str]) -> ApiClient:
         limits=Limits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
         transport=transport,
         jitter=lambda: random.uniform(0.5, 1.5),  # noqa: S311 -- spreads retries, guards nothing
+        series=SourceSeries(source.name),
     )
 
 

@@ -23,10 +23,14 @@ from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
 from poller.service.callback import callback_routes
+from poller.service.counting import Counting
 from poller.service.delivering import Deliverer
+from poller.service.exposition import Exposition
 from poller.service.feed_rounds import poll_until
 from poller.service.first_look import look_first
+from poller.service.loop_lag import measured
 from poller.service.membership import Membership
+from poller.service.metrics import metrics_routes
 from poller.service.opening import OpenStore, examined, opened_store, until_ready
 from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
@@ -34,6 +38,7 @@ from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
 from poller.service.serving import serve
+from poller.service.stored_figures import StoredReadings
 from poller.service.supervised import Supervisor, counted, supervised
 from poller.service.watching import START, StoreWatch
 from poller.service.web import application
@@ -42,6 +47,7 @@ from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import Members
 from poller.store.owners import member_name
 from poller.store.subscriptions import Registry
+from poller.telemetry.process import LOOP_LAG
 
 _log = structlog.get_logger("poller.daemon")
 _ASKED_AGAIN: Final = 0.25  # seconds
@@ -78,7 +84,8 @@ async def run(
     working = [daemon.work(roles, stop, over), daemon.told(stop, over)]
     if serving is not None:
         working.append(serve(daemon.site(), serving, until=over))
-    await _all_of(working)
+    with measured(LOOP_LAG.observe, overslept=daemon.overslept):
+        await _all_of(working)
     _log.info("stopped")
 
 
@@ -89,14 +96,23 @@ class _Daemon:
         self._settings = settings
         self._environ = environ
         self._now = now
-        self._watch = StoreWatch(settings.redis.durability, now=now, clock=asyncio.get_running_loop().time)
+        clock = asyncio.get_running_loop().time
+        self._watch = StoreWatch(settings.redis.durability, now=now, clock=clock)
+        self._readings = StoredReadings(settings, self._watch, now=now, clock=clock)
+        self.overslept = self._watch.overslept
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
         self._deliverer: Deliverer | None = None
 
     def site(self) -> Any:
         """What is served; further routes go here."""
-        return application(*probe_routes(self._readiness), *callback_routes(lambda: self._registry))
+        exposition = Exposition(self._readiness, self._watch, self._readings)
+        routes = [
+            *probe_routes(self._readiness),
+            *metrics_routes(exposition),
+            *callback_routes(lambda: self._registry),
+        ]
+        return Counting(application(*routes), routes)
 
     def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
         """Keep informed whoever supervises this process."""
@@ -126,6 +142,8 @@ class _Daemon:
                 ids = [polled.feed.id for polled in feeds]
                 _log.info("started", version=__version__, store=store.shown, feeds=ids, member=name)
                 self._readiness.started()
+                self._readings.attach(store.client)
+                stack.push_async_callback(self._readings.detach)
                 await stack.enter_async_context(membership.running())
                 working = [_watched(stop, watch), self._noted_stop(stop)]
                 if "poll" in roles:

@@ -37,6 +37,7 @@ from poller.store.lease import keep_renewed
 from poller.store.registrations import Subscriptions
 from poller.store.stream import arrivals
 from poller.store.subscriptions import Marks, Registry
+from poller.store.translation import let_in
 
 ROLE: Final = "deliver"
 _LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
@@ -155,8 +156,10 @@ class Deliverer:
                 continue
             for gone in synced.removed:
                 _log.warning(
-                    "subscription paused: the configuration does not have it any more",
+                    "subscription paused",
                     subscription=gone,
+                    by="removed",
+                    reason="the configuration does not have it any more",
                     advice=f"poller subscriptions remove {gone} drops it and what waits for it",
                 )
             return
@@ -222,6 +225,7 @@ class Deliverer:
         """Tell each pair when something new has come for it."""
         while True:
             client = blocking(self._shared.store.url, block=_BLOCK)
+            let_in(client)  # as the one beside it was, at the start
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK):
                     self._shared.watch.worked(_ARRIVALS)

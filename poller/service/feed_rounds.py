@@ -27,6 +27,7 @@ from poller.store.feed import HeldElsewhere
 from poller.store.lease import keep_renewed, release_all
 
 ROLE: Final = "poll"
+_FIRST, _TURN, _AGAIN = "first", "turn", "again"  # why a round is run, for the log
 
 _log = structlog.get_logger("poller.daemon")
 
@@ -117,6 +118,7 @@ class FeedLot:
         self._after = after
         self._now = now
         self._ours = False
+        self._trigger = _FIRST
 
     @property
     def held(self) -> bool:
@@ -130,6 +132,7 @@ class FeedLot:
     def begin(self) -> None:
         """Poll it, from now on."""
         self._ours = True
+        self._trigger = _FIRST
         self._siblings.came(self._polled.feed)
         # Those that are taken in the same turn are here by then, and known to be waited for.
         asyncio.get_running_loop().call_soon(self._start)
@@ -157,12 +160,15 @@ class FeedLot:
             return None
         self.busy = True
         try:
-            result = await self._polled.round()
+            with structlog.contextvars.bound_contextvars(trigger=self._trigger):
+                result = await self._polled.round()
         finally:
             self.busy = False
             self._rested(self)
         self._hasten(self._siblings.polled(self._polled.feed))
-        return self._after(result) or self._siblings.again(self._polled.feed, result)
+        sooner = self._after(result) or self._siblings.again(self._polled.feed, result)
+        self._trigger = _AGAIN if sooner else _TURN
+        return sooner
 
     def _hasten(self, names: Sequence[str]) -> None:
         for name in names:

@@ -1,7 +1,8 @@
 """Logs: structlog to standard error, as text for people or JSON for machines, secrets taken out.
 
-One wide event for each round holds everything there is to know about it. Libraries that log through the standard
-library come out in the same form, from WARNING up: httpx would log each URL at INFO.
+One wide event for each round, and one for each attempt, hold everything there is to know about them. What a level
+means: ``debug`` details, ``info`` what happened, ``warning`` wants a look, ``error`` wants somebody to act. Libraries
+that log through the standard library come out in the same form, from WARNING up: httpx would log each URL at INFO.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 
 from poller.hiding import without_credentials
+from poller.telemetry import tracing
 
 Format = Literal["console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 
 _LOUD: Final = ("httpx", "httpcore", "aiohttp", "apscheduler", "uvicorn", "asyncio")
+_WIDE: Final = frozenset({"round", "attempt"})
+_FIRST: Final = ("feed", "subscription", "mode", "step", "ok", "error", "reason")
 _SECRET_NAME: Final = re.compile(r"(?i)(authorization|password|passwd|secret|api[-_]?key|credential|bearer|^token$)")
 
 
@@ -34,6 +38,13 @@ def redacted(value: Any) -> Any:
     return value
 
 
+def _traced(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say which span it belongs to, where it does to one."""
+    if carried := tracing.current().carried:
+        event["trace_id"], event["span_id"] = tracing.ids_of(carried)
+    return event
+
+
 def _redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     cleaned: dict[str, Any] = redacted(dict(event))
     return cleaned
@@ -45,9 +56,22 @@ def _redact_text(_logger: Any, _method: str, event: Any) -> str:
     return text
 
 
+def _arranged(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """For people: what it is about comes first; what is nought or absent in the wide events is left out."""
+    first = {name: event[name] for name in _FIRST if name in event}
+    arranged = first | {name: value for name, value in event.items() if name not in first}
+    if event.get("event") not in _WIDE:
+        return arranged
+    return {name: value for name, value in arranged.items() if value or value is False}
+
+
 def _console(*, colours: bool) -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(
-        colors=colours, timestamp_key="at", pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
+        colors=colours,
+        timestamp_key="at",
+        pad_event_to=12,
+        sort_keys=False,
+        exception_formatter=structlog.dev.plain_traceback,
     )
 
 
@@ -59,13 +83,14 @@ def set_up(form: Format, level: Level, *, stream: TextIO | None = None, colours:
     target = stream or sys.stderr
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _traced,
         structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        structlog.processors.TimeStamper(fmt="iso" if form == "json" else "%H:%M:%SZ", utc=True, key="at"),
     ]
     ending: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, _redact, structlog.processors.JSONRenderer(ensure_ascii=False)]
         if form == "json"
-        else [_redact, _console(colours=colours and target.isatty()), _redact_text]
+        else [_redact, _arranged, _console(colours=colours and target.isatty()), _redact_text]
     )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,

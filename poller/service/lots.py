@@ -107,9 +107,10 @@ class Lots:
         """There is this one, too."""
         self._places[lot.name] = Place(lot, self._clock())
 
-    def drop(self, lot: Lot) -> None:
-        """There is not, any more."""
-        self._places.pop(lot.name, None)
+    def drop(self, lot: Lot) -> bool:
+        """There is not, any more; whether it was ours."""
+        place = self._places.pop(lot.name, None)
+        return place is not None and place.state == "ours"
 
     def knows(self, place: Place) -> bool:
         """Whether it was not dropped."""
@@ -152,12 +153,15 @@ class Lots:
         for place in self._places.values():
             place.free_since = self._clock()
 
-    def notice_lost(self) -> None:
-        """End what was begun under leases that are not ours any more."""
+    def notice_lost(self) -> int:
+        """End what was begun under leases that are not ours any more; how many these are."""
+        lost = 0
         for place in self._places.values():
             if place.state == "ours" and not place.lot.held and not place.lot.busy:
                 place.lot.lost()
                 place.elsewhere(self._clock())
+                lost += 1
+        return lost
 
     async def look(self, known: Collection[str]) -> None:
         """Look at those that are due. ``known``: the processes that are there.

@@ -19,6 +19,7 @@ from poller.store.checks import Finding, check_store, enforced
 from poller.store.connection import commands, shown, translated
 from poller.store.embedded import EmbeddedServer
 from poller.store.scripts import SHEBANG
+from poller.store.translation import let_in
 
 _FIRST_PAUSE: Final = 0.25  # seconds between looks at a store that is away; doubles up to
 _LONGEST_PAUSE: Final = 5.0
@@ -104,6 +105,7 @@ async def until_ready(
         try:
             with translated(store.client):
                 server = await store.client.info("server")
+            let_in(store.client)
             return SHEBANG if _major(server.get("redis_version")) >= _SHEBANG_SINCE else ""
         except StoreUnavailable as error:
             if patience is not None and clock() + pause - begun > patience.total_seconds():
@@ -127,5 +129,6 @@ async def examined(settings: Settings, store: OpenStore, *, now: Callable[[], da
     """
     findings = await check_store(store.client, now=now)
     for finding in enforced(findings, settings.redis.durability):
-        _log.warning("store check", check=finding.name, severity=finding.severity, advice=finding.text)
+        log = _log.error if finding.severity == "error" else _log.warning
+        log("store check", check=finding.name, severity=finding.severity, advice=finding.text)
     return findings

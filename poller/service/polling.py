@@ -24,6 +24,7 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed, Mode
 from poller.source.result import RoundResult
 from poller.source.round import poll
+from poller.source.traced import round_of, tell_round
 from poller.source.unchanged import Unchanged
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys, remembered_key
@@ -32,6 +33,7 @@ from poller.store.qualifications import named_qualifications
 from poller.store.remembering import Memory
 from poller.store.scripts import Scripts
 from poller.store.state import Loss
+from poller.telemetry.costs import Costs, counted
 
 _log = structlog.get_logger("poller.round")
 _LOSSES: Final = {
@@ -81,15 +83,17 @@ class Polled:
 
     async def round(self, *, whole: bool = False) -> RoundResult:
         """Run one round and write the log's one event about it; ``whole``: over all listings, however long it takes."""
-        result = await poll(
-            msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
-            self.store,
-            self._listings.get,
-            now=self._now,
-            qualifications=self._qualifications,
-            unchanged=self._listings,
-        )
-        _report(result, sequence_key=self.store.keys.events)
+        with round_of(self.feed.id) as span, counted() as costs:
+            result = await poll(
+                msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
+                self.store,
+                self._listings.get,
+                now=self._now,
+                qualifications=self._qualifications,
+                unchanged=self._listings,
+            )
+            tell_round(span, result)
+            _report(result, costs, stream=self.store.keys.events)
         if result.held is not None:
             await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
         if result.loss is not None:
@@ -108,7 +112,7 @@ class Polled:
         return await named_qualifications(self._client, self._siblings, since)
 
 
-def _report(result: RoundResult, *, sequence_key: str) -> None:
+def _report(result: RoundResult, costs: Costs, *, stream: str) -> None:
     learnt = result.learnt
     if learnt is not None:
         _log.info(
@@ -122,7 +126,7 @@ def _report(result: RoundResult, *, sequence_key: str) -> None:
     if loss is not None:
         place = {"generation": loss.generation, "former": loss.former}
         _log.error(f"feed {loss.kind}", feed=result.feed, lost=loss.text, advice=loss.advice, **place)
-    fields = {**result.public, "stream": sequence_key}
+    fields = {**result.public, **costs.public, "token": result.token, "stream": stream}
     if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
         _log.debug("round", **fields)
     elif not result.ok:

@@ -40,6 +40,7 @@ from poller.store.lease import RELEASE_SECONDS
 from poller.store.owners import nonce_of
 from poller.store.registrations import WHOLE, Registered, Subscriptions
 from poller.store.subscriptions import Registry
+from poller.telemetry.attempts import no_attempts_of
 
 END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
 """Seconds that a subscription may take to end: the last requests, one write, and giving the leases back."""
@@ -154,6 +155,7 @@ class Running:
             owned.stop()
         await asyncio.wait([self._task], timeout=END_WITHIN)
         await ended(self._task)
+        no_attempts_of(self._name)
         self._shared.watch.worked(self._name)
 
     async def _run(self, kept: Subscriptions, after: asyncio.Task[None] | None) -> None:
@@ -240,6 +242,8 @@ class Running:
         here = sum(owned.ours for owned in self._owned)
         if here:
             subscriber.share(Fraction(here, len(self._owned)))
+        else:
+            no_attempts_of(self._name)
         self._shared.sharing.wake()
 
     def _store_of(self, feed: str, known: Registered) -> PairStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from poller import __version__
 from poller.config.subscriptions import SubscriptionSettings
@@ -36,6 +37,7 @@ def subscription_of(settings: SubscriptionSettings, granted: Granted | None = No
         batching=batching,
         concurrency=settings.concurrency,
         rate=pace(granted, settings.rate) if granted else settings.rate,
+        sink=urlsplit(settings.sink).netloc.rpartition("@")[2],
     )
 
 

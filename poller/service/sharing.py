@@ -24,6 +24,7 @@ from poller.service.membership import Among, Membership
 from poller.service.shares import Moves, moves
 from poller.stopping import ended
 from poller.store.lease import RELEASE_SECONDS
+from poller.telemetry.commits import LeaseKind, lease_changed, leases_held
 
 _SIDE_BY_SIDE: Final = 100
 _REFUSED: Final = 5.0  # seconds before a lease is tried again that the store does not let us take
@@ -55,6 +56,7 @@ class Sharing:
             clock: seconds that only go forward; the loop's.
         """
         self._role = role
+        self._kind: LeaseKind = "feed" if role == "poll" else "delivery"
         self._membership = membership
         self._ttl = ttl.total_seconds()
         self._watch = watch
@@ -77,7 +79,8 @@ class Sharing:
 
     def drop(self, lot: Lot) -> None:
         """Share it no more; ending it is the caller's business."""
-        self._lots.drop(lot)
+        if self._lots.drop(lot):
+            lease_changed(self._kind, "released")
         self.wake()
 
     def wake(self) -> None:
@@ -121,7 +124,8 @@ class Sharing:
 
     async def _turn(self) -> None:
         lots, seen = self._lots, self._membership.seen
-        lots.notice_lost()
+        for _ in range(lots.notice_lost()):
+            lease_changed(self._kind, "lost")
         among = self._membership.among(self._role)
         if among is None:
             return
@@ -194,10 +198,13 @@ class Sharing:
             self._hand(place)
             return 0
         place.state = "ours"
+        lease_changed(self._kind, "taken")
         place.lot.begin()
         return 1
 
     def _hand(self, place: Place) -> None:
+        if place.state == "ours":
+            lease_changed(self._kind, "released")
         place.state = "leaving"
         task = asyncio.create_task(self._handed(place), name=f"handing back {place.lot.name}")
         self._handing.add(task)
@@ -221,6 +228,7 @@ class Sharing:
 
     def _report(self, among: Among) -> None:
         now = len(self._lots.ours), len(self._lots), len(among.names)
+        leases_held(self._kind, now[0])
         if now != self._reported and (now[1] or self._reported):
             self._reported = now
             _log.info("share", role=self._role, ours=now[0], of=now[1], processes=now[2])

@@ -11,6 +11,8 @@ away, so that is one warning for all of them, and one line when all of them work
 Whoever asks for the latest (:meth:`StoreWatch.fresh`) has it at most :data:`FRESH` old: a store that stopped answering
 is known at once, and not at the next minute.
 
+What fails in the moment in which this process wakes up, it has slept through, and nobody is told.
+
 Writes nothing into the store, ends nothing: a store that becomes worse is told, and waited for.
 """
 
@@ -28,6 +30,7 @@ from redis.asyncio import Redis
 from poller.errors import StoreError
 from poller.stopping import ended, unless
 from poller.store.checks import Durability, Finding, check_store, weighed
+from poller.telemetry.commits import STORE_FAILURES
 
 EACH: Final = 60.0
 """Seconds between looks at a store that is well."""
@@ -42,6 +45,7 @@ _CHECK: Final = "check"
 _AMISS: Final = 1.0  # seconds between looks while the store is away
 _UNFIT: Final = 10.0  # and while it is there and something is wrong with it
 _CALM: Final = 2.0  # seconds without a failure before it is told that all is well again
+_AWAKE: Final = 0.5  # seconds in which whoever waited when this process fell asleep has given up
 _ANSWER: Final = 0.8  # seconds that whoever asks waits for a look; common probes give up after one
 
 _log = structlog.get_logger("poller.store")
@@ -85,6 +89,7 @@ class StoreWatch:
         self._amiss = asyncio.Event()
         self._looked_at: float | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._woke_at: float | None = None
 
     def attach(self, client: Redis, findings: Sequence[Finding]) -> None:
         """This is the store; it has answered, and this was found."""
@@ -95,16 +100,23 @@ class StoreWatch:
 
     def failed(self, who: str, text: str) -> None:
         """The store did not do what it was asked: ``who`` is a feed or the like, ``text`` one line. Logged once."""
+        if self._woke_at is not None and self._clock() - self._woke_at < _AWAKE:
+            return  # what is tried again fails again if the store is away
         self._failing[who] = text
         self._failed_at = self._clock()
         if self._amiss_since is None:
             self._amiss_since = self._failed_at
             self._amiss.set()
+            STORE_FAILURES.inc()
             _log.warning("store fails", error=text, advice="nothing is lost; what needs it is tried again")
 
     def worked(self, who: str) -> None:
         """The store does what ``who`` asks; or nobody of that name asks any more."""
         self._failing.pop(who, None)
+
+    def overslept(self) -> None:
+        """This process has slept (SIGSTOP, a machine that was suspended): answers that it missed say nothing."""
+        self._woke_at = self._clock()
 
     @property
     def away(self) -> bool:

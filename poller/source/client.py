@@ -26,8 +26,11 @@ from poller.source.exchange import Exchange, Limits, Reply
 from poller.source.gate import Gate
 from poller.source.paging import Params
 from poller.source.retrying import ATTEMPTS, PATIENCE, Pause, Stands, Step, affordable, step_after
+from poller.source.traced import request_of, tell_reply
 from poller.source.unchanged import Answer
 from poller.source.validators import Validators
+from poller.telemetry import costs
+from poller.telemetry.sources import SourceSeries
 
 __all__ = ["ATTEMPTS", "ApiClient", "Limits"]
 
@@ -46,6 +49,7 @@ class ApiClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], timedelta] = lambda: timedelta(seconds=time.monotonic()),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        series: SourceSeries | None = None,
     ) -> None:
         """Take what the client works with.
 
@@ -58,13 +62,16 @@ class ApiClient:
             sleep: waits for so many seconds.
             clock: one that only goes forward, from any beginning.
             now: the wall clock, UTC.
+            series: where requests are counted.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
         """
         self._credential = credential or NoCredential()
         limits = limits or Limits()
-        self._exchange = Exchange(base_url, limits, transport or Transport())
+        self._base_url = base_url
+        self._exchange = Exchange(base_url, limits, transport or Transport(), series=series)
+        self._series = series
         self._jitter = jitter
         self._sleep = sleep
         self._clock = clock
@@ -76,10 +83,14 @@ class ApiClient:
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
         await self._exchange.__aenter__()
+        if self._series:
+            self._series.opened(lambda: self._gate.shut or not self._gate.answering)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
+        if self._series:
+            self._series.closed()
         await self._exchange.__aexit__()
 
     def share(self, part: Fraction) -> None:
@@ -118,6 +129,7 @@ class ApiClient:
                 raise self._given_up(reply, step, attempt)
             if not isinstance(step, Pause):  # a pause is everybody's: the gate waits
                 await self._sleep(step.after.total_seconds())
+            costs.retried()
             try:
                 async with asyncio.timeout((deadline - self._clock()).total_seconds()):
                     reply, step = await self._attempt(path, params, condition, attempt + 1, deadline)
@@ -140,25 +152,35 @@ class ApiClient:
                 if self._gate.shut:
                     continue  # another feed's answer shut it while this one was waiting for its turn
                 with self._gate.request(path) as learn:
-                    reply = await self._answer(path, params, condition, token)
+                    reply = await self._answer(path, params, condition, token, again=attempt - 1)
                     step = step_after(reply.outcome, attempt=attempt, jitter=self._jitter(), now=self._now())
                     learn(reply.outcome, step)
                     return reply, step
 
-    async def _answer(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+    async def _answer(
+        self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
+    ) -> Reply:
         """One answer; where it is 401, once more with another token, if there is one to be had."""
-        reply = await self._exchange.get(path, params, condition, token)
+        reply = await self._asked(path, params, condition, token, again=again)
         if reply.outcome.status != httpx.codes.UNAUTHORIZED:
             return reply
         offered = "the token of " if token else ""
         if token is not None and await self._credential.renew(token):
-            reply = await self._exchange.get(path, params, condition, await self._credential.token())
+            reply = await self._asked(path, params, condition, await self._credential.token(), again=again + 1)
             if reply.outcome.status != httpx.codes.UNAUTHORIZED:
                 return reply
             offered = "a fresh token of "
         return msgspec.structs.replace(
             reply, text=f"{reply.text}; it does not accept {offered}{self._credential.origin}"
         )
+
+    async def _asked(
+        self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
+    ) -> Reply:
+        with request_of(self._base_url, path, again=again) as span:
+            reply = await self._exchange.get(path, params, condition, token)
+            tell_reply(span, reply)
+            return reply
 
     def _given_up(self, reply: Reply, step: Step, attempts: int) -> SourceUnavailable:
         asked = f"; {self._gate.asked}" if isinstance(step, Pause) else ""

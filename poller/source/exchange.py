@@ -8,6 +8,7 @@ How the connection comes about is :mod:`poller.http.transport`'s to know.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Self
@@ -15,12 +16,15 @@ from typing import Self
 import httpx
 import msgspec
 
+from poller.errors import SourceNonsense
 from poller.hiding import hidden, one_line
 from poller.http.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
 from poller.source.inflating import Inflater
 from poller.source.paging import Params
 from poller.source.retrying import Outcome
 from poller.source.validators import Validators, validators_of
+from poller.telemetry import costs
+from poller.telemetry.sources import Failure, SourceSeries
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -41,6 +45,8 @@ class Reply(msgspec.Struct, frozen=True):
         body: the whole of it, decoded; empty where none came or ``too_large``.
         too_large: whether the body was larger than allowed.
         validators: what the answer says of its version.
+        failure: why it is no usable answer, in a word; None where it is one, whatever its status.
+        received: bytes of the body as they were sent, as far as they are known.
     """
 
     outcome: Outcome
@@ -48,13 +54,17 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes = b""
     too_large: bool = False
     validators: Validators = Validators()
+    failure: Failure | None = None
+    received: int = 0
 
 
 class Exchange:
     """The connections to one API. An async context manager: enter it before the first call."""
 
-    def __init__(self, base_url: str, limits: Limits, transport: Transport) -> None:
-        """Take where to ask; ``base_url`` is without a trailing slash.
+    def __init__(
+        self, base_url: str, limits: Limits, transport: Transport, *, series: SourceSeries | None = None
+    ) -> None:
+        """Take where to ask, ``base_url`` without a trailing slash, and where requests are counted.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
@@ -62,6 +72,7 @@ class Exchange:
         self._base_url = base_url
         self._limits = limits
         self._transport = transport
+        self._series = series
         self._tls = tls_of(transport)
         self._open = AsyncExitStack()
         self._http: httpx.AsyncClient | None = None
@@ -88,16 +99,30 @@ class Exchange:
             condition: headers that make the request a conditional one.
             token: the bearer token.
         """
+        begun = time.perf_counter()
+        try:
+            reply = await self._ended(path, params, condition, token)
+        except SourceNonsense:
+            self._count("body", time.perf_counter() - begun)
+            raise
+        self._count(reply.failure or reply.outcome.status or "other", time.perf_counter() - begun, reply.received)
+        return reply
+
+    def _count(self, answer: int | Failure, seconds: float, received: int = 0) -> None:
+        costs.requested(seconds, received)
+        if self._series:
+            self._series.ended(answer, seconds)
+
+    async def _ended(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
         seconds = self._limits.timeout.total_seconds()
         headers = condition | ({"Authorization": f"Bearer {token}"} if token else {})
         try:
             async with asyncio.timeout(seconds):
                 return await self._get(path, params, headers, token)
         except TimeoutError:
-            return Reply(Outcome(), f"GET {path}: no complete answer within {seconds:g} s")
+            return Reply(Outcome(), f"GET {path}: no complete answer within {seconds:g} s", failure="timeout")
         except FAILURES as error:
-            closed = isinstance(error.__cause__, ClosedUnanswered)
-            return Reply(Outcome(closed=closed), f"GET {path}: {one_line(reason_of(error, token))}")
+            return _failed(path, error, token)
 
     async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> Reply:
         if self._http is None:
@@ -105,18 +130,20 @@ class Exchange:
         async with self._http.stream("GET", self._base_url + path, params=params or None, headers=headers) as response:
             status, sent = response.status_code, response.headers
             outcome = Outcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
-            body = await self._body(response)
+            try:
+                body, received = await self._body(response)
+            except FAILURES as error:
+                return msgspec.structs.replace(_failed(path, error, token), failure="body")
         if body is None:
             most = self._limits.max_page_bytes
-            return Reply(
-                outcome, f"GET {path}: the answer is larger than {most} bytes (max_page_bytes)", too_large=True
-            )
+            text = f"GET {path}: the answer is larger than {most} bytes (max_page_bytes)"
+            return Reply(outcome, text, too_large=True, failure="body", received=received)
         beginning = "" if status == httpx.codes.OK else one_line(hidden(body.decode("utf-8", "replace"), token))
         text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
-        return Reply(outcome, text, body, validators=validators_of(sent))
+        return Reply(outcome, text, body, validators=validators_of(sent), received=received)
 
-    async def _body(self, response: httpx.Response) -> bytes | None:
-        """The body; None where it is too large, decoded or as it was sent."""
+    async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
+        """The body, None where it is too large, decoded or as it was sent; and how many bytes were sent."""
         inflater = Inflater(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
         chunks: list[bytes] = []
         size = sent = 0
@@ -125,7 +152,14 @@ class Exchange:
             size += len(chunk)
             sent += len(wire)
             if max(size, sent) > self._limits.max_page_bytes:
-                return None
+                return None, sent
             chunks.append(chunk)
         inflater.finish()
-        return b"".join(chunks)
+        return b"".join(chunks), sent
+
+
+def _failed(path: str, error: Exception, token: str | None) -> Reply:
+    closed = isinstance(error.__cause__, ClosedUnanswered)
+    connecting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
+    text = f"GET {path}: {one_line(reason_of(error, token))}"
+    return Reply(Outcome(closed=closed), text, failure="connect" if connecting else "other")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -83,7 +84,9 @@ class Feed(msgspec.Struct, frozen=True):
     at_once: int = 1
     patience: timedelta = PATIENCE
 
-    def frame(self, *, generation: str, mode: Mode, path: str) -> EventFrame:
+    def frame(
+        self, *, generation: str, mode: Mode, path: str, extensions: Mapping[str, str] = MappingProxyType({})
+    ) -> EventFrame:
         """What the events of one listing share."""
         return EventFrame(
             feed=self.id,
@@ -91,6 +94,7 @@ class Feed(msgspec.Struct, frozen=True):
             source=self.event_source + path,
             type_stem=f"{self.type_prefix}.{self.resource.type_name}",
             cause=Cause(mode),
+            extensions=extensions,
         )
 
     def last_seen(self, snapshot: Snapshot) -> Record:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -12,7 +12,7 @@ from poller.source.feed import Mode
 from poller.source.learning import Learnt
 from poller.store.state import Loss
 
-_OURS: Final = frozenset({"away", "held", "learnt", "loss", "wait"})
+_OURS: Final = frozenset({"away", "held", "learnt", "loss", "token", "wait"})
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +30,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         held: why removals wait for an operator, where this round is the first to hold them.
         learnt: what is known of the API, where this round has learnt something new.
         away: whether it failed because the store was away or did not take what was to be written.
+        token: what became of the feed's delta token: the round's own took its place (``moved``), it stands (``kept``),
+            or there is none.
         loss: what the store was found to have lost of the feed when the round began.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
@@ -49,6 +51,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     held: str | None = None
     learnt: Learnt | None = None
     away: bool = False
+    token: Literal["moved", "kept", "none"] = "none"  # noqa: S105 -- a word
     loss: Loss | None = None
     wait: timedelta | None = None
 

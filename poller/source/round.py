@@ -45,7 +45,7 @@ from poller.source.starting import End, marks_of, rotation_marks, start_of
 from poller.source.unchanged import Standing, Unchanged, unconditional
 from poller.source.writing import RoundStore, Writer
 from poller.store.feed import HeldElsewhere
-from poller.store.state import FeedState
+from poller.store.state import DELTA_TOKEN, FeedState
 
 
 async def poll(
@@ -83,11 +83,10 @@ async def poll(
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
         return result  # nothing can be written now that would not fail in the same way
     try:
-        await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
+        return await reading.conclude(result, failure if isinstance(failure, RoundHeld) else None)
     except StoreError as unwritten:
         away = isinstance(unwritten, StoreUnavailable)
         return msgspec.structs.replace(result, ok=False, error=result.error or str(unwritten), away=away)
-    return result
 
 
 class _Reading:
@@ -164,10 +163,11 @@ class _Reading:
             held=error if isinstance(failure, RoundHeld) and self._state.held is None else None,
             learnt=learnt if learnt != self._start.learnt else None,
             away=isinstance(failure, StoreUnavailable),
+            token="kept" if self._state.delta_token else "none",
             loss=self._state.loss,
         )
 
-    async def conclude(self, result: RoundResult, held: RoundHeld | None) -> None:
+    async def conclude(self, result: RoundResult, held: RoundHeld | None) -> RoundResult:
         """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
         end = End(
             at=self._now(),
@@ -185,6 +185,9 @@ class _Reading:
         if self._unchanged is not None and result.ok and self._start.mode is not Mode.DELTA:
             self._unchanged.keep(self._standing(self._start.begun) if self._settled else None)
         reach("round.done")
+        if DELTA_TOKEN not in marks:
+            return result
+        return msgspec.structs.replace(result, token="moved" if marks[DELTA_TOKEN] else "none")
 
     def _standing(self, read_at: datetime | None) -> Standing:
         return Standing(*self._writer.place, recorded_time(read_at) if read_at else "")

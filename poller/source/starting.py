@@ -26,6 +26,7 @@ from poller.source.learning import Learnt, learnt_of
 from poller.source.result import RoundResult
 from poller.store.state import (
     DELTA_TOKEN,
+    DELTA_TOKEN_AT,
     FIELDS,
     GOOD_AT,
     HELD,
@@ -39,6 +40,7 @@ from poller.store.state import (
     RESYNC,
     ROTATION,
     ROUND,
+    ROUND_AT,
     FeedState,
     fields_mark,
 )
@@ -121,9 +123,10 @@ def start_of(feed: Feed, state: FeedState, now: datetime) -> Start:
 
 def marks_of(feed: Feed, start: Start, end: End) -> dict[str, str | None]:
     """What a round leaves behind: its result and, if it was complete, where the next one starts. None: a mark goes."""
-    marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode()}
+    now = recorded_time(end.at)
+    marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode(), ROUND_AT: now}
     if end.result.ok:
-        marks[GOOD_AT] = recorded_time(end.at)
+        marks[GOOD_AT] = now
     if end.result.learnt is not None:
         marks[LEARNT] = msgspec.json.encode(end.result.learnt).decode()
     if end.complete:
@@ -154,9 +157,9 @@ def _where_the_next_one_starts(feed: Feed, start: Start, end: End) -> dict[str, 
         REFUSALS: str(start.refusals) if start.refusals and full else None,
     }
     if end.delta_token and feed.delta:
-        marks[DELTA_TOKEN] = end.delta_token
+        marks |= {DELTA_TOKEN: end.delta_token, DELTA_TOKEN_AT: recorded_time(end.at)}
     elif full:
-        marks[DELTA_TOKEN] = None
+        marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
     if full:
         marks |= {READ_AT: recorded_time(start.begun), HELD: end.held, **dict.fromkeys(start.orders)}
     return marks

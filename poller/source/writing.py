@@ -14,7 +14,7 @@ import msgspec
 
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit, Tally
-from poller.changes.events import recorded_time
+from poller.changes.events import EventFrame, recorded_time
 from poller.changes.listings import Listing
 from poller.changes.plan import Rules, plan
 from poller.changes.records import Record, record_reader
@@ -28,6 +28,7 @@ from poller.source.feed import Feed, Mode
 from poller.source.reading import Get, slices
 from poller.store.feed import Absent, HeldElsewhere
 from poller.store.state import FeedState
+from poller.telemetry import tracing
 
 
 class Noted(Protocol):
@@ -77,6 +78,7 @@ class Writer:
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
         self._rules = Rules(feed.strip, round_start=state.sequence)
+        self._carried = tracing.current().carried
 
     def asking_for(self, fields: tuple[str, ...]) -> None:
         """What is read from now on holds these fields; empty: all."""
@@ -89,7 +91,7 @@ class Writer:
 
     async def page(self, page: Page, *, mode: Mode, path: str, seen: Noted | None) -> None:
         """Commit what of this page is new, slice by slice; note its keys in ``seen`` where that is given."""
-        frame = self._feed.frame(generation=self._generation, mode=mode, path=path)
+        frame = self._frame(mode, path)
         silent = self._feed.silent_baseline and mode is Mode.BASELINE
         partial = self._feed.partial and mode is Mode.DELTA
         rules = msgspec.structs.replace(self._rules, silent=silent, partial=partial)
@@ -129,10 +131,7 @@ class Writer:
         path_of = self._feed.resource.listing_path
         planned = plan_removals(
             {key: (record.subject, gone[key]) for key, record in last.items()},
-            {
-                key: self._feed.frame(generation=self._generation, mode=mode, path=path_of(record.qualification))
-                for key, record in last.items()
-            },
+            {key: self._frame(mode, path_of(record.qualification)) for key, record in last.items()},
             generation=self._generation,
             sequence=self._sequence,
             recorded=recorded_time(self._now()),
@@ -153,6 +152,9 @@ class Writer:
     async def marks(self, marks: Mapping[str, str | None]) -> None:
         """Commit marks of the feed's state."""
         await self._store.commit(Commit(self._generation, self._sequence, marks=marks))
+
+    def _frame(self, mode: Mode, path: str) -> EventFrame:
+        return self._feed.frame(generation=self._generation, mode=mode, path=path, extensions=self._carried)
 
     async def _commit(self, planned: tuple[Commit, Tally]) -> None:
         commit, tally = planned

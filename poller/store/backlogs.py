@@ -119,12 +119,24 @@ async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None,
 
 
 def _unread(following: _Entries, last: int, lag: int | None = None) -> int | None:
-    """The server goes on counting what went unread; the sequence numbers do not."""
     if not following:
         return 0
     try:
         first = int(msgspec.json.decode(following[0][1].get(b"data", b""), type=_Numbered).sequence)
     except (msgspec.DecodeError, ValueError):
+        first = None
+    return unread(first, last, lag)
+
+
+def unread(first: int | None, last: int, lag: int | None) -> int | None:
+    """How many events a group has not read; None where nobody can tell.
+
+    Args:
+        first: the number of the first of them; None where it is no event of ours.
+        last: the number of the feed's last event.
+        lag: as the server counts it, where it can; it goes on counting what went unread, the numbers do not.
+    """
+    if first is None:
         return lag
     if lag is None or first <= last < first + lag:
         return max(last - first + 1, 1)

@@ -23,6 +23,7 @@ from poller.failpoints import reach
 from poller.stopping import finished
 from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
+from poller.store.counted import counted
 from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
 from poller.store.losses import loss_marks
@@ -32,6 +33,7 @@ from poller.store.resending import until_answered
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
 from poller.store.state import FeedState, marked, state_of
+from poller.store.traced import told
 
 LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
@@ -251,9 +253,10 @@ class FeedStore:
         names += [keys.qualifications, keys.dictionaries, keys.listings]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
-        outcome = await until_answered(
+        answer = until_answered(
             self._client, lambda: self._scripts.commit(names, arguments), lease=self._lease, sleep=self._sleep
         )
+        outcome = await told(commit, counted(answer))
         reach("commit.sent")
         if outcome == b"FENCED":
             self.held = False

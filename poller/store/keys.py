@@ -16,6 +16,7 @@ key ends in        type    holds
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.overruns`)
+``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.pauses`); absent while it is polled
 =================  ======  ==========================================================================================
 
 A subscription to a feed has keys of its own there, ``sub:ID:…``:
@@ -82,6 +83,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     qualifications: str
     listings: str
     overruns: str
+    pause: str
 
     @classmethod
     def of(cls, prefix: str, feed: str) -> FeedKeys:

@@ -17,8 +17,10 @@ import msgspec
 DELTA_TOKEN: Final = "delta_token"  # noqa: S105 -- a field's name
 QUERY: Final = "query"
 FIELDS: Final = "fields"
+DELTA_TOKEN_AT: Final = "delta_token_at"  # noqa: S105 -- as above
 READ_AT: Final = "read_at"
 ROUND: Final = "round"
+ROUND_AT: Final = "round_at"
 GOOD_AT: Final = "good_at"
 REFUSALS: Final = "refusals"
 HELD: Final = "held"

@@ -7,10 +7,14 @@ it cannot work just now, and trying again may help. *Refused*: it understood and
 no connection, timeout, a reply that cannot be read          StoreUnavailable
 LOADING READONLY OOM BUSY MISCONF NOREPLICAS MASTERDOWN      StoreUnavailable
 CLUSTERDOWN TRYAGAIN MOVED ASK UNBLOCKED                     StoreUnavailable
+NOAUTH WRONGPASS, of a server that has let us in before      StoreUnavailable
 NOAUTH WRONGPASS NOPERM WRONGTYPE ERR and any other          StoreRefused
 NOSCRIPT                                                     passes: who runs scripts loads it
 our own errors, cancellation                                 pass
 ===========================================================  ====================
+
+A password that is changed while the program runs is somebody's work in progress, and like a server that is gone for a
+while: told once and waited for. At the start it is wrong (:func:`let_in` says that it was right).
 
 Redis before 7 wraps an error inside a script as ``ERR Error running script …: -OOM …``; the inner one counts.
 """
@@ -19,7 +23,8 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from redis import exceptions as spoken
 
@@ -48,6 +53,8 @@ _CODE: Final = re.compile(
 _ECHO: Final = re.compile(r",? with args beginning with:.*", re.DOTALL)  # a server without HELLO repeats the password
 _LONGEST: Final = 300
 
+_let_in: Final[WeakSet[Any]] = WeakSet()
+
 
 @contextmanager
 def translated(client: Redis | None = None) -> Iterator[None]:
@@ -68,14 +75,19 @@ def translated(client: Redis | None = None) -> Iterator[None]:
     # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
     # nobody knows what was sent. Cancellation is no Exception and passes.
     except Exception as error:  # noqa: BLE001 — any failure at this seam means: connection broken
-        raise _ours(error, address_of(client)) from _cause(error)
+        raise _ours(error, address_of(client), known=client in _let_in) from _cause(error)
 
 
-def _ours(raised: Exception, address: str) -> StoreError:
+def let_in(client: Redis) -> None:
+    """Its server has taken our password."""
+    _let_in.add(client)
+
+
+def _ours(raised: Exception, address: str, *, known: bool) -> StoreError:
     error = _first(raised)
     text = f"{address}: {_line(error)}"
     if isinstance(error, _REFUSED):
-        return StoreRefused(text)
+        return StoreUnavailable(text) if known else StoreRefused(text)
     if isinstance(error, (*_UNAVAILABLE, OSError)):
         return StoreUnavailable(text)
     if isinstance(error, (spoken.ResponseError, spoken.DataError)):

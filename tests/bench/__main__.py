@@ -1,4 +1,4 @@
-"""Run measures and print them: ``python -m tests.bench [readings|rotation|deliveries|scale] [--records N]``."""
+"""Run measures and print them: ``python -m tests.bench [readings|rotation|deliveries|scale|metrics] [--records N]``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from poller.cli.loop import run
 from tests.bench.deliveries import deliveries
 from tests.bench.figures import Figure, peak_rss, reading
+from tests.bench.metering import metering
 from tests.bench.receiver import receiver
 from tests.bench.rotation import rotating
 from tests.bench.scale import scale
@@ -95,7 +96,23 @@ def scaled(_records: int, root: Path) -> list[Figure]:
     return run(all_of())
 
 
-_MEASURES: Final = {"readings": measured, "rotation": rotations, "deliveries": delivered, "scale": scaled}
+def metered(_records: int, root: Path) -> list[Figure]:
+    """What it costs to be measured."""
+
+    async def all_of(server: Server) -> list[Figure]:
+        return [figure async for figure in metering(server)]
+
+    with running("valkey", short_directory(root, "a"), appendfsync="no") as server:
+        return run(all_of(server))
+
+
+_MEASURES: Final = {
+    "readings": measured,
+    "rotation": rotations,
+    "deliveries": delivered,
+    "scale": scaled,
+    "metrics": metered,
+}
 
 if __name__ == "__main__":
     main()

@@ -208,3 +208,17 @@ def test_recorded_times_are_rfc_3339_in_milliseconds(moment: datetime) -> None:
     text = recorded_time(moment)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", text)
     assert timedelta() <= moment - datetime.fromisoformat(text) < timedelta(milliseconds=1)
+
+
+def test_extensions_are_attributes_and_nothing_else() -> None:
+    """What a frame carries besides stands in each event as it is, counts for the limit, and is in no id."""
+    carried = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": 'a="b"'}
+    by = EventFrame(
+        feed="acme/contractTypes", generation="g1", source=SOURCE, type_stem=STEM, cause=Cause.DELTA, extensions=carried
+    )
+    change = created()
+    assert by.event_id(change) == frame().event_id(change)
+    assert attributes(written(change, by=by)) == attributes(written(change)) | carried
+    before = b'{"x":"%b"}' % (b"y" * (MAX_EVENT_BYTES - len(written(altered(b"{}", b'{"x":""}')))))
+    assert b'"previous"' in written(altered(b"{}", before))
+    assert attributes(written(altered(b"{}", before), by=by))["data"]["omitted"] == ["previous"]

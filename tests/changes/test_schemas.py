@@ -71,3 +71,13 @@ def test_data_is_held(key: str, wrong: object) -> None:
 def test_every_field_is_described() -> None:
     """Law: the schema says of each field that the reference knows what it is."""
     assert all(list(field) == ["description"] for fields in FIELDS.values() for field in fields.values())
+
+
+@pytest.mark.parametrize(("wrong", "name"), [("00-1-2-01", "traceparent"), (1, "traceparent"), ("", "tracestate")])
+def test_a_trace_may_be_there_and_is_held(wrong: object, name: str) -> None:
+    """Law: an event is valid with and without the round's trace; what is there is spelled as W3C has it."""
+    carried = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03", "tracestate": "a=b"}
+    schema = schema_of("contractType")
+    schema.validate(EVENT)
+    schema.validate({**EVENT, **carried})
+    assert not schema.is_valid({**EVENT, **carried, name: wrong})

@@ -78,13 +78,14 @@ async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
     """Nor without the lease, nor to a subscription that rests."""
     clock, posted = Clock(), Posted()
     sink = made(clock, posted=posted)
-    assert await sink.send([EVENT], allowed=lambda: False) is None
+    assert not await sink.turn(allowed=lambda: False)
     sink.pause(timedelta(seconds=1))
-    assert await sink.send([EVENT], allowed=yes) is None
+    assert not await sink.turn(allowed=yes)
     clock.passes(1)
-    assert await sink.send([EVENT], allowed=yes) == OK
+    assert await sink.turn(allowed=yes)
+    assert await sink.send([EVENT]) == OK
     await sink.rest("sink", "gone")
-    assert await sink.send([EVENT], allowed=yes) is None
+    assert not await sink.turn(allowed=yes)
     assert "free" not in state(sink)
     assert len(posted.bodies) == 1
 
@@ -164,6 +165,5 @@ async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(
 
     sink = made(Clock())
     sink._form = form  # type: ignore[assignment] # never returns
-    outcome = await sink.send([EVENT], allowed=yes)
-    assert outcome is not None
+    outcome = await sink.send([EVENT])
     assert outcome.failure is Failure.CREDENTIAL

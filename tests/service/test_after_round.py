@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 from poller.service.after_round import AfterRound
 from poller.service.readiness import Readiness
 from poller.service.watching import StoreWatch
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
+from poller.telemetry.rounds import ROUNDS
+from tests.telemetry.series import Key, key, values
 
 
 def result(*, away: bool = False, error: str | None = None, wait: timedelta | None = None) -> RoundResult:
@@ -39,3 +43,24 @@ async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
     assert not watch.away
     assert after(result(wait=timedelta(seconds=3))) == timedelta(seconds=3)
     assert (await readiness.report()).failing == {}
+
+
+async def test_rounds_are_counted_while_the_feed_is_polled_here() -> None:
+    """By how they ended, one that another process had left out; of a feed that went nothing stays."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = AfterRound(watch, Readiness(watch))
+    feed = "counted/a"
+    after(msgspec.structs.replace(result(), feed=feed, created=2, records=2))
+    after(msgspec.structs.replace(result(error="no"), feed=feed))
+    after(RoundResult(feed=feed, mode=Mode.SKIPPED, ok=True))
+    found = {name: value for name, value in counted().items() if ("feed", feed) in name[1]}
+    assert found[key("poller_rounds_total", feed=feed, mode="delta", result="ok")] == 1
+    assert found[key("poller_rounds_total", feed=feed, mode="delta", result="failed")] == 1
+    assert found[key("poller_rounds_total", feed=feed, mode="skipped", result="skipped")] == 1
+    assert found[key("poller_records_total", feed=feed, kind="created")] == 2
+    after.gone(feed)
+    assert not any(("feed", feed) in labels for _, labels in counted())
+
+
+def counted() -> dict[Key, float]:
+    return values("".join(ROUNDS.blocks(openmetrics=False)))

@@ -32,6 +32,7 @@ from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
 from tests.harness.waiting import until
 from tests.receiver import Held, Receiver, Reply, receiving
+from tests.telemetry.series import value
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
@@ -160,8 +161,10 @@ async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
     await scene.arrives("run", "e1")
     assert scene.sink.requests[-1].header("webhook-signature")
 
+    await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") == 1, "it to count")
     await scene.registry.pause("run", Paused("operator", "rest", now()))
     await scene.is_idle("run")
+    await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") is None, "no series")
     await scene.add("e2")
     await scene.arrives("file", "e1", "e2")
     assert scene.got("run") == ["e1"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from poller.service.logs import Format, redacted, set_up
+from poller.telemetry import tracing
+from tests.telemetry.recording import recorded, traceparent
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +91,28 @@ def test_what_is_no_secret_stays() -> None:
     """Law: redaction leaves the rest of a value as it was."""
     value = {"feed": "acme/x", "delta_token_kept": True, "pages": 3, "list": ("a", 1)}
     assert redacted(value) == {"feed": "acme/x", "delta_token_kept": True, "pages": 3, "list": ["a", 1]}
+
+
+def test_people_read_first_what_it_is_about() -> None:
+    """Law: a short time, then whose it is and how it ended; nothing that is nought, but where it says no."""
+    stream = lines("console")
+    log = structlog.get_logger()
+    log.warning("round", trigger="turn", pages=0, created=0, seconds=0.25, error="no answer", ok=False, feed="acme/x")
+    log.info("share", role="poll", ours=0, of=0)
+    first, second = stream.getvalue().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\dZ \[warning +\] round +feed=acme/x ok=False error='no answer' .*", first)
+    assert first.endswith(" trigger=turn seconds=0.25")
+    assert second.endswith("role=poll ours=0 of=0")
+
+
+def test_a_line_belongs_to_its_span() -> None:
+    """Law: within a span each line, a library's too, names trace and span; without one no line has a word of it."""
+    stream = lines("json")
+    with recorded() as spans, tracing.root("round"):
+        structlog.get_logger().info("within")
+        logging.getLogger("some.library").warning("within")
+    structlog.get_logger().info("after")
+    *within, after = [json.loads(line) for line in stream.getvalue().splitlines()]
+    _, trace_id, span_id, _ = traceparent(spans.one("round")).split("-")
+    assert [(line["trace_id"], line["span_id"]) for line in within] == [(trace_id, span_id)] * 2
+    assert not [name for name in after if name.endswith("_id")]

@@ -23,6 +23,7 @@ from poller.store.members import Members
 from poller.store.owners import nonce_of
 from poller.store.scripts import Scripts
 from tests.harness.waiting import patience, until
+from tests.telemetry.series import grown
 
 LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=600)
 NAMES = tuple(f"s/{letter}" for letter in "abcdefg")
@@ -170,7 +171,9 @@ async def test_what_is_busy_stays_until_it_is_not(world: World) -> None:
             await until(lambda: there(world.client, "b"), "the other to look")
             for lot in lots[:3]:
                 lot.busy = False
+            released = grown("poller_lease_changes_total", kind="feed", change="released")
             await world.until(4, 3)
+            assert grown("poller_lease_changes_total", kind="feed", change="released") == released + 3
             assert {lot.name for lot in others if lot.working} == {lot.name for lot in lots[:3]}
             for lot in lots:
                 lot.busy = False
@@ -192,6 +195,7 @@ async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:
     """Law: whoever loses one learns of it, ends what it did, and takes it like everybody else."""
     async with world.process("a", SHORT) as lots:
         await world.until(7)
+        lost, taken = (grown("poller_lease_changes_total", kind="feed", change=one) for one in ("lost", "taken"))
         for lot in lots[:2]:
             await world.client.delete(lot.lease)
         async with patience("them to be begun anew"):
@@ -199,6 +203,9 @@ async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:
                 world.changed.clear()
                 await world.changed.wait()
         await world.until(7)
+        assert grown("poller_lease_changes_total", kind="feed", change="lost") == lost + 2
+        assert grown("poller_lease_changes_total", kind="feed", change="taken") == taken + 2
+        await until(lambda: grown("poller_leases_held", kind="feed") == 7, "all to be counted")
 
 
 async def test_what_others_do_not_know_is_taken_all_the_same(world: World) -> None:

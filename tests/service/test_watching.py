@@ -18,6 +18,7 @@ from poller.store.checks import Durability, check_store
 from poller.store.connection import commands, connect
 from tests.harness.waiting import until
 from tests.servers import running
+from tests.telemetry.series import grown
 
 REPLY_TIMEOUT = timedelta(seconds=1)
 
@@ -147,3 +148,20 @@ async def test_after_the_end_nothing_is_asked_any_more(tmp_path: Path) -> None:
         hours.at += FRESH
         assert [one.text for one in await watch.fresh()] == ["has not answered yet"]
     assert logs == []
+
+
+def test_one_that_slept_blames_nobody() -> None:
+    """What fails in the moment of waking up is not told, and no reason; what fails again a moment later is both."""
+    hours = Hours()
+    watch = StoreWatch("warn", now=now, clock=hours.clock)
+    before = grown("poller_store_failures_total")
+    with capture_logs() as logs:
+        hours.at += 60
+        watch.overslept()
+        watch.failed("acme/a", "Timeout reading")
+        assert ([one.text for one in watch.reasons()], watch.away, logs) == (["has not answered yet"], False, [])
+        hours.at += 1
+        watch.failed("acme/a", "Timeout reading")
+    assert [line["event"] for line in logs] == ["store fails"]
+    assert watch.away
+    assert grown("poller_store_failures_total") == before + 1

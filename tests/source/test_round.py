@@ -26,7 +26,14 @@ async def test_a_baseline_publishes_all_and_keeps_the_token() -> None:
     script = Script().on(records("a", "b"), further="p", delta="d1").on([*records("c"), 7], page="p", delta="d2")
     result = await feed(script)
     assert msgspec.structs.replace(result, seconds=0.0, learnt=None) == RoundResult(
-        feed="acme/contractTypes", mode=Mode.BASELINE, ok=True, pages=2, records=4, created=3, quarantined=1
+        feed="acme/contractTypes",
+        mode=Mode.BASELINE,
+        ok=True,
+        pages=2,
+        records=4,
+        created=3,
+        quarantined=1,
+        token="moved",  # noqa: S106 -- a word
     )
     assert feed.causes == [(subject, "created", "baseline") for subject in "abc"]
     assert (feed.kept, feed.store.state.read_at, feed.store.state.good_at) == ("d1", NOON, NOON)

@@ -15,6 +15,7 @@ from poller.source.result import RoundResult
 from poller.source.starting import End, marks_of, rotation_marks, start_of
 from poller.store.state import (
     DELTA_TOKEN,
+    DELTA_TOKEN_AT,
     FIELDS,
     GOOD_AT,
     HELD,
@@ -27,6 +28,7 @@ from poller.store.state import (
     RESYNC,
     ROTATION,
     ROUND,
+    ROUND_AT,
     FeedState,
 )
 from tests.source.test_feed import FEED as LISTED
@@ -103,7 +105,7 @@ def test_a_refused_token_leads_to_a_full_reading_that_counts_it() -> None:
 
 def test_a_round_that_was_not_complete_leaves_its_result_alone() -> None:
     """Nothing moves past what was not read: the next round starts where this one did."""
-    assert set(marks_of(FEED, start_of(FEED, READ, NOON), FAILED)) == {ROUND}
+    assert set(marks_of(FEED, start_of(FEED, READ, NOON), FAILED)) == {ROUND, ROUND_AT}
 
 
 def test_a_delta_moves_the_token_and_what_it_belongs_to() -> None:
@@ -111,7 +113,7 @@ def test_a_delta_moves_the_token_and_what_it_belongs_to() -> None:
     marks = marks_of(FEED, start_of(FEED, READ, NOON), GOOD)
     assert marks.pop(ROUND)
     assert marks == {
-        GOOD_AT: "2025-03-01T13:00:00.000Z",
+        **dict.fromkeys((ROUND_AT, GOOD_AT, DELTA_TOKEN_AT), "2025-03-01T13:00:00.000Z"),
         QUERY: FEED.fingerprint,
         ID_FIELD: "id",
         FIELDS: '["id"]',
@@ -144,7 +146,7 @@ def test_a_full_reading_takes_off_the_orders_that_it_found() -> None:
 def test_a_listing_that_is_as_it_was_counts_as_read() -> None:
     """Else it would be asked for in full before its time; all else stays."""
     end = msgspec.structs.replace(GOOD, complete=False, as_before=True)
-    assert set(marks_of(FEED, start_of(FEED, READ, NOON), end)) == {ROUND, GOOD_AT, READ_AT}
+    assert set(marks_of(FEED, start_of(FEED, READ, NOON), end)) == {ROUND, ROUND_AT, GOOD_AT, READ_AT}
 
 
 def test_a_rotation_is_marked_until_it_is_over() -> None:

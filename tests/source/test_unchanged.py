@@ -19,7 +19,7 @@ from poller.source.paging import Query
 from poller.source.result import RoundResult
 from poller.source.round import poll
 from poller.source.unchanged import Unchanged
-from poller.store.state import GOOD_AT, READ_AT, RELEASED, ROUND
+from poller.store.state import GOOD_AT, READ_AT, RELEASED, ROUND, ROUND_AT
 from tests.source.api import Request, http, serving
 from tests.source.clients import client_of
 from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, Clock, MemoryStore, records
@@ -108,7 +108,7 @@ async def test_an_unchanged_list_costs_one_request_and_writes_the_rounds_end_onl
             result, read_at = await rounds(), rounds.store.state.read_at
             assert (result.ok, result.mode, result.pages, result.records) == (True, Mode.FULL, 0, 0)
             assert rounds.lists.conditional == [True]
-            assert set(rounds.store.commits[-1].marks) == {ROUND, GOOD_AT, READ_AT}
+            assert set(rounds.store.commits[-1].marks) == {ROUND, ROUND_AT, GOOD_AT, READ_AT}
             assert read_at == rounds.clock.time
         assert len(rounds.store.events) == 2
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from poller.errors import Fenced, StoreRefused, StoreUnavailable
 from poller.store.connection import commands
-from poller.store.translation import translated
+from poller.store.translation import let_in, translated
 from tests.harness.waiting import until
 from tests.servers import KINDS, Kind, running
 from tests.stores import clients_of
@@ -152,3 +152,17 @@ async def test_a_client_closed_under_a_command(server: str) -> None:
 async def _read(client: Redis) -> None:
     with translated(client):
         await client.xread({"k": "$"}, block=4000)
+
+
+async def test_a_password_that_was_right_before(tmp_path: Path) -> None:
+    """Law: wrong at the start is refused; changed while we run it is waited for, by whoever was let in."""
+    with running("valkey", tmp_path) as server:
+        async with commands(server.url) as admin, commands(server.url) as ours, commands(server.url) as another:
+            await ours.ping()
+            let_in(ours)
+            await admin.config_set("requirepass", "changed")
+            await ours.connection_pool.disconnect()
+            with pytest.raises(StoreUnavailable, match="Authentication required"), translated(ours):
+                await ours.ping()
+            with pytest.raises(StoreRefused, match="Authentication required"), translated(another):
+                await another.ping()

@@ -1,0 +1,44 @@
+"""How long a cron expression leaves a feed alone, at most.
+
+Slow to import, as :mod:`poller.config.cron` is: import it where such an expression is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import Final
+
+from poller.config.cron import trigger_of
+
+_DAY: Final = timedelta(days=1)
+_DAYS: Final = 60  # that it fires on, of those to come
+_MOMENTS: Final = 24 * 60
+
+
+@lru_cache(maxsize=1024)
+def longest_gap(expression: str, since: datetime) -> timedelta:
+    """The longest time between two of its moments on the next sixty days that it fires on.
+
+    Moments of a day and days are looked at apart, for all moments of two months may be many.
+
+    Args:
+        expression: five fields that :func:`poller.config.cron.trigger_of` takes.
+        since: where the days begin, UTC.
+    """
+    minute, hour, day, month, weekday = expression.split()
+    midnight = since.replace(hour=0, minute=0, second=0, microsecond=0)
+    moments = [one for one in islice(_moments(f"{minute} {hour} * * *", midnight), _MOMENTS) if one < midnight + _DAY]
+    days = list(islice(_moments(f"0 0 {day} {month} {weekday}", midnight), _DAYS))
+    within = max((later - sooner for sooner, later in pairwise(moments)), default=timedelta(0))
+    apart = max((later - sooner for sooner, later in pairwise(days)), default=_DAY)
+    return max(within, apart - (moments[-1] - moments[0]))
+
+
+def _moments(expression: str, since: datetime) -> Iterator[datetime]:
+    trigger, last = trigger_of(expression), None
+    while (found := trigger.get_next_fire_time(last, since)) is not None:
+        yield found
+        last, since = found, found

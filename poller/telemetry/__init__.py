@@ -1,0 +1,1 @@
+"""What the daemon tells of itself to those who watch it."""

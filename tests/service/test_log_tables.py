@@ -1,0 +1,69 @@
+"""The README's tables of what rounds and attempts say in the log are what they say: every field, and no other."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from poller.delivery.attempts import DeadLetter, Delivered, PauseSink, Step
+from poller.delivery.drafting import Told
+from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.reporting import STEPS, report
+from poller.service.polling import _report
+from poller.source.feed import Mode
+from poller.source.result import RoundResult
+from poller.telemetry.costs import Costs
+
+README: Final = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+SHARED: Final = {"event", "log_level"}
+
+
+def table(name: str) -> list[tuple[set[str], str]]:
+    """Its rows: the names in their first column, and what is said of them."""
+    found = re.search(rf"^\| `{name}` \| \|\n\|---\|---\|\n((?:\|.*\n)+)", README, re.MULTILINE)
+    assert found, f"README.md has no table of {name}"
+    rows = [line.strip("|").split(" | ", 1) for line in found[1].splitlines()]
+    return [(set(re.findall(r"`([^`]+)`", first)), rest) for first, rest in rows]
+
+
+@pytest.fixture
+def spoken() -> Iterator[None]:
+    log = logging.getLogger("poller.delivery")
+    before = log.level
+    log.setLevel("DEBUG")
+    yield
+    log.setLevel(before)
+
+
+def test_of_rounds() -> None:
+    """And each mode is explained."""
+    with capture_logs() as logs:
+        _report(RoundResult(feed="a/x", mode=Mode.DELTA, ok=True), Costs(), stream="s")
+    rows = table("round")
+    named = [name for names, _ in rows for name in names]
+    assert sorted(named) == sorted({*logs[0], "trigger"} - SHARED)
+    modes = next(text for names, text in rows if names == {"mode"})
+    assert all(f"`{mode}`" in modes for mode in Mode)
+
+
+@pytest.mark.usefixtures("spoken")
+def test_of_attempts() -> None:
+    """And each step and each failure is named."""
+    wait = timedelta(seconds=5)
+    steps: list[Step] = [Delivered(), PauseSink(wait, wait, counted=True), DeadLetter("gone")]
+    with capture_logs() as logs:
+        for outcome in (Outcome(status=429), Outcome(failure=Failure.DNS)):
+            told = [Told("1-0", "id", 1, step, "2026-03-02T08:15:00Z", 1) for step in steps]
+            report(told, outcome, feed="a/x", subscription="s", sink="h", now=datetime(2026, 3, 3, tzinfo=UTC))
+    rows = table("attempt")
+    named = [name for names, _ in rows for name in names]
+    assert sorted(named) == sorted({name for line in logs for name in line} - SHARED)
+    words = {word for names, text in rows for word in re.findall(r"`([^`]+)`", text) if names & {"step", "failure"}}
+    assert words == {*STEPS.values(), *Failure}

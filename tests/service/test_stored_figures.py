@@ -1,0 +1,117 @@
+"""Laws of :mod:`poller.service.stored_figures`: read seldom, by one for all, and never from a store that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from poller.config.load import load
+from poller.config.settings import Settings
+from poller.delivery.health import Health, after_failure
+from poller.service.stored_figures import FRESH, StoredReadings, intervals, stored_figures
+from poller.service.subscribing import registry_of
+from poller.service.watching import StoreWatch
+from poller.store.connection import commands
+from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.registrations import Paused, milliseconds_of
+from poller.store.state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND, ROUND_AT
+from tests.service.subscribed import FEEDS, NOW, added, configured
+
+AT = NOW.timestamp()
+
+
+@pytest.fixture
+async def client(store_url: str) -> AsyncIterator[Redis]:
+    async with commands(store_url) as one:
+        yield one
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return configured(tmp_path, "filed")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.watch = StoreWatch("warn", now=lambda: NOW, clock=lambda: self.at)
+
+    def readings(self, settings: Settings) -> StoredReadings:
+        return StoredReadings(settings, self.watch, now=lambda: NOW, clock=lambda: self.at)
+
+
+async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -> None:
+    """Of a feed that failed and is held, of one that was never read, and of subscriptions that rest, fail and lag."""
+    keys = FeedKeys.of("poller", FEEDS[0])
+    moments = dict.fromkeys((ROUND_AT, GOOD_AT, DELTA_TOKEN_AT), NOW.isoformat())
+    read = (NOW - timedelta(hours=1)).isoformat()
+    state: dict[Any, Any] = {"sequence": "3", ROUND: '{"ok":false}', HELD: "too many", OLDEST: read, **moments}
+    await client.hset(keys.state, mapping=state)
+    await added(client, settings, "one")
+    await added(client, settings, "two")
+    registry = registry_of(settings, client)
+    await registry.note_health("one", FEEDS[0], msgspec.json.encode(after_failure(Health(), NOW)))
+    await registry.pause("two", Paused("operator", "rest", NOW))
+    await client.xadd(keys.events, {"data": b'{"sequence":"%020d"}' % 3}, id=f"{milliseconds_of(NOW) - 5000}-0")
+    await client.xgroup_create(keys.events, group_of("one"), id="0")
+    await client.hset(PairKeys.of("poller", FEEDS[0], "one").letters, "1-0", "x")
+    found = await stored_figures(client, settings, {FEEDS[0]: 66.0}, now=NOW)
+    feed, never = found.feeds
+    assert (feed.failing, feed.held, feed.owned, feed.interval, feed.events) == (True, True, False, 66.0, 3)
+    assert (feed.last_round, feed.last_good_round, feed.delta_token, feed.oldest_reading) == (AT, AT, AT, AT - 3600)
+    assert (never.failing, never.last_round, never.oldest_reading, never.interval) == (False, None, None, None)
+    one, two = sorted(found.subscriptions, key=lambda each: each.subscription)
+    assert (one.lag, one.backlog, one.dead_letters, one.paused, one.failing) == (5.0, 1, 1, False, True)
+    assert (two.lag, two.backlog, two.paused) == (None, None, True)
+
+
+async def test_many_who_ask_make_one_reading(client: Redis, settings: Settings) -> None:
+    """All of them get the same; the next one is made when that is old."""
+    clock = Clock()
+    readings = clock.readings(settings)
+    assert await readings.latest() is None
+    readings.attach(client)
+    first = await asyncio.gather(*(readings.latest() for _ in range(5)))
+    assert first[0] is not None
+    assert all(one is first[0] for one in first)
+    clock.at += FRESH - 1
+    assert await readings.latest() is first[0]
+    clock.at += 1
+    again = await readings.latest()
+    assert again is not None
+    assert again is not first[0]
+    await readings.detach()
+    assert await readings.latest() is None
+
+
+async def test_a_store_that_is_away_is_not_asked(client: Redis, settings: Settings) -> None:
+    """Nothing is said then, whatever was said before; and one that refuses is no reason to fail."""
+    clock = Clock()
+    readings = clock.readings(settings)
+    readings.attach(client)
+    assert await readings.latest()
+    clock.watch.failed("somebody", "away")
+    assert await readings.latest() is None
+    other = Clock()
+    await client.set("poller:{subscriptions}:registry", "no hash")
+    refused = other.readings(settings)
+    refused.attach(client)
+    assert await refused.latest() is None
+    assert not other.watch.away
+
+
+def test_how_long_a_feed_is_left_alone(tmp_path: Path) -> None:
+    """As configured, with its jitter; of a cron expression the longest gap."""
+    file = tmp_path / "poller.toml"
+    source = '[[sources]]\nname = "a"\nbase_url = "https://api.example.org"\nauth = { none = true }\n'
+    feeds = 'name = "x"\ninterval = "50s"\njitter = "1s"', 'name = "y"\ncron = "0 8 * * 1-5"\njitter = "0s"'
+    tables = "".join(f'[[sources.feeds]]\nresource = "contractTypes"\n{one}\n' for one in feeds)
+    file.write_text(source + tables, "utf-8")
+    assert intervals(load(file, {}), NOW) == {"a/x": 51.0, "a/y": 3 * 86400.0}

@@ -1,0 +1,33 @@
+"""Reading what is exported, as Prometheus does: by name and labels."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from poller.telemetry.catalogue import REGISTRY
+
+Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+def key(name: str, **labels: str) -> Key:
+    return name, frozenset(labels.items())
+
+
+def values(text: bytes | str) -> dict[Key, float]:
+    """Every sample of an exposition."""
+    text = text if isinstance(text, str) else text.decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(name: str, /, **labels: str) -> float | None:
+    """One sample of this process; None where there is no such series."""
+    return REGISTRY.get_sample_value(name, labels)
+
+
+def grown(name: str, /, **labels: str) -> float:
+    """One sample of this process, 0 where there is no such series: tests of one process share its counters."""
+    return value(name, **labels) or 0.0
