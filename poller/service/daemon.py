@@ -35,6 +35,7 @@ from poller.service.polling import polled_feeds
 from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
 from poller.service.stored_figures import StoredReadings
+from poller.service.supervised import Supervisor, counted, supervised
 from poller.service.watching import START, StoreWatch
 from poller.service.web.backing import Backing
 from poller.service.web.serving import serve
@@ -78,7 +79,7 @@ async def run(
     if serving is None and roles == {"serve"}:
         raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
     over = asyncio.Event()
-    working = [daemon.work(roles, stop, over)]
+    working = [daemon.work(roles, stop, over), daemon.told(stop, over)]
     if serving is not None:
         working.append(serve(daemon.site(), serving, until=over))
     with measured(LOOP_LAG.observe, overslept=daemon.overslept):
@@ -100,11 +101,20 @@ class _Daemon:
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
         self._backing = Backing(settings, now=now)
+        self._deliverer: Deliverer | None = None
 
     def site(self) -> Any:
         """What is served; further routes go here."""
         exposition = Exposition(self._readiness, self._watch, self._readings)
         return site(self._backing, self._readiness, lambda: self._registry, *metrics_routes(exposition))
+
+    def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
+        """Keep informed whoever supervises this process."""
+        return supervised(Supervisor(self._environ), self._readiness, self._doing, stop=stop, over=over)
+
+    def _doing(self) -> str:
+        feeds = counted(len(self._settings.feed_ids), "feed")
+        return f"{feeds}, {counted(self._deliverer.subscriptions, 'subscription')}" if self._deliverer else feeds
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
         """Do everything but serving; ``over`` is set when it has ended."""
@@ -143,6 +153,7 @@ class _Daemon:
                     working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
                     deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
+                    self._deliverer = deliverer
                     working.append(deliverer.run(stop))
                 await _all_of(working)
         finally:

@@ -97,6 +97,11 @@ class Deliverer:
         self._kept: Subscriptions | None = None
         self._failing: str | None = None
 
+    @property
+    def subscriptions(self) -> int:
+        """How many there are that do not rest."""
+        return len(self._running)
+
     def _beside(self, name: str, until: datetime) -> list[str]:
         """The other subscriptions of the sink that this one delivers to; they are told that it wants nothing yet."""
         asking = self._running.get(name)

@@ -137,8 +137,8 @@ _NEW: Final = "expected the value: there was no header of this name"
 
 
 _ANOTHER_HOST: Final = (
-    "expected the host that it had, for what is not shown goes to no other one: send the header values anew; one with a "
-    "credential is deleted and added again"
+    "expected the host that it had, for what is not shown goes to no other one: send the header values anew; one with "
+    "a credential is deleted and added again"
 )
 _NULL: Final = "expected a value; leave the key out for the default"
 

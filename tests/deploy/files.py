@@ -1,0 +1,34 @@
+"""Where the files of ``deploy`` are, and what their commands mean to the program's own command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import typer.main
+import yaml
+from typer.core import TyperGroup
+
+from poller.cli.app import app
+from poller.cli.run import check_roles
+
+ROOT: Final = Path(__file__).parents[2]
+DEPLOY: Final = ROOT / "deploy"
+
+
+def documents(path: Path) -> list[Any]:
+    """What stands in a YAML file."""
+    return list(yaml.safe_load_all(path.read_text("utf-8")))
+
+
+def roles_of(arguments: Sequence[str]) -> frozenset[str]:
+    """The roles that ``poller ARGUMENTS`` does; fails where that is not understood, or does something else."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    with group.make_context("poller", list(arguments)) as context:
+        name, command, left = group.resolve_command(context, [*context._protected_args, *context.args])
+        assert name == "run"
+        assert command is not None
+        with command.make_context(name, left, parent=context) as inner:
+            return check_roles(inner.params["only"])

@@ -1,0 +1,110 @@
+"""The manifests: right by Kubernetes' own schemas, within its restricted profile, and of one piece."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+
+from poller.config.load import load
+from poller.service.running import END_WITHIN
+from poller.store.feed import LAST_WAIT
+from tests.deploy.files import DEPLOY, documents, roles_of
+
+HERE: Final = DEPLOY / "kubernetes"
+KUSTOMIZATION: Final[dict[str, Any]] = documents(HERE / "kustomization.yaml")[0]
+MANIFESTS: Final = {
+    one["kind"]: one for path in HERE.glob("*.yaml") if path.name != "kustomization.yaml" for one in documents(path)
+}
+POD: Final[dict[str, Any]] = MANIFESTS["Deployment"]["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+LABELS: Final = MANIFESTS["Deployment"]["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("kind", sorted(MANIFESTS))
+def test_each_manifest(kind: str, version: str) -> None:
+    """Law: Kubernetes knows every key of it, in old versions and new ones."""
+    kubernetes_validate.validate(MANIFESTS[kind], version, strict=True)
+
+
+def test_the_kustomization_names_every_file() -> None:
+    """Law: what lies here is applied, and what is generated is named as it is asked for."""
+    (generated,) = KUSTOMIZATION["configMapGenerator"]
+    named = {"kustomization.yaml", *KUSTOMIZATION["resources"], *generated["files"]}
+    assert named == {path.name for path in HERE.iterdir()}
+    (configuration,) = (one["configMap"]["name"] for one in POD["volumes"] if "configMap" in one)
+    assert configuration == generated["name"]
+    assert [one["name"] for one in KUSTOMIZATION["images"]] == [CONTAINER["image"]]
+
+
+def test_they_select_each_other() -> None:
+    """Law: service, budget and policy are about the pods of the deployment."""
+    selectors = (
+        MANIFESTS["Deployment"]["spec"]["selector"]["matchLabels"],
+        MANIFESTS["Service"]["spec"]["selector"],
+        MANIFESTS["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        MANIFESTS["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+        *(one["labelSelector"]["matchLabels"] for one in POD["topologySpreadConstraints"]),
+    )
+    assert all(selector == LABELS for selector in selectors)
+
+
+def test_the_restricted_profile() -> None:
+    """Law: everything that the Pod Security Standard "restricted" asks for, and a root that is only read."""
+    pod, own = POD["securityContext"], CONTAINER["securityContext"]
+    assert pod["runAsNonRoot"] is True
+    assert pod["runAsUser"] > 0
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert own == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & POD.keys()
+    assert all(one.keys() & {"configMap", "secret", "emptyDir"} for one in POD["volumes"])
+    assert POD["automountServiceAccountToken"] is False
+
+
+def test_secrets_are_readable_by_the_group_alone() -> None:
+    """Law: a mounted secret is refused where everybody may read it; the group that may is the pod's own."""
+    (secret,) = (one["secret"] for one in POD["volumes"] if "secret" in one)
+    assert secret["defaultMode"] == 0o440
+    assert POD["securityContext"]["fsGroup"] == POD["securityContext"]["runAsGroup"]
+
+
+def test_the_configuration() -> None:
+    """Law: it is right, its tokens lie where the secret is mounted, and the address is the one of ports and probes."""
+    (url,) = (one for one in CONTAINER["env"] if one["name"] == "REDIS_URL")
+    assert url["valueFrom"]["secretKeyRef"]["key"] == "redis-url"
+    environ = {one["name"]: one["value"] for one in CONTAINER["env"] if "value" in one}
+    settings = load(HERE / "poller.toml", environ | {"REDIS_URL": "redis://poller:secret@redis:6379/0"})
+    mounts = {one["name"]: one["mountPath"] for one in CONTAINER["volumeMounts"]}
+    (items,) = (one["secret"]["items"] for one in POD["volumes"] if "secret" in one)
+    tokens = {str(source.auth.token_file) for source in settings.sources if source.auth.token_file}
+    assert tokens == {f"{mounts['secrets']}/{item['path']}" for item in items}
+    assert environ["POLLER_CONFIG"] == f"{mounts['configuration']}/poller.toml"
+    (port,) = CONTAINER["ports"]
+    assert settings.http.bind is not None
+    assert settings.http.bind.port == port["containerPort"]
+    assert {MANIFESTS["Service"]["spec"]["ports"][0]["targetPort"], CONTAINER["livenessProbe"]["httpGet"]["port"]} == {
+        port["name"]
+    }
+    assert roles_of(CONTAINER["args"]) == {"poll", "deliver", "serve"}
+
+
+def test_probes_and_the_end() -> None:
+    """Law: alive and ready are asked where they are answered, and the end in order fits into the time that it has."""
+    assert CONTAINER["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert CONTAINER["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert POD["terminationGracePeriodSeconds"] > END_WITHIN + LAST_WAIT
+
+
+def test_the_image_is_this_version() -> None:
+    """Law: the tag is the version of the project, and the user is the image's."""
+    text = (DEPLOY.parent / "pyproject.toml").read_text("utf-8")
+    assert KUSTOMIZATION["images"][0]["newTag"] == re.findall(r'^version = "(.*)"$', text, re.MULTILINE)[0]
+    user = re.findall(r"^USER (\d+):(\d+)$", (DEPLOY / "Dockerfile").read_text("utf-8"), re.MULTILINE)[-1]
+    assert (POD["securityContext"]["runAsUser"], POD["securityContext"]["runAsGroup"]) == tuple(map(int, user))

@@ -1,0 +1,123 @@
+"""Alarms and dashboard: Prometheus takes them, each alarm is raised when it should be, and every name is exported."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.deploy.files import DEPLOY, ROOT, documents
+
+HERE: Final = DEPLOY / "prometheus"
+ALARMS: Final[list[dict[str, Any]]] = [
+    rule for group in documents(HERE / "alerts.yml")[0]["groups"] for rule in group["rules"]
+]
+DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "grafana" / "poller.json").read_text("utf-8"))
+PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+ASKED: Final = [target["expr"] for panel in PANELS for target in panel["targets"]]
+_NAME: Final = re.compile(r"\bpoller_[a-z_]+")
+_HISTOGRAM: Final = re.compile(r"_(?:bucket|count|sum)$")
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not on the PATH (Debian: prometheus)"
+)
+
+
+def promtool(*arguments: str) -> None:
+    """Run it; fails with what it says."""
+    done = subprocess.run(("promtool", *arguments), check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_prometheus_takes_the_configuration() -> None:
+    """Law: configuration and rules are right."""
+    promtool("check", "config", str(HERE / "prometheus.yml"))
+
+
+@needs_promtool
+def test_each_alarm_is_raised_and_none_without_reason() -> None:
+    """Law: what the rules' own tests say: each is raised by what it is for, and a poller that does well raises none."""
+    promtool("test", "rules", str(HERE / "alerts.test.yml"))
+
+
+def test_each_alarm_has_its_test() -> None:
+    """Law: for each alarm there is a case in which it is raised, and it is asked for where all is well."""
+    calm, *cases = documents(HERE / "alerts.test.yml")[0]["tests"]
+    names = {alarm["alert"] for alarm in ALARMS}
+    assert {one["alertname"] for one in calm["alert_rule_test"]} == names
+    raised = {one["alertname"] for case in cases for one in case["alert_rule_test"] if one["exp_alerts"]}
+    assert raised == names
+
+
+@needs_promtool
+def test_what_the_dashboard_asks(tmp_path: Path) -> None:
+    """Law: each of its questions is one that Prometheus understands."""
+    rules = [
+        {"record": f"panel:{at}", "expr": re.sub(r"\$__rate_interval", "5m", expr)} for at, expr in enumerate(ASKED)
+    ]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), "utf-8")
+    promtool("check", "rules", str(file))
+
+
+def test_the_dashboard_is_of_one_piece() -> None:
+    """Law: panels have ids of their own, do not lie over one another, and ask the source that is provisioned."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    (source,) = documents(DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yaml")[0]["datasources"]
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {source["uid"]}
+    assert set(re.findall(r"\$(?!__)(\w+)", " ".join(ASKED))) == {
+        one["name"] for one in DASHBOARD["templating"]["list"]
+    }
+
+
+def test_provisioning_and_compose_agree() -> None:
+    """Law: what is provisioned lies where the compose file mounts it, and Prometheus asks our services."""
+    compose = documents(DEPLOY / "compose.yaml")[0]["services"]
+    (provider,) = documents(DEPLOY / "grafana" / "provisioning" / "dashboards" / "poller.yaml")[0]["providers"]
+    assert f"./grafana/poller.json:{provider['options']['path']}/poller.json:ro" in compose["grafana"]["volumes"]
+    (job,) = documents(HERE / "prometheus.yml")[0]["scrape_configs"]
+    targets = {target for one in job["static_configs"] for target in one["targets"]}
+    assert targets == {f"{name}:8080" for name, service in compose.items() if "build" in service}
+    networks = set(compose["prometheus"]["networks"])
+    assert all(networks & set(compose[target.partition(":")[0]]["networks"]) for target in targets)
+
+
+def test_every_name_is_exported() -> None:
+    """Law: alarms and dashboard ask for metrics that the program has, by names that it declares."""
+    catalogue = pytest.importorskip("poller.telemetry.catalogue", reason="the program has no metrics yet")
+    package = importlib.import_module("poller.telemetry")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"poller.telemetry.{module.name}")
+    exported = {one.name for one in catalogue.described()}
+    used = {name for alarm in ALARMS for name in _NAME.findall(alarm["expr"])}
+    used |= {name for expr in ASKED for name in _NAME.findall(expr)}
+    used |= {name for one in DASHBOARD["templating"]["list"] for name in _NAME.findall(one["query"]["query"])}
+    assert {_HISTOGRAM.sub("", name) for name in used} <= exported
+
+
+def test_the_readme_has_each_alarm() -> None:
+    """Law: its table "Alarms" is the alarms, with the same words for what they mean and what to do."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert re.search(r"^#+ Alarms$", readme, re.MULTILINE)
+    rows = re.findall(r"^\| `(Poller\w+)` \| (.*?) \| (.*?) \|$", readme, re.MULTILINE)
+    said = [(alarm["alert"], alarm["annotations"]["meaning"], alarm["annotations"]["action"]) for alarm in ALARMS]
+    assert rows == said
+    assert {alarm["annotations"]["readme"] for alarm in ALARMS} == {"README.md#alarms"}
+    assert all(alarm["annotations"]["summary"] for alarm in ALARMS)

@@ -1,0 +1,107 @@
+"""The unit: what systemd says of it, and that what it forbids is nothing that the daemon needs."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from poller.credentials.secret_file import SecretFile
+from poller.service.running import END_WITHIN
+from poller.store.embedded import STOP_LIMIT
+from poller.store.feed import LAST_WAIT
+from tests.deploy.files import DEPLOY, roles_of
+from tests.harness.processes import SANDBOX_TOKEN, sandbox
+
+UNIT: Final = DEPLOY / "systemd" / "poller.service"
+TEXT: Final = UNIT.read_text("utf-8")
+_DENY: Final = "import ctypes, os, sys; sys.exit(77) if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) else None; "
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not on the PATH (Debian: systemd)"
+)
+
+
+class _Unit(configparser.RawConfigParser):
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+def setting(name: str) -> str:
+    """The value of a key of [Service] that stands there once."""
+    unit = _Unit(strict=False)
+    unit.read_string(TEXT)
+    return unit["Service"][name]
+
+
+@needs_systemd
+def test_systemd_takes_it(tmp_path: Path) -> None:
+    """Law: every line is known to systemd and right; the program's path is that of this installation, for once."""
+    there = Path(sys.executable).with_name("poller")
+    unit = tmp_path / UNIT.name
+    unit.write_text(TEXT.replace("/opt/poller/bin/poller", str(there)), "utf-8")
+    command = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit))
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_systemd
+def test_how_exposed_it_is() -> None:
+    """Law: what systemd makes of its hardening is 2.0 or less, of ten."""
+    command = ("systemd-analyze", "security", "--offline=yes", "--threshold=20", "--no-pager", str(UNIT))
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+async def test_without_memory_that_is_written_and_run(tmp_path: Path) -> None:
+    """Law: MemoryDenyWriteExecute costs nothing: with it the daemon polls, into a server of its own."""
+    assert setting("MemoryDenyWriteExecute") == "yes"
+    libc = ctypes.CDLL(None)
+    if libc.prctl(66, 0, 0, 0, 0) < 0:
+        pytest.skip("this kernel cannot deny it (before Linux 6.3)")
+    program = _DENY + "os.execv(sys.executable, [sys.executable, '-m', 'poller', 'once', '--json'])"
+    async with sandbox(records=20, changes_per_second=0, seed=1) as source:
+        environ = {"POLLER_BASE_URL": source, "POLLER_TOKEN": SANDBOX_TOKEN, "POLLER_DATA_DIR": str(tmp_path / "d")}
+        started = (sys.executable, "-c", program)
+        done = await asyncio.to_thread(
+            subprocess.run, started, check=False, env=os.environ | environ, capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"ok":true') == 4
+
+
+def test_its_command() -> None:
+    """Law: the command is one that the program takes, and does everything."""
+    _, *arguments = setting("ExecStart").split()
+    assert roles_of(arguments) == {"poll", "deliver", "serve"}
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o440])
+def test_a_credential_is_accepted(mode: int, tmp_path: Path) -> None:
+    """Law: what LoadCredential= gives, the user's own or by an access list, is a file that may hold a token."""
+    found = re.findall(r"^LoadCredential=([\w-]+):(/\S+)$", TEXT, re.MULTILINE)
+    assert found == [("acme", "/etc/poller/credentials/acme")]
+    file = tmp_path / "acme"
+    file.write_text("token\n")
+    file.chmod(mode)
+    assert SecretFile(file, "bearer token").text() == "token"
+
+
+def test_it_waits_for_an_end_in_order() -> None:
+    """Law: what may take longest at the end fits into the time that it has, and the signal is the daemon's alone.
+
+    Its own Valkey must not hear it: the daemon needs that to the end.
+    """
+    longest = END_WITHIN + LAST_WAIT + STOP_LIMIT.total_seconds()
+    assert timedelta(seconds=longest) < timedelta(seconds=int(setting("TimeoutStopSec").removesuffix("s")))
+    assert setting("KillMode") == "mixed"
