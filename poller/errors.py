@@ -31,6 +31,10 @@ class SubscriptionTaken(ConfigurationError):
     """There is a subscription of this id already."""
 
 
+class SubscriptionFiled(ConfigurationError):
+    """The subscription is in the configuration file, or comes from there, and can only be changed there."""
+
+
 class SourceError(PollerError):
     """The API did not give a usable answer. The round fails; token and snapshots stay."""
 

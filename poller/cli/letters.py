@@ -14,13 +14,13 @@ from poller.cli.escaping import escaped, legible
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_bytes, say_json, say_table, warn
-from poller.cli.spans import ago
 from poller.config.settings import Settings
 from poller.delivery.kept import Attempt, Overrun
 from poller.errors import ConfigurationError, PollerError
 from poller.service.letters import Letters, OpenedEvent
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
+from poller.spans import ago
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened, letter_id
 
 LIST: Final = "poller dead-letters list"

@@ -6,14 +6,11 @@ import gc
 import os
 from typing import Final
 
-import structlog
-
 from poller.cli.loop import run as run_loop
 from poller.cli.options import Asked, utc_now
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError
 from poller.service import daemon
-from poller.service.not_yet import not_yet
 from poller.stopping import stopped_by_signals
 from poller.telemetry.asking import traced_if_asked
 
@@ -30,8 +27,6 @@ def run(asked: Asked, *, only: str | None) -> None:
     asked.set_up_logs("info")
     roles = check_roles(only)
     settings = asked.settings()
-    for table in not_yet(settings):
-        structlog.get_logger("poller.daemon").warning("not in this version yet", table=table.table, advice=table.text)
     gc.freeze()  # what is there by now stays
     gc.set_threshold(_COLLECT_AFTER)
     with traced_if_asked(os.environ):

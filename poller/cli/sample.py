@@ -16,14 +16,13 @@ from poller.cli.escaping import escaped, legible
 from poller.cli.loop import run
 from poller.cli.options import Asked, utc_now
 from poller.cli.output import say
-from poller.cli.subscribed import settings_of
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.outcome import Outcome
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
 from poller.service.sampling import Sampled, sample
-from poller.service.subscribing import registry_of
+from poller.service.subscribing import registry_of, settings_of
 
 _SIGNATURE: Final = "webhook-signature"
 _SHOWN: Final = 10  # characters of a signature: enough to see of which kind it is

@@ -16,13 +16,12 @@ from poller.cli.output import say, say_json, say_styled, width
 from poller.cli.subscription_lines import backlog_lines, list_lines, reasons
 from poller.config.settings import Settings
 from poller.config.showing import sounds_secret
-from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.urls import redacted
 from poller.errors import SubscriptionUnknown
 from poller.service.once import STORE_PATIENCE
 from poller.service.opening import opened_store, until_ready
-from poller.service.subscribing import registry_of
+from poller.service.subscribing import registry_of, settings_of
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.store.registrations import Subscriptions, known
 
@@ -73,20 +72,6 @@ def show_one(asked: Asked, subscription: str) -> None:
     say("")
     for line in backlog_lines(status.feeds, width()):
         say_styled(line)
-
-
-def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:
-    """The settings of one that was added or taken over, else of the file.
-
-    Raises:
-        SubscriptionUnknown: there is none of this id.
-        ConfigurationError: what is kept of it cannot be used.
-    """
-    if subscription not in kept.registered:
-        for one in settings.subscriptions:
-            if one.id == subscription:
-                return one
-    return kept_subscription(bytes(known(kept, subscription).settings))
 
 
 async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscriptions]:

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Final
 
 from poller.cli.escaping import escaped
-from poller.cli.spans import ago
 from poller.cli.tables import Column, Line, table, wrapped
 from poller.service.subscription_status import SubscriptionStatus
+from poller.spans import ago
 from poller.store.backlogs import Backlog
 
 _STATES: Final = {"active": "green", "failing": "red", "paused": "yellow", "new": "cyan"}

@@ -13,12 +13,12 @@ from datetime import timedelta
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import console, say, say_styled, warn, width
-from poller.cli.spans import ago
 from poller.cli.status import Report, read_report, report_lines, say_report
 from poller.cli.tables import Line, wrapped
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
 from poller.service.opening import OpenStore, opened_store
+from poller.spans import ago
 from poller.stopping import ended, stopped_by_signals, unless
 
 Show = Callable[[Report | None, str | None], None]

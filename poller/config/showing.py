@@ -57,6 +57,11 @@ def shown_problem(problem: Problem, *, where: str, name: str | None, secrets: Co
     return f"{where}{': ' if name is None else ' '}{at}{': ' if at else ''}{problem.expected}"
 
 
+def shown_value(problem: Problem) -> str | None:
+    """The value as it may be shown; None where it may not, or there is none."""
+    return None if _hidden(problem, None) else _shown_value(problem.value, ())
+
+
 def _hidden(problem: Problem, name: str | None) -> bool:
     words = [part for part in problem.key if isinstance(part, str)] + ([name] if name else [])
     return problem.value is ABSENT or any(sounds_secret(word) for word in words)

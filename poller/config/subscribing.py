@@ -41,6 +41,15 @@ def subscription_of(values: Any, settings: Settings, *, where: str) -> Subscript
     Raises:
         ConfigurationError: it cannot be used. The message has a line for each problem and shows no secret.
     """
+    made = subscription_or_problems(values, settings)
+    if isinstance(made, SubscriptionSettings):
+        return made
+    lines = [shown_problem(one, where=where, name=None, secrets=()) for one in made]
+    raise ConfigurationError("\n".join(dict.fromkeys(lines)))
+
+
+def subscription_or_problems(values: Any, settings: Settings) -> SubscriptionSettings | list[Problem]:
+    """As :func:`subscription_of`; where it cannot be used, what is wrong with it, each by its key."""
     try:
         subscription = _read(values)
     except ValidationError as invalid:
@@ -49,9 +58,7 @@ def subscription_of(values: Any, settings: Settings, *, where: str) -> Subscript
         problems = _unknown_feeds({"id": subscription.id, "feeds": subscription.feeds}, settings)
         if not problems:
             return subscription
-    inner = [Problem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
-    lines = [shown_problem(one, where=where, name=None, secrets=()) for one in inner]
-    raise ConfigurationError("\n".join(dict.fromkeys(lines)))
+    return [Problem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
 
 
 def kept_subscription(kept: bytes) -> SubscriptionSettings:

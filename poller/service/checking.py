@@ -28,7 +28,6 @@ from poller.service.checking_rights import check_rights, other_protocol
 from poller.service.checking_service import check_service
 from poller.service.checking_sinks import check_sinks
 from poller.service.findings import Checked
-from poller.service.not_yet import not_yet
 from poller.service.subscribing import registry_of
 from poller.service.ways_out import clock_apart, way_out
 from poller.source.client import ApiClient
@@ -60,8 +59,6 @@ async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerato
     async with aclosing(check_sinks(subscriptions, environ)) as findings:
         async for found in findings:
             yield found
-    for table in not_yet(settings):
-        yield Checked("warning", table.table, table.text)
 
 
 async def _check_store(settings: Settings, added: list[SubscriptionSettings]) -> AsyncGenerator[Checked]:

@@ -22,8 +22,6 @@ from poller import __version__
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
-from poller.service.callback import callback_routes
-from poller.service.counting import Counting
 from poller.service.delivering import Deliverer
 from poller.service.exposition import Exposition
 from poller.service.feed_rounds import poll_until
@@ -34,14 +32,14 @@ from poller.service.metrics import metrics_routes
 from poller.service.opening import OpenStore, examined, opened_store, until_ready
 from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
-from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
 from poller.service.retaining import Retaining
-from poller.service.serving import serve
 from poller.service.stored_figures import StoredReadings
 from poller.service.supervised import Supervisor, counted, supervised
 from poller.service.watching import START, StoreWatch
-from poller.service.web import application
+from poller.service.web.backing import Backing
+from poller.service.web.serving import serve
+from poller.service.web.site import site
 from poller.stopping import ended, first_of
 from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import Members
@@ -102,17 +100,13 @@ class _Daemon:
         self.overslept = self._watch.overslept
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
+        self._backing = Backing(settings, now=now)
         self._deliverer: Deliverer | None = None
 
     def site(self) -> Any:
         """What is served; further routes go here."""
         exposition = Exposition(self._readiness, self._watch, self._readings)
-        routes = [
-            *probe_routes(self._readiness),
-            *metrics_routes(exposition),
-            *callback_routes(lambda: self._registry),
-        ]
-        return Counting(application(*routes), routes)
+        return site(self._backing, self._readiness, lambda: self._registry, *metrics_routes(exposition))
 
     def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
         """Keep informed whoever supervises this process."""
@@ -133,6 +127,7 @@ class _Daemon:
                 if store is None or shebang is None:
                     return
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
+                await stack.enter_async_context(self._backing.standing(store))
                 only = None if "poll" in roles else frozenset[str]()
                 membership = _membership(settings, store.client, watch, shebang)
                 name = membership.name

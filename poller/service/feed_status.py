@@ -119,15 +119,23 @@ class _LastRound(Counts, frozen=True):
     error: str | None = None
 
 
-async def feed_statuses(client: Redis, settings: Settings, *, now: datetime) -> list[FeedStatus]:
+async def feed_statuses(
+    client: Redis, settings: Settings, *, now: datetime, feeds: Sequence[str] | None = None
+) -> list[FeedStatus]:
     """The status of every feed, in the order of the configuration, with what is known of its stream.
+
+    Args:
+        client: of the store.
+        settings: the configuration.
+        now: UTC.
+        feeds: these alone, in this order.
 
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`.
     """
     prefix, found = settings.redis.prefix, []
     oldest = Rule(settings.retention.age, settings.retention.max_bytes).oldest(now)
-    for feed in settings.feed_ids:
+    for feed in settings.feed_ids if feeds is None else feeds:
         keys = FeedKeys.of(prefix, feed)
         status = await feed_status(client, feed, keys, now=now)
         stream = await stream_of(client, keys.events)

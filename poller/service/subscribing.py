@@ -1,7 +1,7 @@
-"""What is asked of the subscriptions while the program runs: to add, remove and resume one.
+"""What is asked of the subscriptions while the program runs: to add, change, remove and resume one.
 
-Law: the file has the last word on those it holds. One of the file is not removed and its id not given away here, and
-one that was taken out of the file does not go on before it is back.
+Law: the file has the last word on those it holds. One of the file is not changed and not removed and its id not given
+away here, and one that was taken out of the file does not go on before it is back.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
-from poller.config.subscribing import written
+from poller.config.subscribing import kept_subscription, written
 from poller.config.subscriptions import SubscriptionSettings
 from poller.credentials.secret_file import SecretFile
 from poller.delivery.health import Health, resumed
 from poller.delivery.signing import Signer
-from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
+from poller.errors import SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.service.assembly import keys_of
 from poller.store.connection import translated
 from poller.store.forgetting import forget
@@ -71,6 +71,21 @@ async def add(
     await registry.add(wanted.id, written(wanted), secrets, now)
 
 
+async def change(registry: Registry, settings: Settings, wanted: SubscriptionSettings) -> None:
+    """Have one that was added at run time be this from now on. It goes on where it was, with the secrets that it has.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        SubscriptionFiled: it is in the file.
+    """
+    kept = await registry.all()
+    if _in_file(settings, wanted.id) or (wanted.id in kept.registered and kept.registered[wanted.id].origin == "file"):
+        raise SubscriptionFiled(
+            f'subscription "{wanted.id}" is in the configuration file: change it there and start the daemon again'
+        )
+    await registry.change(wanted.id, written(wanted))
+
+
 async def pause(
     registry: Registry, settings: Settings, subscription: str, *, reason: str, now: datetime
 ) -> Paused | None:
@@ -88,11 +103,11 @@ async def resume(registry: Registry, settings: Settings, subscription: str) -> P
 
     Raises:
         SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
-        ConfigurationError: it was taken out of the file.
+        SubscriptionFiled: it was taken out of the file.
     """
     one = registered(await registry.all(), settings, subscription)
     if one.origin == "file" and not _in_file(settings, subscription):
-        raise ConfigurationError(
+        raise SubscriptionFiled(
             f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
             f"with `poller subscriptions remove {subscription}`"
         )
@@ -112,7 +127,7 @@ async def remove(
 
     Raises:
         SubscriptionUnknown: there is none of this id.
-        ConfigurationError: it is in the file.
+        SubscriptionFiled: it is in the file.
     """
     registry = registry_of(settings, client)
     kept = await registry.all()
@@ -143,15 +158,29 @@ def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> 
 
     Raises:
         SubscriptionUnknown: there is none of this id.
-        ConfigurationError: it is in the file.
+        SubscriptionFiled: it is in the file.
     """
     filed_now = _in_file(settings, subscription)
     if filed_now and (subscription not in kept.registered or kept.registered[subscription].origin == "file"):
-        raise ConfigurationError(
+        raise SubscriptionFiled(
             f'subscription "{subscription}" is in the configuration file: take it out of there; after that '
             f"`poller subscriptions remove {subscription}` deletes what is kept of it"
         )
     known(kept, subscription)
+
+
+def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:
+    """The settings of one that was added or taken over, else of the file.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        ConfigurationError: what is kept of it cannot be used.
+    """
+    if subscription not in kept.registered:
+        for one in settings.subscriptions:
+            if one.id == subscription:
+                return one
+    return kept_subscription(bytes(known(kept, subscription).settings))
 
 
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:

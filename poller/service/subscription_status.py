@@ -6,7 +6,7 @@ a credential.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -81,20 +81,23 @@ class _Handshake(msgspec.Struct, frozen=True):
     state: str
 
 
-async def subscription_statuses(client: Redis, settings: Settings, *, now: datetime) -> list[SubscriptionStatus]:
+async def subscription_statuses(
+    client: Redis, settings: Settings, *, now: datetime, only: Collection[str] | None = None
+) -> list[SubscriptionStatus]:
     """The status of every subscription, by id.
 
     Args:
         client: of the store.
         settings: the configuration.
         now: UTC.
+        only: the ids of these alone.
 
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`.
     """
     kept = await registry_of(settings, client).all()
     texts = dict(filed(settings)) | {name: bytes(one.settings) for name, one in kept.registered.items()}
-    outlines = {name: _outline(text) for name, text in sorted(texts.items())}
+    outlines = {name: _outline(text) for name, text in sorted(texts.items()) if only is None or name in only}
     pairs = [(name, feed) for name, one in outlines.items() for feed in one.feeds or settings.feed_ids]
     found = await backlogs(client, settings.redis.prefix, pairs, now=now)
     return [_status(name, one, kept, _own(name, found), now) for name, one in outlines.items()]

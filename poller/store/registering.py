@@ -98,6 +98,18 @@ def adding(
     return writes + ([("secrets", subscription, _json(tuple(secrets)))] if secrets else [])
 
 
+def changing(kept: Subscriptions, subscription: str, settings: bytes) -> list[Write]:
+    """What is to be written so that a subscription has these settings and is otherwise what it was.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    before = known(kept, subscription)
+    if bytes(before.settings) == settings:
+        return []
+    return [_registered(subscription, _changed(before, settings, kept.at))]
+
+
 def removing(kept: Subscriptions, subscription: str) -> list[Write]:
     """What is to be written so that nothing is left of a subscription.
 

@@ -169,6 +169,14 @@ class Registry:
         """
         await self._change(lambda kept: (registering.adding(kept, subscription, settings, secrets, now), None))
 
+    async def change(self, subscription: str, settings: bytes) -> None:
+        """Have one be this from now on, in JSON; its secrets, its pause and how it does stay.
+
+        Raises:
+            SubscriptionUnknown: there is none of this id.
+        """
+        await self._change(lambda kept: (registering.changing(kept, subscription, settings), None))
+
     async def remove(self, subscription: str) -> None:
         """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.
 

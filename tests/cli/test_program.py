@@ -47,14 +47,3 @@ async def test_traceback_on_demand(poller: Poller, tmp_path: Path) -> None:
     ended = await poller("--log-level", "debug", "-c", str(tmp_path / "absent.toml"), "once")
     assert ended.code == 2
     assert "Traceback" in ended.err
-
-
-async def test_run_says_what_it_does_not_do(poller: Poller, tmp_path: Path) -> None:
-    """``run`` logs one warning for each table that is set and does nothing, here before it fails."""
-    file = tmp_path / "poller.toml"
-    tables = ['[http]\nadmin_token_file = "/t"', "[embedded]\ndata_dir = '/proc/no'"]
-    feed = '[[sources]]\nname = "a"\nbase_url = "http://127.0.0.1:1"\n[[sources.feeds]]\nresource = "contractTypes"'
-    file.write_text("\n".join([*tables, feed]), "utf-8")
-    ended = await poller("run", "-c", str(file))
-    assert ended.code != 0
-    assert ended.err.count("not in this version yet") == 1

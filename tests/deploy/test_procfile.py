@@ -89,12 +89,16 @@ async def honcho(directory: Path, environ: Mapping[str, str], port: int) -> Asyn
         await started.close()
 
 
-async def ready(http: aiohttp.ClientSession, port: int) -> bool:
+async def all_ready(http: aiohttp.ClientSession, port: int) -> bool:
+    """Whether each of the three is, on its own port."""
     try:
-        async with http.get(f"http://127.0.0.1:{port}/readyz") as answer:
-            return answer.status == 200
+        for number in range(3):
+            async with http.get(f"http://127.0.0.1:{port + 100 * number}/readyz") as answer:
+                if answer.status != 200:
+                    return False
     except aiohttp.ClientConnectionError:
         return False
+    return True
 
 
 def owner_of_the_store(process: asyncio.subprocess.Process) -> psutil.Process:
@@ -129,8 +133,7 @@ async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
     ):
         environ["POLLER_BASE_URL"] = source
         async with honcho(tmp_path, environ, port) as started:
-            for number in range(3):
-                await until(lambda at=port + 100 * number: ready(http, at), f"process {number} to be ready")  # type: ignore[misc] # bound here
+            await until(lambda: all_ready(http, port), "all three to be ready")
             add = await asyncio.create_subprocess_exec(*adding, f"{sink.url}/", *how, env=environ, cwd=tmp_path)
             assert await add.wait() == 0
             await sink.received(20)
@@ -138,6 +141,7 @@ async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
             assert await started.ended() == dict.fromkeys(NAMES, "0"), started.said
         before = await published(store)
         async with honcho(tmp_path, environ, port) as started:
+            await until(lambda: all_ready(http, port), "all three to be ready again")
             await until(lambda: len(set(GOOD_ROUND.findall(started.said))) == len(RESOURCES), "a round of each feed")
             await until(lambda: everything(sink, store), "all to be delivered")
             started.process.send_signal(signal.SIGTERM)

@@ -16,12 +16,14 @@ import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Final
 
 from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene
 from tests.harness.waiting import patience, until
 from tests.receiver import Receiver, Reply, receiving
+from tests.servers import free_port
 from tests.test_readme import README, block
 
 if TYPE_CHECKING:
@@ -59,11 +61,13 @@ class Stage:
         played: the source and the store.
         sink: who gets webhooks.
         config: the README's configuration, with the addresses of these.
+        address: where the daemon serves HTTP.
     """
 
     played: Scene
     sink: Receiver
     config: Path
+    address: str
 
     async def run(self, script: str, *, answer: str = "y\n") -> str:
         """What a script says; fails where it does, or where one of its commands does."""
@@ -142,12 +146,14 @@ async def staged(directory: Path, *, changes_per_second: float = 0) -> AsyncIter
         text = block("poller.toml").replace("redis://127.0.0.1:6379/0", played.store)
         text = text.replace("https://api.example.org/v1", played.source)
         text = text.replace("/run/secrets/acme", str(directory / "token"))
+        text = text.replace("[redis]", f'http = {{ admin_token_file = "{directory / "token"}" }}\n[redis]', 1)
         text = text.replace('"contractTypes"\n', '"contractTypes"\ninterval = "500ms"\n')
         config = directory / "poller.toml"
         config.write_text(text, "utf-8")
-        async with daemon(config, environ={"POLLER_HTTP_BIND": "127.0.0.1:0"}) as running:
+        address = f"127.0.0.1:{free_port()}"
+        async with daemon(config, environ={"POLLER_HTTP_BIND": address}) as running:
             await running.polled(["contractTypes", "evidenceVariants", "achievements"])
-            yield Stage(played, sink, config)
+            yield Stage(played, sink, config, address)
 
 
 def scripts() -> list[str]:
@@ -163,7 +169,7 @@ def commands() -> list[str]:
 
 
 def run_elsewhere(command: str) -> bool:
-    return command.startswith(tuple(ELSEWHERE))
+    return command.startswith(tuple(ELSEWHERE)) or ("curl " in command and which("curl") is None)
 
 
 async def test_the_scripts(tmp_path: Path) -> None:
@@ -181,6 +187,8 @@ async def here(script: str, stage: Stage) -> str:
     if (found := ENTRY.search(script)) is not None:
         letter = await (stage.dead_event() if "rostering" in found[0] else stage.letter())
         script = ENTRY.sub(letter, script)
+    script = script.replace("127.0.0.1:8080", stage.address)
+    script = script.replace("/run/secrets/poller", str(stage.config.parent / "token"))
     return script.replace(SINK, f"{stage.sink.url} --allow-private")
 
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from poller.config.load import load
 from poller.http.listening import listening
 from poller.service.checking_service import check_service
-from poller.service.web import application
+from poller.service.web.application import application
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from fakeredis import FakeAsyncRedis
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted, Refused, decoded, encoded
 from poller.http.listening import listening
-from poller.service.callback import callback_routes
 from poller.service.handshaking import origin, permitted
-from poller.service.web import application
+from poller.service.web.application import application
+from poller.service.web.callback import callback_routes
 from poller.store.keys import SubscriptionKeys
 from poller.store.subscriptions import Registry
 from tests.delivery.sinks import sink_of

@@ -2,7 +2,8 @@
 
 Law: an answer says what may be done with it (security headers, never kept by a cache unless a route says so), a request
 may bring :data:`LARGEST_BODY` and no more, a method that a route does not know is answered 405 with those that it does,
-and GET routes answer HEAD. Routes come from the modules that know what they are about; this one knows none.
+GET routes answer HEAD, and what is refused is told as a problem. Routes come from the modules that know what they are
+about; this one knows none.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from poller.service.web.hosts import OwnNames
+from poller.service.web.problems import HANDLERS, problem
 
 LARGEST_BODY: Final = 64 * 1024
 """Bytes of a request's body."""
@@ -30,9 +33,17 @@ _HEADERS: Final = {
 }
 
 
-def application(*routes: BaseRoute) -> Any:
-    """The ASGI application of these routes."""
-    return _Guarded(_Bounded(Starlette(routes=routes)))
+def application(*routes: BaseRoute, names: frozenset[str] | None = None) -> Any:
+    """The ASGI application of these routes.
+
+    Args:
+        routes: one for each path.
+        names: by which it may be asked for, besides addresses; None: any.
+    """
+    site = Starlette(routes=routes, exception_handlers=HANDLERS)
+    site.router.redirect_slashes = False  # it would lead to whatever host the request has named
+    bounded = _Bounded(site)
+    return _Guarded(bounded if names is None else OwnNames(bounded, names))
 
 
 class _Guarded:
@@ -71,6 +82,6 @@ class _Bounded:
 
         length = Headers(scope=scope).get("content-length", "0")
         if length.isdecimal() and int(length) > LARGEST_BODY:
-            await PlainTextResponse(_TOO_LARGE, 413, {"connection": "close"})(scope, receive, send)
+            await problem(413, _TOO_LARGE, headers={"connection": "close"})(scope, receive, send)
         else:
             await self._app(scope, receiving, send)

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.service.web` and the probes: what every answer and every request has in common."""
+"""Laws of :mod:`poller.service.web.application` and the probes: what every answer and every request has in common."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from poller.http.listening import listening
-from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
 from poller.service.watching import StoreWatch
-from poller.service.web import LARGEST_BODY, application
+from poller.service.web.application import LARGEST_BODY, application
+from poller.service.web.probes import probe_routes
 from poller.store.checks import Finding
 from tests.harness.waiting import turns
 

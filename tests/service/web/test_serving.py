@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.service.serving`: an address that is taken is waited for, and told once."""
+"""Laws of :mod:`poller.service.web.serving`: an address that is taken is waited for, and told once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from poller.config.daemon import Address
 from poller.errors import ConfigurationError
 from poller.http.listening import listener
-from poller.service.probes import probe_routes
 from poller.service.readiness import Readiness
-from poller.service.serving import serve
 from poller.service.watching import StoreWatch
-from poller.service.web import application
+from poller.service.web.application import application
+from poller.service.web.probes import probe_routes
+from poller.service.web.serving import serve
 from tests.harness.waiting import patience, until
 from tests.service.test_watching import Hours, now
 

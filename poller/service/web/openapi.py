@@ -1,0 +1,221 @@
+"""The OpenAPI document of this service: each path, what may be done there, and what comes back.
+
+Law: there is no route that it does not tell of and none that it makes up; the shapes are those of the types that are
+sent. Kept by hand are the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from poller import __version__
+from poller.config.schema import config_schema
+from poller.service.feed_status import FeedStatus
+from poller.service.readiness import Report
+from poller.service.web.feeds import Ordered
+from poller.service.web.problems import PROBLEM, Problem
+from poller.service.web.routing import JSON, MOST
+from poller.service.web.server_sent import KIND, Gap
+from poller.service.web.subscription_shapes import CONFIG, SubscriptionObject, Wanted
+from poller.service.web.subscriptions import Pause
+
+Schema = dict[str, Any]
+
+_REF: Final = "#/components/schemas/"
+_TYPES: Final = (FeedStatus, Gap, Ordered, Pause, Problem, Report, SubscriptionObject, Wanted)
+_REFUSALS: Final = {
+    400: "The request cannot be read.",
+    401: "The admin token is missing or wrong.",
+    403: "No admin token is configured.",
+    404: "There is none.",
+    409: "It cannot be done as things are.",
+    413: "The body is too large.",
+    415: "The body is of another type.",
+    422: "The request cannot be used; errors say where.",
+    429: "Too many wrong tokens.",
+    503: "The store is away, or there are too many readers.",
+}
+_CHANGING: Final = (401, 403, 429, 503)
+_BODY: Final = (400, 413, 415, 422)
+
+
+def openapi(feeds: Sequence[str]) -> Schema:
+    """The document.
+
+    Args:
+        feeds: those that there are, as ``SOURCE/NAME``.
+    """
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "poller", "version": __version__, "description": _PROSE},
+        "paths": _paths(_named(feeds)),
+        "components": {"schemas": _schemas(feeds), "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+_PROSE: Final = (
+    "How the daemon does, its events, its subscriptions, and orders to it. Reading is open; what changes something "
+    "needs the admin token."
+)
+_METRICS: Final = ("text/plain", "application/openmetrics-text")
+_NAMED: Final = 100  # feeds that are listed one by one
+_ID: Final[Schema] = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}$"}
+_TEXT: Final[Schema] = {"type": "string"}
+_LIST: Final[Sequence[Schema]] = (
+    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 100}},
+    {"name": "after", "in": "query", "schema": _TEXT, "description": "The name after which the list begins."},
+)
+_SUBSCRIPTION: Final = ({"name": "subscription", "in": "path", "required": True, "schema": _ID},)
+_ANEW: Final[Schema] = {"name": "anew", "in": "query", "schema": {"type": "boolean", "default": False}}
+_EVENTS: Final[Sequence[Schema]] = (
+    {"name": "feed", "in": "query", "schema": {"type": "array", "items": _TEXT}, "description": "SOURCE/NAME."},
+    {"name": "type", "in": "query", "schema": {"type": "array", "items": _TEXT}, "description": "Of events."},
+    {
+        "name": "from",
+        "in": "query",
+        "schema": {"type": "string", "default": "now"},
+        "description": "now, earliest, the id of a message, or the id of a stream's entry.",
+    },
+    {"name": "Last-Event-ID", "in": "header", "schema": _TEXT, "description": "The id of a message; beats from."},
+)
+
+
+def _paths(named: Sequence[Schema]) -> Schema:
+    feed, one = "/feeds/{source}/{name}", "/subscriptions/{subscription}"
+    changed = _answer(200, "SubscriptionObject")
+    gone: Mapping[int, Schema] = {204: {"description": "It is gone."}}
+    document: Mapping[int, Schema] = {200: _content("*/*", {}), 304: {"description": "Whoever asks has it."}}
+    name: Schema = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    return {
+        "/": {"get": _operation("A page for people.", {200: _content("text/html", _TEXT)})},
+        "/livez": {"get": _operation("Whether this process runs.", {200: _content(JSON, {"type": "object"})})},
+        "/readyz": {"get": _operation("Whether it does its work.", _answer(200, "Report") | _answer(503, "Report"))},
+        "/metrics": {"get": _operation("Figures for Prometheus.", {200: _texts(*_METRICS)})},
+        "/feeds": {
+            "get": _operation("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)
+        },
+        feed: {"get": _operation("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
+        f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", *named, _ANEW)},
+        f"{feed}/release": {"post": _order("Let held removals through.", *named)},
+        "/subscriptions": {
+            "get": _operation(
+                "All subscriptions, by id.", _answer(200, "SubscriptionObject", many=True), 400, 503, has=_LIST
+            ),
+            "post": _change("Add one.", _created(), 409, *_BODY, body="Wanted"),
+        },
+        one: {
+            "get": _operation("One subscription.", changed, 404, 422, 503, has=_SUBSCRIPTION),
+            "put": _change("Replace one.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="Wanted"),
+            "delete": _change("Delete one and all that waits for it.", gone, 404, 409, has=_SUBSCRIPTION),
+        },
+        f"{one}/pause": {
+            "post": _change("Let its events wait.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="Pause")
+        },
+        f"{one}/resume": {"post": _change("Let it go on.", changed, 404, 409, has=_SUBSCRIPTION)},
+        "/events": {
+            "get": _operation("The events as they come.", {200: _content(KIND, _TEXT)}, 400, 404, 503, has=_EVENTS)
+        },
+        "/asyncapi.json": {"get": _operation("The streams and their events.", document)},
+        "/openapi.json": {"get": _operation("This document.", document)},
+        "/schemas/": {"get": _operation("The JSON Schemas that there are.", document)},
+        "/schemas/{name}.json": {"get": _operation("One of them.", document, 404, has=(name,))},
+        "/webhooks/callback": {
+            "get": _callback("Grants events to a sink, by its key."),
+            "post": _callback("Grants events to a sink, by its key."),
+        },
+    }
+
+
+def _named(feeds: Sequence[str]) -> Sequence[Schema]:
+    """The parameters that name a feed, each with its values unless there are too many."""
+    few = len(feeds) <= _NAMED
+    pairs = [feed.split("/", 1) for feed in feeds]
+    parts = {name: [pair[at] for pair in pairs] for at, name in enumerate(("source", "name"))}
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"enum": list(dict.fromkeys(values))} if few else _TEXT,
+        }
+        for name, values in parts.items()
+    ]
+
+
+def _operation(
+    summary: str, answers: Mapping[int, Schema], *refusals: int, has: Sequence[Schema] = (), body: str | None = None
+) -> Schema:
+    told = {status: {"description": _REFUSALS[status], **_content(PROBLEM, _ref("Problem"))} for status in refusals}
+    found: Schema = {"summary": summary, "responses": {str(status): one for status, one in {**told, **answers}.items()}}
+    if has:
+        found["parameters"] = list(has)
+    if body:
+        found["requestBody"] = {"required": body != "Pause", "content": {JSON: {"schema": _ref(body)}}}
+    return found
+
+
+def _change(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: Any) -> Schema:
+    return _operation(summary, answers, *refusals, *_CHANGING, **more) | {"security": [{"admin": []}]}
+
+
+def _order(summary: str, *has: Schema) -> Schema:
+    return _change(summary, _answer(202, "Ordered"), 400, 404, 409, has=has)
+
+
+def _callback(summary: str) -> Schema:
+    asked = [{"name": name, "in": "query", "schema": _TEXT} for name in ("id", "key")]
+    texts = {status: _content("text/plain", _TEXT) for status in (200, 404, 503)}
+    return _operation(summary, texts, has=asked)
+
+
+def _created() -> Mapping[int, Schema]:
+    location = {"location": {"schema": _TEXT, "description": "Where it is."}}
+    return {201: {**_answer(201, "SubscriptionObject")[201], "headers": location}}
+
+
+def _answer(status: int, name: str, *, many: bool = False) -> dict[int, Schema]:
+    return {status: _content(JSON, {"type": "array", "items": _ref(name)} if many else _ref(name))}
+
+
+def _content(kind: str, schema: Schema) -> Schema:
+    return {"description": "The answer.", "content": {kind: {"schema": schema}}}
+
+
+def _texts(*kinds: str) -> Schema:
+    return {"description": "The answer.", "content": {kind: {"schema": _TEXT} for kind in kinds}}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"{_REF}{name}"}
+
+
+def _schemas(feeds: Sequence[str]) -> Schema:
+    """Those of the types; what ``config`` and ``filters`` may hold comes from the configuration's own."""
+    _, own = msgspec.json.schema_components(_TYPES, ref_template=f"{_REF}{{name}}")
+    tables = _moved(config_schema()["$defs"])
+    subscription = tables["SubscriptionSettings"]["properties"]
+    wanted = own["Wanted"]["properties"]
+    wanted["config"] = {
+        "type": "object",
+        "properties": {name: subscription[name] for name in CONFIG},
+        "additionalProperties": False,
+    }
+    wanted |= {name: subscription[name] for name in ("sink", "filters")}
+    wanted |= {name: {"anyOf": [subscription[name], {"type": "null"}]} for name in ("id", "types")}
+    wanted["config"]["properties"]["feeds"] = {
+        **subscription["feeds"],
+        "items": {"enum": list(feeds)} if len(feeds) <= _NAMED else _TEXT,
+    }
+    return own | {name: tables[name] for name in ("BatchSettings", "RetrySettings", "FilterSettings")}
+
+
+def _moved(schema: Any) -> Any:
+    """With references to where the tables stand here."""
+    if isinstance(schema, list):
+        return [_moved(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: value.replace("#/$defs/", _REF) if key == "$ref" else _moved(value) for key, value in schema.items()}

@@ -1,0 +1,58 @@
+"""Server-sent messages as bytes, as the HTML standard has them.
+
+Law: the event arrives as it stands in the stream, but for line breaks between its JSON values: each becomes one line
+feed. Whoever reads ignores a comment; an id alone is remembered and raises nothing.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+KIND: Final = "text/event-stream"
+AWAY: Final = b": the store is away; this goes on when it is back\n\n"
+_BREAKS: Final = re.compile(rb"\r\n|\r|\n")
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The ``data`` of a message ``gap``: events that are gone from the stream and were not given out.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        after: the sequence number of the last event before them.
+        before: that of the first one after them.
+        missing: how many they are.
+    """
+
+    feed: str
+    after: int
+    before: int
+    missing: int
+
+
+def event(place: str, content: bytes) -> bytes:
+    """An event, with the id to come back with once it has arrived."""
+    return b"id: %b\n%b\n" % (place.encode(), _lines(content))
+
+
+def gap(feed: str, *, after: int, before: int) -> bytes:
+    """That something is missing before the event that follows."""
+    return b"event: gap\n" + _lines(msgspec.json.encode(Gap(feed, after, before, before - after - 1))) + b"\n"
+
+
+def beat(place: str) -> bytes:
+    """That all is well and nothing has come, with the id to come back with."""
+    return b": nothing new\nid: %b\n\n" % place.encode()
+
+
+def greeting(place: str, *, again_milliseconds: int) -> bytes:
+    """What comes first: after how long to come back, and with which id."""
+    return b"retry: %d\nid: %b\n\n" % (again_milliseconds, place.encode())
+
+
+def _lines(content: bytes) -> bytes:
+    return b"".join(b"data: %b\n" % line for line in _BREAKS.split(content))

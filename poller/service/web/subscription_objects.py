@@ -1,0 +1,201 @@
+"""A subscription as the CloudEvents Subscriptions API writes it, and as it stands in a configuration.
+
+The object has ``id``, ``source``, ``types``, ``filters``, ``sink``, ``protocol`` and ``protocolsettings``; what else
+can be set stands in ``config`` under the names that it has in the configuration file. ``source`` is a filter by another
+name: events have exactly that source.
+
+Law: what is shown may be sent back as it is and changes nothing. What may be a secret is shown as ``…``: the value of a
+header, the query of the sink. In no header and no URL can that sign stand, so where it comes back it means "as it was".
+A request names no file and no program of this machine and brings no credential; those of the configuration file and of
+the command line stay as they were. And what is hidden goes to no other host than before, or whoever may change a sink
+could have it sent to himself.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from poller.config.problems import Key, Problem
+from poller.config.showing import shown_key, shown_value
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.urls import redacted
+from poller.service.subscription_status import SubscriptionStatus
+from poller.service.web.problems import Wrong
+from poller.service.web.subscription_shapes import (
+    CONFIG,
+    ProtocolSettings,
+    SinkCredential,
+    SubscriptionObject,
+    Wanted,
+)
+
+T = TypeVar("T")
+
+HIDDEN: Final = "…"
+_KEPT: Final = ("secret_files", "auth")
+_ELSEWHERE: Final = (
+    "expected nothing: files and credentials are named in the configuration file or by "
+    "`poller subscriptions add --from-json`, and stay as they are"
+)
+_PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
+
+
+def shown_object(
+    one: SubscriptionSettings | None, status: SubscriptionStatus, *, secret: str | None = None
+) -> SubscriptionObject:
+    """The object as it may be shown.
+
+    Args:
+        one: its settings; None where this version cannot use what is kept of it.
+        status: how it does.
+        secret: that was made for it just now.
+    """
+    if one is None:
+        return SubscriptionObject(status.subscription, status.sink, "HTTP", None, {}, status)
+    values: dict[str, Any] = one.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    filters = list(values.get("filters", ()))
+    source = _source(filters[0]) if filters else None
+    return SubscriptionObject(
+        id=one.id,
+        sink=redacted(one.sink),
+        protocol="HTTP",
+        protocolsettings=ProtocolSettings(dict.fromkeys(one.headers, HIDDEN)),
+        config={name: values[name] for name in CONFIG if name in values},
+        status=status,
+        source=source,
+        types=one.types,
+        filters=tuple(filters[1:] if source else filters),
+        sinkcredential=_credential(one),
+        signingsecret=secret,
+    )
+
+
+def read(body: bytes) -> Wanted | list[Wrong]:
+    """The object of a request, or what is wrong with its shape.
+
+    Raises:
+        ValueError: it is no JSON, or too deep.
+    """
+    return decoded(body, Wanted)
+
+
+def decoded(body: bytes, shape: type[T]) -> T | list[Wrong]:
+    """A request's JSON, or what is wrong with its shape.
+
+    Raises:
+        ValueError: it is no JSON, or too deep.
+    """
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as error:
+        found = _PATH.search(str(error))
+        return [Wrong(found[1] if found else "", _PATH.sub("", str(error)))]
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise ValueError("expected a JSON object") from None
+
+
+def settings_values(wanted: Wanted, name: str, before: SubscriptionSettings | None) -> dict[str, Any] | list[Wrong]:
+    """The keys and values of a ``[[subscriptions]]`` table, or what a request may not say.
+
+    Args:
+        wanted: the object.
+        name: the subscription's id.
+        before: as it was, where it is to be changed.
+    """
+    wrong = [Wrong(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
+    wrong += [Wrong(shown_key(key), _NULL) for key in _nulls(wanted)]
+    headers = _headers(wanted.protocolsettings.headers, before)
+    wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
+    if before and _secretive(wanted, before) and not _same_host(wanted.sink, before.sink):
+        wrong.append(Wrong("sink", _ANOTHER_HOST, redacted(wanted.sink)))
+    shown = before and _credential(before)
+    if wanted.sinkcredential is not None and wanted.sinkcredential != (shown and msgspec.to_builtins(shown)):
+        wrong.append(Wrong("sinkcredential", _ELSEWHERE))
+    if wrong:
+        return wrong
+    filters = [*([] if wanted.source is None else [{"exact": {"source": wanted.source}}]), *wanted.filters]
+    sink = before.sink if before and wanted.sink == redacted(before.sink) else wanted.sink
+    said = {"types": wanted.types, "filters": filters or None, "headers": headers or None}
+    kept = before.model_dump(mode="json", exclude_unset=True, include=set(_KEPT)) if before else {}
+    there = {key: value for key, value in said.items() if value is not None}
+    return {"id": name, "sink": sink, **there, **wanted.config, **kept}
+
+
+def wrong_of(problem: Problem, wanted: Wanted) -> Wrong:
+    """A problem of the configuration as one of the request that made it."""
+    return Wrong(_key(problem.key, wanted), problem.expected, shown_value(problem))
+
+
+_NEW: Final = "expected the value: there was no header of this name"
+
+
+_ANOTHER_HOST: Final = (
+    "expected the host that it had, for what is not shown goes to no other one: send the header values anew; one with "
+    "a credential is deleted and added again"
+)
+_NULL: Final = "expected a value; leave the key out for the default"
+
+
+def _nulls(wanted: Wanted) -> Iterator[Key]:
+    """Where null stands in what goes into the configuration, which knows no null."""
+    values: list[tuple[Key, Any]] = [(("config",), wanted.config), (("filters",), list(wanted.filters))]
+    while values:
+        key, value = values.pop()
+        if value is None:
+            yield key
+        elif isinstance(value, Mapping):
+            values += [((*key, name), inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            values += [((*key, place), inner) for place, inner in enumerate(value)]
+
+
+def _not_here(key: str) -> str:
+    return _ELSEWHERE if key in _KEPT else f"unknown key; known are {', '.join(CONFIG)}"
+
+
+def _key(key: Key, wanted: Wanted) -> str:
+    """Where it stands in the object. The first filter is ``source`` where there is one."""
+    match key:
+        case ("filters", int(place), *rest) if wanted.source is not None:
+            return shown_key(("filters", place - 1, *rest)) if place else "source"
+        case ("headers", *_):
+            return shown_key(("protocolsettings", *key))
+        case (name, *_) if name in CONFIG:
+            return shown_key(("config", *key))
+    return shown_key(key)
+
+
+def _secretive(wanted: Wanted, before: SubscriptionSettings) -> bool:
+    """Whether something would go on being sent that is not shown."""
+    return _credential(before) is not None or HIDDEN in wanted.protocolsettings.headers.values()
+
+
+def _same_host(one: str, other: str) -> bool:
+    try:
+        first, second = urlsplit(one), urlsplit(other)
+        return (first.scheme, first.hostname, first.port) == (second.scheme, second.hostname, second.port)
+    except ValueError:
+        return False
+
+
+def _source(filter_: Mapping[str, Any]) -> str | None:
+    match filter_:
+        case {"exact": {"source": str(source), **others}, **more} if not others and not more:
+            return source
+    return None
+
+
+def _credential(one: SubscriptionSettings) -> SinkCredential | None:
+    return None if one.auth.kind == "none" else SinkCredential(one.auth.kind)
+
+
+def _headers(wanted: Mapping[str, str], before: SubscriptionSettings | None) -> dict[str, str]:
+    there = before.headers if before else {}
+    return {name: there.get(name, value) if value == HIDDEN else value for name, value in wanted.items()}

@@ -1,0 +1,213 @@
+"""``/subscriptions``: the CloudEvents Subscriptions API (0.1-wip), and pausing and resuming.
+
+Law: what holds for a subscription on the command line holds here. One of the configuration file is changed there and
+nowhere else. A signing secret is made for each new subscription and shown in the answer to that one request.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from poller.config.subscribing import subscription_or_problems
+from poller.config.subscriptions import SubscriptionSettings
+from poller.delivery.signing import new_secret
+from poller.errors import ConfigurationError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
+from poller.service import subscribing
+from poller.service.subscribing import settings_of
+from poller.service.subscription_status import subscription_statuses
+from poller.service.web.admission import Admission
+from poller.service.web.backing import Backing
+from poller.service.web.problems import Refused, Wrong
+from poller.service.web.routing import JSON, Endpoint, as_json, at, span_of
+from poller.service.web.subscription_objects import decoded, read, settings_values, shown_object, wrong_of
+from poller.service.web.subscription_shapes import SubscriptionObject, Wanted
+from poller.store.registrations import Subscriptions
+
+_PATH: Final = "/subscriptions"
+_ONE: Final = f"{_PATH}/{{subscription}}"
+_SECRET_BYTES: Final = 32
+_ID_BYTES: Final = 8
+_STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, SubscriptionFiled: 409}
+
+
+T = TypeVar("T")
+
+
+class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request to pause may say.
+
+    Attributes:
+        reason: for whoever looks.
+    """
+
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = "by request"
+
+
+def subscription_routes(
+    backing: Backing, admission: Admission, *, draw: Callable[[int], bytes] = secrets.token_bytes
+) -> list[Route]:
+    """The routes.
+
+    Args:
+        backing: what they stand on.
+        admission: who may change something.
+        draw: so many random bytes.
+    """
+    given = _Subscriptions(backing, draw)
+
+    def changing(endpoint: Endpoint) -> Endpoint:
+        return admission.only(_told(endpoint))
+
+    return [
+        at(_PATH, GET=given.listed, POST=changing(given.created)),
+        at(_ONE, GET=_told(given.one), PUT=changing(given.changed), DELETE=changing(given.removed)),
+        at(f"{_ONE}/pause", POST=changing(given.paused)),
+        at(f"{_ONE}/resume", POST=changing(given.resumed)),
+    ]
+
+
+class _Subscriptions:
+    def __init__(self, backing: Backing, draw: Callable[[int], bytes]) -> None:
+        self._backing = backing
+        self._draw = draw
+
+    async def listed(self, request: Request) -> Response:
+        """GET: all, by id."""
+        span, kept = span_of(request), await self._backing.registry.all()
+        names = sorted({*kept.registered, *(one.id for one in self._backing.settings.subscriptions)})
+        return as_json(await self._shown(kept, span.of(names)), headers=span.links(_PATH, names))
+
+    async def one(self, request: Request) -> Response:
+        """GET: one."""
+        return as_json(await self._object(_name(request)))
+
+    async def created(self, request: Request) -> Response:
+        """POST: a new one, with a signing secret."""
+        wanted = await _wanted(request)
+        name = f"s-{self._draw(_ID_BYTES).hex()}" if wanted.id is None else wanted.id
+        made = self._settings(wanted, name, None)
+        secret = new_secret(self._draw(_SECRET_BYTES))
+        backing = self._backing
+        await subscribing.add(backing.registry, backing.settings, made, secrets=[secret], now=backing.now())
+        return as_json(await self._object(name, secret=secret), 201, {"location": f"{_PATH}/{quote(name)}"})
+
+    async def changed(self, request: Request) -> Response:
+        """PUT: it is this from now on, in place of what it was."""
+        name, wanted = _name(request), await _wanted(request)
+        if wanted.id not in (None, name):
+            expected = f"expected {name}, as in the path; an id is for good"
+            raise Refused(409, f"id: {expected}", errors=[Wrong("id", expected, wanted.id[:64])])
+        backing = self._backing
+        before = settings_of(await backing.registry.all(), backing.settings, name)
+        await subscribing.change(backing.registry, backing.settings, self._settings(wanted, name, before))
+        return as_json(await self._object(name))
+
+    async def removed(self, request: Request) -> Response:
+        """DELETE: it and all that waits for it are gone."""
+        await subscribing.remove(self._backing.client, self._backing.settings, _name(request))
+        return Response(status_code=204)
+
+    async def paused(self, request: Request) -> Response:
+        """POST: its events wait."""
+        name, backing = _name(request), self._backing
+        reason = await _reason(request)
+        await subscribing.pause(backing.registry, backing.settings, name, reason=reason, now=backing.now())
+        return as_json(await self._object(name))
+
+    async def resumed(self, request: Request) -> Response:
+        """POST: it goes on."""
+        name = _name(request)
+        await subscribing.resume(self._backing.registry, self._backing.settings, name)
+        return as_json(await self._object(name))
+
+    async def _object(self, name: str, *, secret: str | None = None) -> SubscriptionObject:
+        found = await self._shown(await self._backing.registry.all(), [name], secret=secret)
+        if not found:
+            raise SubscriptionUnknown(f'there is no subscription "{name[:64]}"')
+        return found[0]
+
+    async def _shown(
+        self, kept: Subscriptions, names: list[str], *, secret: str | None = None
+    ) -> list[SubscriptionObject]:
+        backing = self._backing
+        found = await subscription_statuses(backing.client, backing.settings, now=backing.now(), only=names)
+        return [shown_object(self._usable(kept, one.subscription), one, secret=secret) for one in found]
+
+    def _usable(self, kept: Subscriptions, name: str) -> SubscriptionSettings | None:
+        try:
+            return settings_of(kept, self._backing.settings, name)
+        except ConfigurationError:  # another version's; or it has gone since
+            return None
+
+    def _settings(self, wanted: Wanted, name: str, before: SubscriptionSettings | None) -> SubscriptionSettings:
+        values = settings_values(wanted, name, before)
+        if isinstance(values, list):
+            raise _unusable(values)
+        made = subscription_or_problems(values, self._backing.settings)
+        if isinstance(made, list):
+            raise _unusable([wrong_of(one, wanted) for one in made])
+        return made
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["subscription"])
+
+
+async def _wanted(request: Request) -> Wanted:
+    return _decoded(await _body(request), read)
+
+
+async def _reason(request: Request) -> str:
+    body = await _body(request)
+    if not body:
+        return Pause().reason
+
+    return _decoded(body, _pause).reason
+
+
+def _pause(body: bytes) -> Pause | list[Wrong]:
+    return decoded(body, Pause)
+
+
+async def _body(request: Request) -> bytes:
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and kind not in {JSON, "application/cloudevents-subscription+json"}:
+        raise Refused(415, f"content-type: expected {JSON}", headers={"accept": JSON})
+    return body
+
+
+def _decoded(body: bytes, decode: Callable[[bytes], T | list[Wrong]]) -> T:
+    try:
+        found = decode(body)
+    except ValueError as error:
+        raise Refused(400, str(error)) from None
+    if isinstance(found, list):
+        raise _unusable(found)
+    return found
+
+
+def _unusable(errors: list[Wrong]) -> Refused:
+    first = errors[0]
+    return Refused(422, f"{first.key}: {first.expected}" if first.key else first.expected, errors=errors)
+
+
+def _told(endpoint: Endpoint) -> Endpoint:
+    """The endpoint; what is wrong with the subscription is told by its status."""
+
+    async def telling(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ConfigurationError as error:
+            statuses: Mapping[type[ConfigurationError], int] = _STATUS
+            raise Refused(statuses.get(type(error), 422), str(error)) from None
+
+    return telling

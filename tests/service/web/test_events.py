@@ -1,0 +1,321 @@
+"""Laws of ``/events``: whoever follows and comes back has every event once, whatever lies between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import aiohttp
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as Cut
+from starlette.routing import BaseRoute
+
+from poller.http.listening import listening
+from poller.service.assembly import keys_of
+from poller.service.opening import OpenStore
+from poller.service.web.application import application
+from poller.service.web.backing import Backing
+from poller.service.web.events import event_routes
+from poller.store.connection import commands
+from tests.harness.waiting import patience, until
+from tests.servers import running
+from tests.service.web.served import FEEDS, NOW, Served, configured, served
+from tests.service.web.sse import Message, Parser, following
+
+CREATED = "org.example.api.contractType.created.v1"
+REMOVED = "org.example.api.contractType.removed.v1"
+
+
+class Published:
+    """Events in the streams of two feeds, numbered for each."""
+
+    def __init__(self, client: Redis, given: Served) -> None:
+        self._client = client
+        self._given = given
+        self._sequence = Counter[str]()
+
+    async def add(self, feed: str, *, kind: str = CREATED, entry: str = "*", padding: int = 0) -> str:
+        """One more; its name."""
+        number = self._sequence[feed] + 1
+        name = f"{feed}#{number}"
+        event = {"id": name, "type": kind, "sequence": f"{number:020}", "x": "x" * padding}
+        key = keys_of(self._given.settings, feed).events
+        await self._client.xadd(key, {"data": json.dumps(event, indent=1)}, id=entry)
+        self._sequence[feed] = number
+        return name
+
+
+@pytest.fixture
+def published(given: Served) -> Published:
+    return Published(given.store, given)
+
+
+class Following:
+    """One reader; what it reads is there when it is asked for."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.answer = answer
+        self.parser = Parser()
+        self._messages = following(answer, self.parser)
+
+    async def next(self) -> Message:
+        async with patience("a message"):
+            return await anext(self._messages)
+
+    async def names(self, count: int) -> list[str]:
+        return [json.loads((await self.next()).data)["id"] for _ in range(count)]
+
+    async def ended(self) -> bool:
+        async with patience("the end of the answer"):
+            return [one async for one in self._messages] == []
+
+    async def begun(self) -> None:
+        """Wait for the greeting, so that what comes now is new."""
+        async with patience("the greeting"):
+            while not self.parser.last:
+                self.parser.line((await self.answer.content.readline()).decode().rstrip("\n"))
+
+
+@asynccontextmanager
+async def reader(given: Served, query: str = "", *, last: str = "") -> AsyncIterator[Following]:
+    headers = {"last-event-id": last} if last else {}
+    async with given.http.get(f"{given.url}/events{query}", headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        assert answer.content_type == "text/event-stream"
+        yield Following(answer)
+
+
+async def test_from_now_on(given: Served, published: Published) -> None:
+    """What was there before does not come; what comes then does, of all feeds, as it stands in the stream."""
+    await published.add(FEEDS[0])
+    async with reader(given) as one:
+        await one.begun()
+        expected = [await published.add(feed) for feed in (FEEDS[1], FEEDS[0])]
+        came = {json.loads(message.data)["id"]: message for message in (await one.next(), await one.next())}
+        assert set(came) == set(expected)  # in what order, between feeds, is not promised
+        found: Any = await given.store.xrange(keys_of(given.settings, FEEDS[1]).events)
+        assert came[expected[0]].data.split() == found[0][1][b"data"].decode().split()
+        assert {message.kind for message in came.values()} == {"message"}
+
+
+async def test_from_the_beginning_and_of_some(given: Served, published: Published) -> None:
+    """``from=earliest`` gives all there is, more than is read at once too; ``feed`` and ``type`` choose."""
+    mine = [await published.add(FEEDS[0]) for _ in range(45)]
+    others = [await published.add(FEEDS[1], kind=REMOVED) for _ in range(3)]
+    async with reader(given, "?from=earliest") as one:
+        found = await one.names(48)
+    assert [name for name in found if name in mine] == mine
+    assert [name for name in found if name in others] == others
+    async with reader(given, f"?from=earliest&feed={FEEDS[1]}") as one:
+        assert await one.names(3) == others
+    async with reader(given, f"?from=earliest&type={REMOVED}&type=x") as one:
+        assert await one.names(3) == others
+
+
+async def test_after_an_entry(given: Served, published: Published) -> None:
+    """``from`` takes an entry's id, as ``poller tail`` does."""
+    await published.add(FEEDS[0], entry="5-1")
+    second = await published.add(FEEDS[0], entry="5-2")
+    async with reader(given, "?from=5-1") as one:
+        assert await one.names(1) == [second]
+
+
+async def test_coming_back_again_and_again(given: Served, published: Published) -> None:
+    """Law: however often the connection ends, after each message or before any, each event comes once, of each feed."""
+    names = [
+        await published.add(FEEDS[number % 2], entry=f"7-{number}" if number % 2 else f"3-{number}")
+        for number in range(12)
+    ]
+    seen: list[str] = []
+    last = ""
+    for count in (1, 0, 2, 1, 3, 0, 5):
+        async with reader(given, "?from=earliest", last=last) as one:
+            await one.begun()
+            seen += await one.names(count)
+            last = one.parser.last
+    assert sorted(seen) == sorted(names)
+
+
+async def test_coming_back_before_anything_came(given: Served, published: Published) -> None:
+    """The first id is given out before the first event: what comes while nobody is there is not missed."""
+    async with reader(given) as one:
+        await one.begun()
+        last = one.parser.last
+    missed = await published.add(FEEDS[0])
+    async with reader(given, last=last) as one:
+        assert await one.names(1) == [missed]
+
+
+async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Path, store_url: str) -> None:
+    """A beat carries the id past what ``type`` left out; it comes after a while without a message, and raises none."""
+    now = [0.0]
+    async with small_service(configured(tmp_path, store_url), clock=lambda: now[0], beat=0.01) as given:
+        published = Published(given.store, given)
+        async with reader(given, f"?from=earliest&type={REMOVED}") as one:
+            await one.begun()
+            await published.add(FEEDS[0])
+            before = one.parser.last
+            async with patience("a beat that has moved"):
+                while one.parser.last == before:
+                    now[0] += 1
+                    one.parser.line((await one.answer.content.readline()).decode().rstrip("\n"))
+            wanted = await published.add(FEEDS[0], kind=REMOVED)
+            last = one.parser.last
+        async with reader(given, last=last) as one:
+            assert await one.names(1) == [wanted]
+
+
+async def test_what_was_trimmed_is_told(given: Served, published: Published) -> None:
+    """Before the first event behind the gap: which feed, and how many are missing."""
+    first = await published.add(FEEDS[0])
+    async with reader(given, "?from=earliest") as one:
+        assert await one.names(1) == [first]
+        last = one.parser.last
+    await published.add(FEEDS[0])
+    await published.add(FEEDS[0])
+    fourth = await published.add(FEEDS[0])
+    await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
+    async with reader(given, last=last) as one:
+        told = await one.next()
+        assert (told.kind, json.loads(told.data)) == ("gap", {"feed": FEEDS[0], "after": 1, "before": 4, "missing": 2})
+        assert await one.names(1) == [fourth]
+    other = await published.add(FEEDS[1])
+    async with reader(given, "?from=earliest") as one:  # whoever begins at the beginning misses nothing it had
+        assert sorted(await one.names(2)) == sorted([fourth, other])
+
+
+UNFOLLOWED: Final[list[Any]] = [
+    ("?from=yesterday", "", 400),
+    ("?from=18446744073709551616", "", 400),
+    ("", "not-an-id", 400),
+    ("?feed=acme/none", "", 404),
+    ("?feed=", "", 404),
+]
+
+
+async def test_what_cannot_be_followed(given: Served) -> None:
+    """A place that is none, a feed that there is not."""
+    for query, last, status in UNFOLLOWED:
+        answered, headers, told = await given.ask(f"/events{query}", headers={"last-event-id": last} if last else {})
+        assert (answered, headers["content-type"], told["status"]) == (status, "application/problem+json", status)
+
+
+async def test_head_ends(given: Served) -> None:
+    """HEAD is answered and follows nothing."""
+    status, headers, _ = await given.ask("/events", "HEAD")
+    assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+
+
+async def test_before_the_store_has_answered(tmp_path: Path, store_url: str) -> None:
+    """503 and when to come back, whatever the place."""
+    async with served(configured(tmp_path, store_url), store=False) as given:
+        for query in ("", "?from=earliest", "?from=5-1"):
+            status, headers, _ = await given.ask(f"/events{query}")
+            assert status == 503
+            assert int(headers["retry-after"]) > 0
+
+
+@asynccontextmanager
+async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> AsyncIterator[Served]:
+    """The route alone, with another clock, or fewer readers."""
+    backing = Backing(settings, now=lambda: NOW)
+    how = {"clock": asyncio.get_running_loop().time} | how
+    routes: list[BaseRoute] = [*event_routes(backing, **how)]
+    url = settings.redis.url
+    async with (
+        listening(application(*routes), "127.0.0.1", 0) as web,
+        aiohttp.ClientSession() as http,
+        commands(url) as client,
+        backing.standing(OpenStore(url, client)),
+    ):
+        yield Served(web, http, client, settings, backing)
+
+
+async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
+    """The next one is told to come later, and is let in when another has gone."""
+    async with (
+        small_service(configured(tmp_path, store_url), readers=2) as given,
+        reader(given),
+        reader(given) as second,
+    ):
+        status, headers, _ = await given.ask("/events")
+        assert (status, headers["retry-after"]) == (503, "10")
+        second.answer.close()
+
+        async def let_in() -> bool:
+            async with given.http.get(f"{given.url}/events") as answer:
+                return answer.status == 200
+
+        await until(let_in, "a place to be free")
+
+
+async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published: Published) -> None:
+    """One that takes nothing is not read for beyond what fits its connection; another one has everything meanwhile."""
+    names = [await published.add(FEEDS[0], padding=100_000) for _ in range(300)]  # 30 MB; sockets may hold ten
+    before = await entries_read(given.store)
+    async with given.http.get(f"{given.url}/events?from=earliest&feed={FEEDS[0]}") as stalled:
+        assert stalled.status == 200
+        async with reader(given, f"?from=earliest&feed={FEEDS[0]}") as one:
+            assert await one.names(300) == names
+        read = await entries_read(given.store) - before
+        assert read < 2 * 300 / 20  # the other one's, and not as many for the stalled one
+
+
+async def entries_read(client: Redis) -> int:
+    found: Any = await client.info("commandstats")
+    return int(found.get("cmdstat_xrange", {}).get("calls", 0))
+
+
+async def test_the_end_of_the_service_is_the_end_of_the_answer(tmp_path: Path, store_url: str) -> None:
+    """In order and at once, for one that waits and for one that takes nothing; nothing is logged as cancelled."""
+    async with served(configured(tmp_path, store_url)) as given:
+        published = Published(given.store, given)
+        for _ in range(60):
+            await published.add(FEEDS[0], padding=50_000)
+        async with reader(given) as waiting, given.http.get(f"{given.url}/events?from=earliest") as stalled:
+            await waiting.begun()
+            given.backing.closing.set()
+            assert await waiting.ended()
+            assert stalled.status == 200
+
+
+async def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
+    """Every event comes once, and the reader stays."""
+    with TemporaryDirectory(prefix="pe-") as short:
+        settings = configured(tmp_path, f"unix://{short}/s")
+        async with small_service(settings) as given:
+            with running("valkey", Path(short)):
+                published = Published(given.store, given)
+                first = await published.add(FEEDS[0])
+                answer = await given.http.get(f"{given.url}/events?from=earliest")
+                one = Following(answer)
+                assert await one.names(1) == [first]
+            with running("valkey", Path(short)):
+                second = await until(lambda: published.add(FEEDS[0]), "the store", despite=(Cut,))
+                assert await one.names(1) == [second]
+                third = await published.add(FEEDS[1])
+                assert await one.names(1) == [third]
+                answer.close()
+
+
+async def test_too_many_feeds(tmp_path: Path, store_url: str) -> None:
+    """Beyond what an id holds they have to be named, and then they may be."""
+    settings = configured(tmp_path, store_url)
+    source = settings.sources[0]
+    feeds = [source.feeds[0].model_copy(update={"name": f"f{number}"}) for number in range(257)]
+    many = settings.model_copy(update={"sources": (source.model_copy(update={"feeds": tuple(feeds)}),)})
+    async with small_service(many) as given:
+        assert (await given.ask("/events"))[0] == 400
+        async with reader(given, "?" + "&".join(f"feed=acme/f{number}" for number in range(256))) as one:
+            await one.begun()
+            last = one.parser.last
+        assert len(last) < 8000
+        async with reader(given, "?feed=acme/f256", last=last):
+            pass

@@ -1,0 +1,63 @@
+"""Laws of ``/feeds``: the status that the command line shows, and orders that the next round carries out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from poller.service.assembly import keys_of
+from poller.service.feed_status import FeedStatus, feed_statuses
+from tests.service.web.served import FEEDS, NOW, Served
+
+
+async def read(given: Served, feed: str, **state: str) -> None:
+    """Have the feed be one that was read."""
+    values: dict[str, str] = {"generation": "g", "sequence": "7", **state}
+    for name, value in values.items():
+        await given.store.hset(keys_of(given.settings, feed).state, name, value)
+
+
+async def test_each_feed_is_told_as_by_the_command_line(given: Served) -> None:
+    """The list and the single feed have the keys and values of ``poller status --json``."""
+    await read(given, FEEDS[0])
+    told = await feed_statuses(given.store, given.settings, now=NOW)
+    expected = msgspec.json.decode(msgspec.json.encode(told))
+    status, _, found = await given.ask("/feeds", token=None)
+    assert (status, found) == (200, expected)
+    assert found[0]["events"] == 7
+    assert (await given.ask(f"/feeds/{FEEDS[1]}"))[2] == expected[1]
+    assert set(found[0]) == set(FeedStatus.__struct_fields__)
+
+
+async def test_a_long_list_comes_in_parts(given: Served) -> None:
+    """Each part leads to the next, and the last one to none."""
+    _, headers, first = await given.ask("/feeds?limit=1")
+    assert headers["link"] == '</feeds?limit=1&after=acme%2FcontractTypes>; rel="next"'
+    _, headers, second = await given.ask("/feeds?limit=1&after=acme%2FcontractTypes")
+    assert "link" not in headers
+    assert [one["feed"] for one in first + second] == list(FEEDS)
+    for limit in ("0", "1001", "x", "-1", "", "٣"):
+        status, _, told = await given.ask(f"/feeds?limit={limit}")
+        assert (status, told["errors"][0]["key"]) == (400, "limit")
+
+
+async def test_orders_are_left_for_the_next_round(given: Served) -> None:
+    """Each is the field of the feed's state that a round looks for; one that makes no sense is refused and why."""
+    state = keys_of(given.settings, FEEDS[0]).state
+    for order in ("resync", "resync?anew=true", "release"):
+        status, _, told = await given.ask(f"/feeds/{FEEDS[0]}/{order}", "POST")
+        assert (status, told["title"]) == (409, "Conflict")
+    await read(given, FEEDS[0], held="1")
+    for order, field in (("resync", b"resync"), ("resync?anew=true", b"anew"), ("release", b"released")):
+        before = set(await given.store.hkeys(state))
+        status, _, told = await given.ask(f"/feeds/{FEEDS[0]}/{order}", "POST")
+        assert (status, told["feed"]) == (202, FEEDS[0])
+        assert set(await given.store.hkeys(state)) - before == {field}
+    assert (await given.ask(f"/feeds/{FEEDS[0]}/resync?anew=1", "POST"))[0] == 400
+
+
+async def test_a_feed_that_there_is_not(given: Served) -> None:
+    """404, and those that there are."""
+    for path, method in (("/feeds/acme/none", "GET"), ("/feeds/acme/none/resync", "POST")):
+        status, _, told = await given.ask(path, method)
+        assert status == 404
+        assert FEEDS[0] in told["detail"]

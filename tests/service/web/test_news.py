@@ -1,0 +1,52 @@
+"""Laws of :mod:`poller.service.web.news`: whoever waits is woken by what comes, and one look serves all."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from poller.service.web.news import News
+from poller.store.connection import commands
+from tests.harness.waiting import patience, until
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+BLOCK = timedelta(milliseconds=200)
+KEYS = ("{a}:events", "{b}:events")
+AN_HOUR = 3600.0
+
+
+async def connections(client: Redis) -> int:
+    return int((await client.info("clients"))["blocked_clients"])
+
+
+async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
+    """By what comes, at once and not when the wait is over; told is the stream in which it came, to all who wait."""
+    news = News(KEYS, block=BLOCK)
+    async with commands(store_url) as client, news.followed(store_url), news.followed(store_url):
+        await until(lambda: news.mark, "the first look")
+        mark = news.mark
+        waiting = [asyncio.create_task(news.beyond(mark, AN_HOUR)) for _ in range(2)]
+        await until(lambda: connections(client), "the look to wait")
+        assert await connections(client) == 1
+        await client.xadd(KEYS[1], {"data": b"{}"})
+        async with patience("both to be woken"):
+            await asyncio.gather(*waiting)
+        assert news.since(mark, KEYS) == [KEYS[1]]
+        assert news.since(news.mark, KEYS) == []
+
+
+async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None:
+    """The look ends with the last who follows, and begins anew with the next."""
+    news = News(KEYS, block=BLOCK)
+    for looks in (1, 2):
+        async with news.followed(store_url):
+            await until(partial(_beyond, news, looks - 1), "a look")
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("news")]
+
+
+def _beyond(news: News, mark: int) -> bool:
+    return news.mark > mark

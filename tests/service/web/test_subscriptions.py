@@ -1,0 +1,268 @@
+"""Laws of ``/subscriptions``: the same subscriptions as on the command line, held to the same rules, nothing secret."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from poller.config.subscribing import kept_subscription, subscription_of
+from poller.service import subscribing
+from poller.service.subscribing import filed, registry_of
+from tests.service.web.served import FEEDS, NOW, SINK, Served
+
+NEW: dict[str, Any] = {
+    "id": "rostering",
+    "sink": f"{SINK}?key=s3cret",
+    "source": "https://api.example.org/contractTypes",
+    "types": ["org.example.api.contractType.created.v1"],
+    "filters": [{"prefix": {"subject": "7"}}],
+    "config": {"feeds": [FEEDS[0]], "mode": "batch", "rate": 5.0, "retry": {"schedule": ["1s"]}},
+    "protocol": "HTTP",
+    "protocolsettings": {"headers": {"x-key": "s3cret"}, "method": "POST"},
+}
+ONE = "/subscriptions/rostering"
+
+
+@pytest.fixture(autouse=True)
+async def started(given: Served) -> None:
+    """As after a daemon has begun with the file."""
+    await registry_of(given.settings, given.store).sync(filed(given.settings), NOW)
+
+
+async def created(given: Served, **differing: Any) -> Any:
+    status, headers, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
+    assert status == 201, told
+    assert headers["location"] == f"/subscriptions/{told['id']}"
+    return told
+
+
+async def kept(given: Served, name: str = "rostering") -> Any:
+    return kept_subscription(bytes((await registry_of(given.settings, given.store).all()).registered[name].settings))
+
+
+async def test_a_new_one_is_kept_as_by_the_command_line(given: Served) -> None:
+    """All that the object says is in the registry; the secret that was made is shown once."""
+    told = await created(given)
+    secrets = (await registry_of(given.settings, given.store).all()).secrets
+    assert secrets == {"rostering": (told["signingsecret"],)}
+    assert told["signingsecret"].startswith("whsec_")
+    one = await kept(given)
+    assert (one.sink, one.feeds, one.mode, one.rate, one.types) == (
+        NEW["sink"],
+        (FEEDS[0],),
+        "batch",
+        5.0,
+        tuple(NEW["types"]),
+    )
+    assert [one.model_dump(exclude_none=True) for one in one.filters] == [
+        {"exact": {"source": NEW["source"]}},
+        {"prefix": {"subject": "7"}},
+    ]
+    assert one.headers == {"x-key": "s3cret"}
+    _, _, again = await given.ask(ONE)
+    assert "signingsecret" not in again
+
+
+async def test_nothing_secret_comes_back(given: Served) -> None:
+    """No query of a sink, no header's value, no signing secret but the one just made; in no list and no page either."""
+    made = (await created(given))["signingsecret"]
+    for path in ("/subscriptions", ONE, "/subscriptions/filed", "/", "/feeds", "/readyz"):
+        _, _, told = await given.ask(path)
+        assert "s3cret" not in str(told)
+        assert made not in str(told)
+    _, _, told = await given.ask(ONE)
+    assert told["sink"] == f"{SINK}?…"
+    assert told["protocolsettings"]["headers"] == {"x-key": "…"}
+
+
+async def test_what_was_shown_may_be_sent_back(given: Served) -> None:
+    """It changes nothing; what was changed in it counts, and what was hidden stays what it was."""
+    await created(given)
+    before = await kept(given)
+    _, _, shown = await given.ask(ONE, token=None)
+    assert shown["source"] == NEW["source"]
+    assert shown["filters"] == NEW["filters"]
+    status, _, told = await given.ask(ONE, "PUT", json=shown)
+    assert (status, told) == (200, shown)
+    assert await kept(given) == before
+    shown["config"]["rate"] = 9.0
+    shown["protocolsettings"]["headers"]["x-other"] = "new"
+    assert (await given.ask(ONE, "PUT", json=shown))[0] == 200
+    after = await kept(given)
+    assert (after.rate, after.sink) == (9.0, NEW["sink"])
+    assert after.headers == {"x-key": "s3cret", "x-other": "new"}
+    assert (await registry_of(given.settings, given.store).all()).secrets["rostering"]
+
+
+async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, tmp_path: Any) -> None:
+    """None can be named, for whoever has the token should not read this machine; those that are there stay."""
+    for key, value in (
+        ("auth", {"token_file": "/etc/shadow"}),
+        ("auth", {"command": ["touch", str(tmp_path / "done")]}),
+        ("secret_files", ["/etc/shadow"]),
+    ):
+        status, _, told = await given.ask("/subscriptions", "POST", json=NEW | {"config": {key: value}})
+        assert (status, told["errors"][0]["key"]) == (422, f"config.{key}")
+        assert "shadow" not in str(told)
+    brought = {"sinkcredential": {"accesstoken": "s3cret"}}
+    assert (await given.ask("/subscriptions", "POST", json=NEW | brought))[0] == 422
+    secret = tmp_path / "whsec"
+    secret.write_text("whsec_" + "QUJD" * 12, "utf-8")
+    secret.chmod(0o600)
+    values = {"id": "rostering", "sink": SINK, "auth": {"token_env": "T"}, "secret_files": [str(secret)]}
+    one = subscription_of(values, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    _, _, shown = await given.ask(ONE)
+    assert shown["sinkcredential"] == {"credentialtype": "token_env"}
+    assert "whsec" not in str(shown)
+    assert (await given.ask(ONE, "PUT", json=shown | {"config": {"rate": 2.0}}))[0] == 200
+    after = await kept(given)
+    assert (after.rate, after.auth.token_env, after.secret_files) == (2.0, "T", (secret,))
+
+
+async def test_what_is_hidden_goes_to_no_other_host(given: Served) -> None:
+    """A header that is not shown, or a credential, does not follow the sink elsewhere; what is sent anew may."""
+    await created(given)
+    _, _, shown = await given.ask(ONE)
+    for sink in ("https://evil.example/hook", "https://sink.example.org:8443/hook", "http://sink.example.org/hook"):
+        status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": sink})
+        assert (status, told["errors"][0]["key"]) == (422, "sink")
+    assert (await kept(given)).sink == NEW["sink"]
+    moved = shown | {"sink": f"{SINK}/elsewhere"}
+    assert (await given.ask(ONE, "PUT", json=moved))[0] == 200
+    anew = shown | {"sink": "https://another.example/", "protocolsettings": {"headers": {"x-key": "new"}}}
+    assert (await given.ask(ONE, "PUT", json=anew))[0] == 200
+    values = {"id": "signed", "sink": SINK, "auth": {"token_env": "T"}}
+    one = subscription_of(values, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    assert (await given.ask("/subscriptions/signed", "PUT", json={"sink": "https://evil.example/"}))[0] == 422
+
+
+UNUSABLE: Final[list[Any]] = [
+    ({"sink": "ftp://x"}, "sink", '"ftp://x"'),
+    ({"sink": "https://10.0.0.1/x"}, "sink", '"https://10.0.0.1/x"'),
+    ({"sink": "https://u:s3cret@example.org/"}, "sink", '"https://…"'),
+    ({"sink": 7}, "sink", None),
+    ({"config": {"rate": -1.0}}, "config.rate", "-1.0"),
+    ({"config": {"feeds": ["acme/none"]}}, "config.feeds[0]", '"acme/none"'),
+    ({"config": {"retry": {"schedule": ["x"]}}}, "config.retry.schedule[0]", '"x"'),
+    ({"config": {"rats": 1}}, "config.rats", None),
+    ({"config": {"rate": None}}, "config.rate", None),
+    ({"config": {"feeds": {}}}, "config.feeds", None),
+    ({"filters": [{"not": {"exact": None}}]}, "filters[0].not.exact", None),
+    ({"filters": [{"like": {"type": "x"}}]}, "filters[0].like", None),
+    ({"source": ""}, "source", None),
+    ({"id": ""}, "id", '""'),
+    ({"id": "Not An Id"}, "id", '"Not An Id"'),
+    ({"protocol": "MQTT"}, "protocol", None),
+    ({"protocolsettings": {"headers": {"authorization": "s3cret"}}}, "protocolsettings.headers", None),
+    ({"protocolsettings": {"headers": {"x": "…"}}}, "protocolsettings.headers.x", None),
+    ({"protocolsettings": {"method": "PUT"}}, "protocolsettings.method", None),
+]
+
+
+async def test_what_cannot_be_used_is_told(given: Served) -> None:
+    """By its key in the request, with the value where it may be shown, and what is expected; nothing is added."""
+    for differing, key, value in UNUSABLE:
+        status, headers, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
+        assert (status, headers["content-type"]) == (422, "application/problem+json")
+        assert key in {one["key"] for one in told["errors"]}
+        (error,) = (one for one in told["errors"] if one["key"] == key)
+        assert error.get("value") == value
+        assert "xpected" in error["expected"] or "unknown key" in error["expected"] or "nvalid" in error["expected"]
+        assert "s3cret" not in str(told)
+        assert (await given.ask(ONE))[0] == 404
+
+
+BODIES: Final[list[Any]] = [
+    (b"", "application/json", 400),
+    (b"{", "application/json", 400),
+    (b"[" * 60_000, "application/json", 422),
+    (b'{"sink":"\xff"}', "application/json", 400),
+    (b"[]", "application/json", 422),
+    (b'{"sink":"https://a.example/","more":1}', "application/json", 422),
+    (b'{"sink":"https://a.example/"}', "text/plain", 415),
+    (b'{"filters":' + b'[{"not":' * 5000 + b"{}" + b"}]" * 5000 + b"}", "application/json", 400),
+    (b'{"sink":"https://a/","filters":[' + b'{"not":' * 900 + b"{}" + b"}" * 900 + b"]}", "application/json", 422),
+]
+
+
+async def test_bodies_that_are_none(given: Served) -> None:
+    """Empty, cut, too deep, not UTF-8, of another shape or type: each is the asker's fault and told so."""
+    for body, kind, status in BODIES:
+        answered, _, told = await given.ask("/subscriptions", "POST", data=body, headers={"content-type": kind})
+        assert (answered, told["status"]) == (status, status)
+
+
+async def test_those_of_the_file_are_changed_there(given: Served) -> None:
+    """409 with the way out for what would change one; it may be paused and resumed all the same."""
+    _, _, shown = await given.ask("/subscriptions/filed")
+    for method, more in (("PUT", {"json": shown}), ("DELETE", {})):
+        status, _, told = await given.ask("/subscriptions/filed", method, **more)
+        assert status == 409
+        assert "configuration file" in told["detail"]
+    assert (await given.ask("/subscriptions", "POST", json=NEW | {"id": "filed"}))[0] == 409
+    _, _, paused = await given.ask("/subscriptions/filed/pause", "POST", json={"reason": "moving house"})
+    assert (paused["status"]["state"], paused["status"]["reason"]) == ("paused", "moving house")
+    _, _, resumed = await given.ask("/subscriptions/filed/resume", "POST")
+    assert resumed["status"]["state"] == "active"
+
+
+async def test_pausing_and_resuming(given: Served) -> None:
+    """With a reason or without; a body that says something else is refused."""
+    await created(given)
+    _, _, paused = await given.ask(f"{ONE}/pause", "POST")
+    assert (paused["status"]["paused_by"], paused["status"]["reason"]) == ("operator", "by request")
+    for wrong in ({"reason": 1}, {"reasons": "x"}, {"reason": "x" * 501}):
+        assert (await given.ask(f"{ONE}/pause", "POST", json=wrong))[0] == 422
+    assert (await given.ask(f"{ONE}/resume", "POST"))[2]["status"]["state"] == "active"
+
+
+async def test_deleted_is_gone(given: Served) -> None:
+    """204, then 404 for whatever is asked of it, and nothing is left in the registry."""
+    await created(given)
+    assert (await given.ask(ONE, "DELETE"))[0] == 204
+    found = await registry_of(given.settings, given.store).all()
+    assert set(found.registered) == {"filed"}
+    assert not found.secrets
+    for method, path in (("GET", ONE), ("DELETE", ONE), ("POST", f"{ONE}/pause"), ("POST", f"{ONE}/resume")):
+        assert (await given.ask(path, method))[0] == 404
+    assert (await given.ask(ONE, "PUT", json=NEW))[0] == 404
+
+
+async def test_ids(given: Served) -> None:
+    """One is made up where none is given; the same twice is refused, and so is another one than the path's."""
+    anonymous = {key: value for key, value in NEW.items() if key != "id"}
+    _, _, told = await given.ask("/subscriptions", "POST", json=anonymous)
+    assert told["id"].startswith("s-")
+    await created(given)
+    assert (await given.ask("/subscriptions", "POST", json=NEW))[0] == 409
+    status, _, refused = await given.ask(ONE, "PUT", json=NEW | {"id": "another"})
+    assert (status, refused["errors"][0]["key"]) == (409, "id")
+    _, _, found = await given.ask("/subscriptions?limit=2")
+    assert [one["id"] for one in found] == ["filed", "rostering"]
+
+
+async def test_one_of_another_version_is_listed_all_the_same(given: Served) -> None:
+    """With what is known of it; and it can be deleted."""
+    settings = b'{"sink":"https://f.example/?s3cret","new":1}'
+    await registry_of(given.settings, given.store).add("future", settings, (), NOW)
+    status, _, told = await given.ask("/subscriptions/future")
+    assert (status, told["sink"], told["config"]) == (200, "https://f.example/?…", {})
+    assert (await given.ask("/subscriptions/future", "PUT", json=NEW | {"id": "future"}))[0] == 422
+    assert (await given.ask("/subscriptions/future", "DELETE"))[0] == 204
+
+
+async def test_unknown_methods(given: Served) -> None:
+    """405, with all that the path knows."""
+    for path, allowed in (
+        ("/subscriptions", {"GET", "HEAD", "POST"}),
+        (ONE, {"GET", "HEAD", "PUT", "DELETE"}),
+        (f"{ONE}/pause", {"POST"}),
+        ("/feeds", {"GET", "HEAD"}),
+        ("/", {"GET", "HEAD"}),
+    ):
+        status, headers, _ = await given.ask(path, "PATCH")
+        assert status == 405
+        assert {one.strip() for one in headers["allow"].split(",")} == allowed
