@@ -136,7 +136,7 @@ def _report(result: RoundResult, costs: Costs, *, stream: str) -> None:
     if loss is not None:
         place = {"generation": loss.generation, "former": loss.former}
         _log.error(f"feed {loss.kind}", feed=result.feed, lost=loss.text, advice=loss.advice, **place)
-    fields = {**result.public, **costs.public, "token": result.token, "stream": stream}
+    fields = {**result.public, **costs.public, "delta_token": result.token, "stream": stream}
     if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
         _log.debug("round", **fields)
     elif not result.ok:

@@ -16,6 +16,7 @@ from poller.delivery.attempts import DeadLetter, Delivered, PauseSink, Step
 from poller.delivery.drafting import Told
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.reporting import STEPS, report
+from poller.service.logs import redacted
 from poller.service.polling import _report
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
@@ -67,3 +68,10 @@ def test_of_attempts() -> None:
     assert sorted(named) == sorted({name for line in logs for name in line} - SHARED)
     words = {word for names, text in rows for word in re.findall(r"`([^`]+)`", text) if names & {"step", "failure"}}
     assert words == {*STEPS.values(), *Failure}
+
+
+@pytest.mark.parametrize("name", ["round", "attempt"])
+def test_no_field_is_taken_for_a_secret(name: str) -> None:
+    """Law: what is documented is seen; a name like that of a secret would have its value hidden."""
+    fields = {field: "seen" for names, _ in table(name) for field in names}
+    assert redacted(fields) == fields
