@@ -1,51 +1,29 @@
 """``/feeds``: how each feed does, and what an operator asks of one.
 
-An order is left in the store and carried out by the feed's next round, in whichever process that runs.
+An order is left in the store, told to the process that polls the feed, and answered by it: at once where it can be
+carried out at once, else when it has been begun. Where nobody answers it holds all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from datetime import timedelta
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from poller.service.assembly import keys_of
 from poller.service.feed_status import FeedStatus, feed_statuses
+from poller.service.ordering import Order, asked
 from poller.service.web.admission import Admission
 from poller.service.web.backing import Backing
+from poller.service.web.bodies import reason_of
 from poller.service.web.problems import Refused
 from poller.service.web.routing import as_json, at, span_of
-from poller.store.orders import Order, give
 
-DONE: Final[Mapping[Order, str]] = {
-    Order.RELEASE: "its next round lets the held removals through",
-    Order.RESYNC: "its next round reads it in full; nothing is published unless something differs",
-    Order.ANEW: "its next round forgets what is known of it and publishes all its records as a baseline",
-}
-_SENSELESS: Final = {
-    Order.RELEASE: "nothing of it is held",
-    Order.RESYNC: "it was never read, and its first round reads it in full anyway",
-    Order.ANEW: "nothing is known of it",
-}
 _ONE: Final = "/feeds/{source}/{name}"
-
-
-class Ordered(msgspec.Struct, frozen=True):
-    """The answer to an order, key for key.
-
-    Attributes:
-        feed: ``SOURCE/NAME``.
-        order: its name.
-        text: what comes of it.
-    """
-
-    feed: str
-    order: str
-    text: str
+_BY: Final = "an operator, by HTTP"
+_PATIENCE: Final = timedelta(seconds=2)  # for a daemon to answer; it looks four times a second
 
 
 def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
@@ -73,9 +51,19 @@ def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
         """POST: held removals are let through."""
         return await _ordered(request, backing, Order.RELEASE)
 
+    async def paused(request: Request) -> Response:
+        """POST: no round of it begins any more."""
+        return await _ordered(request, backing, Order.PAUSE, await reason_of(request))
+
+    async def resumed(request: Request) -> Response:
+        """POST: it is polled again, at once."""
+        return await _ordered(request, backing, Order.RESUME)
+
     return [
         at("/feeds", GET=listed),
         at(_ONE, GET=one),
+        at(f"{_ONE}/pause", POST=admission.only(paused)),
+        at(f"{_ONE}/resume", POST=admission.only(resumed)),
         at(f"{_ONE}/resync", POST=admission.only(resynced)),
         at(f"{_ONE}/release", POST=admission.only(released)),
     ]
@@ -92,8 +80,18 @@ async def _statuses(backing: Backing, feeds: list[str]) -> list[FeedStatus]:
     return await feed_statuses(backing.client, backing.settings, now=backing.now(), feeds=feeds)
 
 
-async def _ordered(request: Request, backing: Backing, order: Order) -> Response:
-    feed = _named(request, backing)
-    if not await give(backing.client, keys_of(backing.settings, feed), order):
-        raise Refused(409, f"{feed}: {_SENSELESS[order]}")
-    return as_json(Ordered(feed, order.name.lower(), DONE[order]), 202)
+async def _ordered(request: Request, backing: Backing, order: Order, reason: str = "") -> Response:
+    """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
+    answer = await asked(
+        backing.client,
+        backing.settings,
+        _named(request, backing),
+        order,
+        now=backing.now,
+        by=_BY,
+        reason=reason,
+        patience=_PATIENCE,
+    )
+    if answer.outcome == "senseless" and order not in {Order.PAUSE, Order.RESUME}:
+        raise Refused(409, f"{answer.feed}: {answer.text}")
+    return as_json(answer, 200 if answer.outcome in {"done", "senseless"} else 202)

@@ -14,18 +14,18 @@ import msgspec
 from poller import __version__
 from poller.config.schema import config_schema
 from poller.service.feed_status import FeedStatus
+from poller.service.ordering import Answer
 from poller.service.readiness import Report
-from poller.service.web.feeds import Ordered
+from poller.service.web.bodies import PauseWanted
 from poller.service.web.problems import PROBLEM, Problem
 from poller.service.web.routing import JSON, MOST
 from poller.service.web.server_sent import KIND, Gap
 from poller.service.web.subscription_shapes import CONFIG, SubscriptionObject, Wanted
-from poller.service.web.subscriptions import Pause
 
 Schema = dict[str, Any]
 
 _REF: Final = "#/components/schemas/"
-_TYPES: Final = (FeedStatus, Gap, Ordered, Pause, Problem, Report, SubscriptionObject, Wanted)
+_TYPES: Final = (Answer, FeedStatus, Gap, PauseWanted, Problem, Report, SubscriptionObject, Wanted)
 _REFUSALS: Final = {
     400: "The request cannot be read.",
     401: "The admin token is missing or wrong.",
@@ -98,6 +98,8 @@ def _paths(named: Sequence[Schema]) -> Schema:
             "get": _operation("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)
         },
         feed: {"get": _operation("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
+        f"{feed}/pause": {"post": _order("Begin no round of it any more.", *named, body="PauseWanted")},
+        f"{feed}/resume": {"post": _order("Poll it again, at once.", *named)},
         f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", *named, _ANEW)},
         f"{feed}/release": {"post": _order("Let held removals through.", *named)},
         "/subscriptions": {
@@ -112,7 +114,7 @@ def _paths(named: Sequence[Schema]) -> Schema:
             "delete": _change("Delete one and all that waits for it.", gone, 404, 409, has=_SUBSCRIPTION),
         },
         f"{one}/pause": {
-            "post": _change("Let its events wait.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="Pause")
+            "post": _change("Let its events wait.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="PauseWanted")
         },
         f"{one}/resume": {"post": _change("Let it go on.", changed, 404, 409, has=_SUBSCRIPTION)},
         "/events": {
@@ -153,7 +155,7 @@ def _operation(
     if has:
         found["parameters"] = list(has)
     if body:
-        found["requestBody"] = {"required": body != "Pause", "content": {JSON: {"schema": _ref(body)}}}
+        found["requestBody"] = {"required": body != "PauseWanted", "content": {JSON: {"schema": _ref(body)}}}
     return found
 
 
@@ -161,8 +163,9 @@ def _change(summary: str, answers: Mapping[int, Schema], *refusals: int, **more:
     return _operation(summary, answers, *refusals, *_CHANGING, **more) | {"security": [{"admin": []}]}
 
 
-def _order(summary: str, *has: Schema) -> Schema:
-    return _change(summary, _answer(202, "Ordered"), 400, 404, 409, has=has)
+def _order(summary: str, *has: Schema, body: str | None = None) -> Schema:
+    answers = _answer(200, "Answer") | _answer(202, "Answer")
+    return _change(summary, answers, 400, 404, 409, *(_BODY if body else ()), has=has, body=body)
 
 
 def _callback(summary: str) -> Schema:

@@ -15,7 +15,6 @@ Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +26,7 @@ from poller.config.showing import shown_key, shown_value
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.urls import redacted
 from poller.service.subscription_status import SubscriptionStatus
+from poller.service.web.bodies import decoded
 from poller.service.web.problems import Wrong
 from poller.service.web.subscription_shapes import (
     CONFIG,
@@ -44,7 +44,6 @@ _ELSEWHERE: Final = (
     "expected nothing: files and credentials are named in the configuration file or by "
     "`poller subscriptions add --from-json`, and stay as they are"
 )
-_PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
 
 
 def shown_object(
@@ -84,21 +83,6 @@ def read(body: bytes) -> Wanted | list[Wrong]:
         ValueError: it is no JSON, or too deep.
     """
     return decoded(body, Wanted)
-
-
-def decoded(body: bytes, shape: type[T]) -> T | list[Wrong]:
-    """A request's JSON, or what is wrong with its shape.
-
-    Raises:
-        ValueError: it is no JSON, or too deep.
-    """
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.ValidationError as error:
-        found = _PATH.search(str(error))
-        return [Wrong(found[1] if found else "", _PATH.sub("", str(error)))]
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise ValueError("expected a JSON object") from None
 
 
 def settings_values(wanted: Wanted, name: str, before: SubscriptionSettings | None) -> dict[str, Any] | list[Wrong]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,9 +24,10 @@ from poller.service.subscribing import settings_of
 from poller.service.subscription_status import subscription_statuses
 from poller.service.web.admission import Admission
 from poller.service.web.backing import Backing
+from poller.service.web.bodies import body_of, reason_of, unusable, usable
 from poller.service.web.problems import Refused, Wrong
-from poller.service.web.routing import JSON, Endpoint, as_json, at, span_of
-from poller.service.web.subscription_objects import decoded, read, settings_values, shown_object, wrong_of
+from poller.service.web.routing import Endpoint, as_json, at, span_of
+from poller.service.web.subscription_objects import read, settings_values, shown_object, wrong_of
 from poller.service.web.subscription_shapes import SubscriptionObject, Wanted
 from poller.store.registrations import Subscriptions
 
@@ -36,19 +36,6 @@ _ONE: Final = f"{_PATH}/{{subscription}}"
 _SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 8
 _STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, SubscriptionFiled: 409}
-
-
-T = TypeVar("T")
-
-
-class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a request to pause may say.
-
-    Attributes:
-        reason: for whoever looks.
-    """
-
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = "by request"
 
 
 def subscription_routes(
@@ -118,7 +105,7 @@ class _Subscriptions:
     async def paused(self, request: Request) -> Response:
         """POST: its events wait."""
         name, backing = _name(request), self._backing
-        reason = await _reason(request)
+        reason = await reason_of(request)
         await subscribing.pause(backing.registry, backing.settings, name, reason=reason, now=backing.now())
         return as_json(await self._object(name))
 
@@ -150,10 +137,10 @@ class _Subscriptions:
     def _settings(self, wanted: Wanted, name: str, before: SubscriptionSettings | None) -> SubscriptionSettings:
         values = settings_values(wanted, name, before)
         if isinstance(values, list):
-            raise _unusable(values)
+            raise unusable(values)
         made = subscription_or_problems(values, self._backing.settings)
         if isinstance(made, list):
-            raise _unusable([wrong_of(one, wanted) for one in made])
+            raise unusable([wrong_of(one, wanted) for one in made])
         return made
 
 
@@ -162,42 +149,7 @@ def _name(request: Request) -> str:
 
 
 async def _wanted(request: Request) -> Wanted:
-    return _decoded(await _body(request), read)
-
-
-async def _reason(request: Request) -> str:
-    body = await _body(request)
-    if not body:
-        return Pause().reason
-
-    return _decoded(body, _pause).reason
-
-
-def _pause(body: bytes) -> Pause | list[Wrong]:
-    return decoded(body, Pause)
-
-
-async def _body(request: Request) -> bytes:
-    body = await request.body()
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and kind not in {JSON, "application/cloudevents-subscription+json"}:
-        raise Refused(415, f"content-type: expected {JSON}", headers={"accept": JSON})
-    return body
-
-
-def _decoded(body: bytes, decode: Callable[[bytes], T | list[Wrong]]) -> T:
-    try:
-        found = decode(body)
-    except ValueError as error:
-        raise Refused(400, str(error)) from None
-    if isinstance(found, list):
-        raise _unusable(found)
-    return found
-
-
-def _unusable(errors: list[Wrong]) -> Refused:
-    first = errors[0]
-    return Refused(422, f"{first.key}: {first.expected}" if first.key else first.expected, errors=errors)
+    return usable(await body_of(request), read)
 
 
 def _told(endpoint: Endpoint) -> Endpoint:

@@ -14,6 +14,8 @@ ORDER = f"/feeds/{FEEDS[0]}/resync"
 CHANGING = (
     (ORDER, "POST"),
     (f"/feeds/{FEEDS[0]}/release", "POST"),
+    (f"/feeds/{FEEDS[0]}/pause", "POST"),
+    (f"/feeds/{FEEDS[0]}/resume", "POST"),
     ("/subscriptions", "POST"),
     ("/subscriptions/filed", "PUT"),
     ("/subscriptions/filed", "DELETE"),

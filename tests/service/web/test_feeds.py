@@ -50,7 +50,7 @@ async def test_orders_are_left_for_the_next_round(given: Served) -> None:
     for order, field in (("resync", b"resync"), ("resync?anew=true", b"anew"), ("release", b"released")):
         before = set(await given.store.hkeys(state))
         status, _, told = await given.ask(f"/feeds/{FEEDS[0]}/{order}", "POST")
-        assert (status, told["feed"]) == (202, FEEDS[0])
+        assert (status, told["feed"], told["outcome"]) == (202, FEEDS[0], "no daemon")
         assert set(await given.store.hkeys(state)) - before == {field}
     assert (await given.ask(f"/feeds/{FEEDS[0]}/resync?anew=1", "POST"))[0] == 400
 
@@ -61,3 +61,19 @@ async def test_a_feed_that_there_is_not(given: Served) -> None:
         status, _, told = await given.ask(path, method)
         assert status == 404
         assert FEEDS[0] in told["detail"]
+
+
+async def test_a_feed_is_paused_and_resumed(given: Served) -> None:
+    """With a reason, which the status tells; asked for twice it is as it is wanted, and no mistake."""
+    path = f"/feeds/{FEEDS[0]}"
+    status, _, told = await given.ask(f"{path}/pause", "POST", json={"reason": "moving house"})
+    assert (status, told["outcome"]) == (202, "no daemon")
+    shown = (await given.ask(path))[2]
+    assert (shown["state"], shown["paused_reason"]) == ("paused", "moving house")
+    status, _, told = await given.ask(f"{path}/pause", "POST")
+    assert (status, told["before"]["reason"]) == (200, "moving house")
+    assert (await given.ask(f"{path}/resume", "POST"))[0] == 202
+    assert (await given.ask(path))[2]["state"] != "paused"
+    assert (await given.ask(f"{path}/resume", "POST"))[0] == 200
+    status, _, told = await given.ask(f"{path}/pause", "POST", json={"reson": "a slip"})
+    assert (status, told["errors"][0]["expected"]) == (422, "Object contains unknown field `reson`")
