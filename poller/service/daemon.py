@@ -23,12 +23,10 @@ from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
 from poller.service.delivering import Deliverer
-from poller.service.exposition import Exposition
 from poller.service.feed_rounds import poll_until
 from poller.service.first_look import look_first
 from poller.service.loop_lag import measured
 from poller.service.membership import Membership
-from poller.service.metrics import metrics_routes
 from poller.service.opening import OpenStore, examined, opened_store, until_ready
 from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
@@ -38,6 +36,8 @@ from poller.service.stored_figures import StoredReadings
 from poller.service.supervised import Supervisor, counted, supervised
 from poller.service.watching import START, StoreWatch
 from poller.service.web.backing import Backing
+from poller.service.web.exposition import Exposition
+from poller.service.web.metrics import metrics_routes
 from poller.service.web.serving import serve
 from poller.service.web.site import site
 from poller.stopping import ended, first_of

@@ -19,8 +19,8 @@ from poller.delivery.attempts import Delivered
 from poller.delivery.drafting import Told
 from poller.delivery.outcome import Outcome
 from poller.delivery.reporting import count
-from poller.service.exposition import Moment, written
 from poller.service.stored_figures import _FIELDS, _feed
+from poller.service.web.exposition import Moment, written
 from poller.store.connection import commands
 from poller.store.figures import feed_amounts, pair_amounts
 from poller.store.keys import FeedKeys, group_of

@@ -8,12 +8,12 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from poller.service.counting import Counting
 from poller.service.readiness import Readiness
 from poller.service.web.admission import Admission
 from poller.service.web.application import application
 from poller.service.web.backing import Backing
 from poller.service.web.callback import callback_routes
+from poller.service.web.counting import Counting
 from poller.service.web.documents import document_routes
 from poller.service.web.events import event_routes
 from poller.service.web.feeds import feed_routes

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.service.metrics`, with the real daemon: what it exports is right, whole, and no secret."""
+"""Laws of :mod:`poller.service.web.metrics`, with the real daemon: what it exports is right, whole, and no secret."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``/metrics``: for Prometheus, in its text format, or as OpenMetrics where that is asked for.
 
-Refuses to know what is counted; see :mod:`poller.telemetry` and :mod:`poller.service.exposition`.
+Refuses to know what is counted; see :mod:`poller.telemetry` and :mod:`poller.service.web.exposition`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from poller.service.exposition import Exposition, Form
+from poller.service.web.exposition import Exposition, Form
 
 _TYPES: Final[dict[Form, str]] = {
     "text": "text/plain; version=0.0.4; charset=utf-8",
