@@ -26,7 +26,7 @@ from poller.sandbox.model import History
 from poller.sandbox.mutate import mutate
 from poller.sandbox.rate import repeat
 from poller.service import daemon
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.service.following import followed
 from poller.stopping import ended
 from poller.store.connection import blocking

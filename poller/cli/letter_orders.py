@@ -16,8 +16,7 @@ from poller.cli.output import say
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError, PollerError
 from poller.service.letters import Letters, Redelivered
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.store.dead_letters import LetterId
 
 

@@ -18,8 +18,7 @@ from poller.config.settings import Settings
 from poller.delivery.kept import Attempt, Overrun
 from poller.errors import ConfigurationError, PollerError
 from poller.service.letters import Letters, OpenedEvent
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.spans import ago
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened, letter_id
 

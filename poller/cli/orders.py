@@ -13,8 +13,7 @@ from poller.cli.options import Asked, utc_now
 from poller.cli.output import say, warn
 from poller.config.settings import Settings
 from poller.errors import PollerError
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.ordering import PATIENCE, Answer, Order
 from poller.service.ordering import asked as asked_of
 

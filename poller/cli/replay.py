@@ -15,8 +15,7 @@ from poller.cli.output import say, warn
 from poller.config.settings import Settings
 from poller.config.units import parse_duration
 from poller.errors import ConfigurationError, PollerError
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.replaying import EARLIEST, LATEST, Planned, Replays, feeds_of, subscribed
 from poller.store.registrations import milliseconds_of
 

@@ -19,8 +19,7 @@ from poller.cli.output import say
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.outcome import Outcome
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.sampling import Sampled, sample
 from poller.service.subscribing import registry_of, settings_of
 

@@ -16,8 +16,7 @@ from poller.cli.tables import Column, Line, table, wrapped
 from poller.config.settings import Settings
 from poller.service.feed_status import FeedStatus, feed_statuses
 from poller.service.members_status import MemberStatus, member_statuses
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import OpenStore, opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
 from poller.service.store_status import StoreStatus, store_status
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 

@@ -19,8 +19,7 @@ from poller.config.showing import sounds_secret
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.urls import redacted
 from poller.errors import SubscriptionUnknown
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.subscribing import registry_of, settings_of
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.store.registrations import Subscriptions, known

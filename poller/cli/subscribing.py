@@ -24,8 +24,7 @@ from poller.config.urls import redacted
 from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError, PollerError
 from poller.service import subscribing
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.subscribing import registry_of
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.store.registrations import Paused

@@ -17,10 +17,9 @@ from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say, say_styled, warn
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.service.following import followed
-from poller.service.once import STORE_PATIENCE
-from poller.service.opening import OpenStore, opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
 from poller.stopping import ended, stopped_by_signals
 from poller.store.connection import blocking
 from poller.store.keys import operations_key

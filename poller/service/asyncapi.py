@@ -17,7 +17,7 @@ from poller import __version__
 from poller.changes.classify import Kind
 from poller.changes.schemas import Schema, event_schemas
 from poller.config.settings import Settings
-from poller.service.assembly import feed_of, keys_of
+from poller.service.feed_values import feed_of, keys_of
 from poller.source.feed import Feed
 from poller.store.connection import shown
 

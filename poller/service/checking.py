@@ -22,11 +22,12 @@ from poller.config.sources import SourceSettings
 from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.errors import ConfigurationError, SourceError, StoreError, StoreUnavailable
-from poller.service.assembly import client_of, feed_of
+from poller.service.assembly import client_of
 from poller.service.checking_choices import check_choices
 from poller.service.checking_rights import check_rights, other_protocol
 from poller.service.checking_service import check_service
 from poller.service.checking_sinks import check_sinks
+from poller.service.feed_values import feed_of
 from poller.service.findings import Checked
 from poller.service.subscribing import registry_of
 from poller.service.ways_out import clock_apart, way_out

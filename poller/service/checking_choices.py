@@ -11,7 +11,7 @@ from typing import Final
 from poller.config.relations import did_you_mean
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
-from poller.service.assembly import feed_of
+from poller.service.feed_values import feed_of
 from poller.service.findings import Checked
 
 KINDS: Final = ("created", "modified", "removed")

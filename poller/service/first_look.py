@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.errors import StoreRefused
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.store.connection import servers, translated
 from poller.store.keys import remembered_key
 

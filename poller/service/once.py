@@ -10,14 +10,13 @@ from typing import Final
 from poller.config.settings import Settings
 from poller.errors import StoreError
 from poller.service.first_look import look_first
-from poller.service.opening import examined, opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, examined, opened_store, until_ready
 from poller.service.polling import Polled, polled_feeds
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
 from poller.stopping import ended
 from poller.store.lease import keep_renewed, release_all
 
-STORE_PATIENCE: Final = timedelta(seconds=3)
 _LOOK_AGAIN: Final = timedelta(milliseconds=250)
 _SOONEST: Final = timedelta(milliseconds=100)
 

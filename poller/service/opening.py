@@ -21,6 +21,9 @@ from poller.store.embedded import EmbeddedServer
 from poller.store.scripts import SHEBANG
 from poller.store.translation import let_in
 
+STORE_PATIENCE: Final = timedelta(seconds=3)
+"""How long a command waits for a store that does not answer; a daemon waits for ever."""
+
 _FIRST_PAUSE: Final = 0.25  # seconds between looks at a store that is away; doubles up to
 _LONGEST_PAUSE: Final = 5.0
 _SHEBANG_SINCE: Final = 7  # major version, of Redis and of Valkey's claim to be compatible with it

@@ -21,7 +21,7 @@ from poller.config.settings import Settings
 from poller.delivery.announcements import Announcement, Kind
 from poller.errors import StoreError
 from poller.service.announcing import announce
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.store import orders, pauses
 from poller.store.asking import AskedOrder, Asking, OrderAnswer
 from poller.store.keys import MemberKeys

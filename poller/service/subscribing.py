@@ -21,7 +21,7 @@ from poller.credentials.secret_file import SecretFile
 from poller.delivery.health import Health, resumed
 from poller.delivery.signing import Signer
 from poller.errors import SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.store.connection import translated
 from poller.store.forgetting import forget
 from poller.store.keys import PairKeys, SubscriptionKeys

@@ -49,6 +49,7 @@ async def commands_in(**extra: str) -> AsyncIterator[Commands]:
         env=environment(extra),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        limit=2**22,  # a line is all that a command said
     )
     try:
         yield Commands(process)

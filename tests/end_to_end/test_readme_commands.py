@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Final
 
+from tests.cli.commands import commands_in
 from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene
 from tests.harness.waiting import patience, until
@@ -50,6 +52,10 @@ ELSEWHERE: Final = {
     "python -m tests.chaos": "tests/chaos plays one of each fault",
     "python -m tests.end_to_end.terminations": "minutes; its scene is that of test_stopping.py",
     "POLLER_FAILPOINT=": "test_failpoints.py, at each of the places",
+    "honcho start": "tests/deploy/test_procfile.py",
+    "systemctl": "there is no systemd in a container; tests/deploy/test_systemd.py has the unit looked at",
+    "docker build": "there is no engine; tests/deploy/test_dockerfile.py runs the commands that it would run",
+    "kubectl apply": "there is no cluster; tests/deploy/test_kubernetes.py has the manifests looked at",
 }
 
 
@@ -78,7 +84,7 @@ class Stage:
 
     async def begun(self, command: str) -> None:
         """Start what has no end, interrupt it when it has said something, and see that it takes that for its end."""
-        async with self._started(f"exec {command}") as process, patience(command):
+        async with self._started(f"exec env {command}") as process, patience(command):
             assert process.stdout is not None
             assert await process.stdout.readline()
             process.send_signal(signal.SIGINT)
@@ -177,7 +183,15 @@ async def test_the_scripts(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         for script in scripts():
             if not run_elsewhere(script):
-                await stage.run(await here(script, stage))
+                await play(await here(script, stage), stage)
+
+
+async def play(script: str, stage: Stage) -> None:
+    """What ends is one script, what goes on is started by itself."""
+    endless = [line for line in script.splitlines() if re.match(rf"(?:[A-Z_]+=\S+ )*(?:{'|'.join(ENDLESS)})\b", line)]
+    await stage.run("".join(line for line in script.splitlines(keepends=True) if line.rstrip() not in endless))
+    for line in endless:
+        await stage.begun(line.partition("#")[0])
 
 
 async def here(script: str, stage: Stage) -> str:
@@ -196,13 +210,15 @@ async def test_the_commands_in_the_text(tmp_path: Path) -> None:
     """Each command that a line of text or a table names, once."""
     async with staged(tmp_path, changes_per_second=5) as stage:
         await stage.run(f"poller subscriptions add rostering {stage.sink.url} --allow-private")
-        for command in commands():
-            if run_elsewhere(command):
-                continue
-            named = command.replace("FEED", FEED).replace("SUBSCRIPTION", "rostering")
-            if command.startswith("poller release"):
-                await stage.hold()
-            if command.startswith(ENDLESS):
-                await stage.begun(named)
-            else:
-                await stage.run(named)
+        async with commands_in(POLLER_CONFIG=str(stage.config)) as quickly:
+            for command in commands():
+                if run_elsewhere(command):
+                    continue
+                named = command.replace("FEED", FEED).replace("SUBSCRIPTION", "rostering").replace(" ID", " rostering")
+                if command.startswith("poller release"):
+                    await stage.hold()
+                if command.startswith(ENDLESS):
+                    await stage.begun(named)
+                else:
+                    ended = await quickly.run(*shlex.split(named)[1:])
+                    assert ended.code == 0, f"{named}\n{ended.out}\n{ended.err}"

@@ -23,7 +23,8 @@ from redis.backoff import ExponentialWithJitterBackoff
 
 from poller.config import load
 from poller.failpoints import arm, reach
-from poller.service.assembly import client_of, feed_of, keys_of
+from poller.service.assembly import client_of
+from poller.service.feed_values import feed_of, keys_of
 from poller.source.round import poll
 from poller.stopping import unless
 from poller.store.feed import Absent

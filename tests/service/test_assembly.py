@@ -14,7 +14,8 @@ from poller.config.auth import AuthSettings
 from poller.config.sources import SourceSettings
 from poller.errors import ConfigurationError
 from poller.http.transport import Transport
-from poller.service.assembly import client_of, credential_of, feed_of
+from poller.service.assembly import client_of, credential_of
+from poller.service.feed_values import feed_of
 from tests.source.api import Request, http, serving
 from tests.source.clients import keep
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.service.first_look import look_first, prefixes_of
 from poller.store.keys import FeedKeys, PairKeys, remembered_key
 from tests.service.subscribed import FEEDS, configured

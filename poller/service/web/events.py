@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from poller.errors import StoreError
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.service.web.backing import Backing
 from poller.service.web.news import News
 from poller.service.web.places import BEGINNING, Place, Places, place_of, read_places

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as Cut
 from starlette.routing import BaseRoute
 
 from poller.http.listening import listening
-from poller.service.assembly import keys_of
+from poller.service.feed_values import keys_of
 from poller.service.opening import OpenStore
 from poller.service.web.application import application
 from poller.service.web.backing import Backing

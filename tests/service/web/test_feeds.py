@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from poller.service.assembly import keys_of
 from poller.service.feed_status import FeedStatus, feed_statuses
+from poller.service.feed_values import keys_of
 from tests.service.web.served import FEEDS, NOW, Served
 
 
