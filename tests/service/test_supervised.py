@@ -212,3 +212,10 @@ async def test_the_daemon(tmp_path: Path) -> None:
                 pass
             async with patience("the daemon to leave"):
                 await daemon
+
+
+def test_what_cannot_be_written_is_told_as_well_as_can_be(tmp_path: Path) -> None:
+    """Law: telling never fails; a status may name a file whose name is no text."""
+    with listening(str(tmp_path / "notify")) as ear:
+        Supervisor({"NOTIFY_SOCKET": str(tmp_path / "notify")}).tell("STATUS=cannot read /run/\udcff")
+        assert ear.hear() == ["STATUS=cannot read /run/\\udcff"]
