@@ -28,6 +28,7 @@ from poller.service.web.reader import Reader, newest
 from poller.service.web.routing import at
 from poller.service.web.server_sent import KIND
 from poller.stopping import ended
+from poller.telemetry.process import EVENT_READERS
 
 READERS: Final = 64
 MOST_FEEDS: Final = 256
@@ -115,12 +116,14 @@ class _Following:
         self._backing = backing
         self._following = following
         following.add(self)
+        EVENT_READERS.inc()
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._answer(receive, send)
         finally:
             self._following.discard(self)
+            EVENT_READERS.dec()
 
     async def _answer(self, receive: Receive, send: Send) -> None:
         async with self._backing.in_use() as store, self._news.followed(store.url):

@@ -28,6 +28,7 @@ from tests.harness.waiting import patience, until
 from tests.servers import running
 from tests.service.web.served import FEEDS, NOW, Served, configured, served
 from tests.service.web.sse import Message, Parser, following
+from tests.telemetry.series import grown
 
 CREATED = "org.example.api.contractType.created.v1"
 REMOVED = "org.example.api.contractType.removed.v1"
@@ -247,6 +248,7 @@ async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
     ):
         status, headers, _ = await given.ask("/events")
         assert (status, headers["retry-after"]) == (503, "10")
+        assert grown("poller_event_readers") == 2
         second.answer.close()
 
         async def let_in() -> bool:
@@ -254,6 +256,7 @@ async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
                 return answer.status == 200
 
         await until(let_in, "a place to be free")
+    await until(lambda: grown("poller_event_readers") == 0, "nobody to follow any more")
 
 
 async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published: Published) -> None:
