@@ -14,16 +14,18 @@ from typing import Any, Final
 import aiohttp
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as Cut
 from starlette.routing import BaseRoute
 
+from poller.errors import StoreUnavailable
 from poller.http.listening import listening
 from poller.service.feed_values import keys_of
 from poller.service.opening import OpenStore
 from poller.service.web.application import application
 from poller.service.web.backing import Backing
 from poller.service.web.events import event_routes
-from poller.store.connection import commands
+from poller.store.connection import commands, translated
 from tests.harness.waiting import patience, until
 from tests.servers import running
 from tests.service.web.served import FEEDS, NOW, Served, configured, served
@@ -306,6 +308,13 @@ async def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
                 third = await published.add(FEEDS[1])
                 assert await one.names(1) == [third]
                 answer.close()
+
+
+async def test_a_password_that_is_changed_is_waited_for(tmp_path: Path, store_url: str) -> None:
+    """Law: whoever follows is not sent away by what is somebody's work in progress."""
+    async with small_service(configured(tmp_path, store_url)) as given:
+        with pytest.raises(StoreUnavailable), translated(given.backing.client):
+            raise AuthenticationError("WRONGPASS")
 
 
 async def test_too_many_feeds(tmp_path: Path, store_url: str) -> None:
