@@ -144,6 +144,10 @@ async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
             steps.next()
             await turns(6)
             assert ear.hear()[3:] == ["WATCHDOG=1"]
+            one._watch.reasons = list  # type: ignore[method-assign] # it is back, which is no second start
+            steps.next()
+            await turns(6)
+            assert ear.hear()[4:] == ["WATCHDOG=1", "STATUS=2 feeds; all is well"]
 
 
 @pytest.mark.parametrize(

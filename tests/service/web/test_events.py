@@ -177,21 +177,24 @@ async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Pat
 
 async def test_what_was_trimmed_is_told(given: Served, published: Published) -> None:
     """Before the first event behind the gap: which feed, and how many are missing."""
-    first = await published.add(FEEDS[0])
+    newest = await published.add(FEEDS[0])
     async with reader(given, "?from=earliest") as one:
-        assert await one.names(1) == [first]
+        assert await one.names(1) == [newest]
         last = one.parser.last
-    await published.add(FEEDS[0])
-    await published.add(FEEDS[0])
-    fourth = await published.add(FEEDS[0])
-    await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
-    async with reader(given, last=last) as one:
-        told = await one.next()
-        assert (told.kind, json.loads(told.data)) == ("gap", {"feed": FEEDS[0], "after": 1, "before": 4, "missing": 2})
-        assert await one.names(1) == [fourth]
+    for before, missing in ((3, 1), (6, 2)):  # one alone counts
+        for _ in range(missing):
+            await published.add(FEEDS[0])
+        newest = await published.add(FEEDS[0])
+        await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
+        async with reader(given, last=last) as one:
+            told = await one.next()
+            gap = {"feed": FEEDS[0], "after": before - missing - 1, "before": before, "missing": missing}
+            assert (told.kind, json.loads(told.data)) == ("gap", gap)
+            assert await one.names(1) == [newest]
+            last = one.parser.last
     other = await published.add(FEEDS[1])
     async with reader(given, "?from=earliest") as one:  # whoever begins at the beginning misses nothing it had
-        assert sorted(await one.names(2)) == sorted([fourth, other])
+        assert sorted(await one.names(2)) == sorted([newest, other])
 
 
 UNFOLLOWED: Final[list[Any]] = [
