@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 
@@ -21,3 +22,14 @@ def program(module: str, *arguments: object) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@asynccontextmanager
+async def for_the_block(process: Process) -> AsyncIterator[Process]:
+    """It is killed after the block, should it still be there."""
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -106,7 +106,7 @@ def reversed_host(url: str) -> str:
     """The host backwards, as in ``org.example.api``; for localhost and addresses ``poller``."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     labels = host.split(".")
-    if host == "localhost" or _is_address(host) or re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
+    if host == "localhost" or is_address(host) or re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
         return "poller"
     return ".".join(reversed(labels))
 
@@ -143,7 +143,8 @@ def _is_host(authority: str) -> bool:
     return match is not None and (match[1] is None or 1 <= int(match[1]) <= 65535)  # noqa: PLR2004  # the largest port
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether a host is spelled as an IP address, without brackets."""
     try:
         ip_address(host)
     except ValueError:

@@ -45,7 +45,7 @@ from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.members import Members
 from poller.store.owners import member_name
 from poller.store.subscriptions import Registry
-from poller.telemetry.process import LOOP_LAG
+from poller.telemetry.process import LOOP_LAG, RETENTION_MAX_BYTES
 
 _log = structlog.get_logger("poller.daemon")
 _ASKED_AGAIN: Final = 0.25  # seconds
@@ -95,6 +95,7 @@ class _Daemon:
         self._environ = environ
         self._now = now
         clock = asyncio.get_running_loop().time
+        RETENTION_MAX_BYTES.set(settings.retention.max_bytes)
         self._watch = StoreWatch(settings.redis.durability, now=now, clock=clock)
         self._readings = StoredReadings(settings, self._watch, now=now, clock=clock)
         self.overslept = self._watch.overslept

@@ -1,4 +1,4 @@
-"""This process: which program it is, whether it is ready, how late its loop is, whom it answers over HTTP."""
+"""This process: which program it is, whether it is ready, how late its loop is, whom it answers, what it may keep."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from poller.telemetry.catalogue import counter, declared, gauge, histogram
 gauge("poller_build_info", "1; which poller and which Python this is.", "version", "python").labels(
     __version__, platform.python_version()
 ).set(1)
+
+RETENTION_MAX_BYTES: Final = gauge("poller_retention_max_bytes", "retention.max_bytes of this process, in bytes.")
 
 READY: Final = declared("poller_ready", "gauge", "1 while this process is ready, 0 otherwise, as /readyz says.")
 

@@ -23,6 +23,7 @@ from poller.sandbox.program import SEEDED_AT
 from poller.sandbox.resources import RESOURCES
 from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
+from tests.programs import for_the_block
 
 _LIMIT = 30.0  # seconds; a program that takes longer hangs
 
@@ -67,12 +68,8 @@ async def started(*arguments: str, cwd: Path, **extra: str) -> AsyncIterator[asy
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    try:
+    async with for_the_block(process):
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from tests.cli.commands import commands_in
 from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene
 from tests.harness.waiting import patience, until
+from tests.programs import for_the_block
 from tests.receiver import Receiver, Reply, receiving
 from tests.servers import free_port
 from tests.test_readme import README, block
@@ -103,12 +104,8 @@ class Stage:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        try:
+        async with for_the_block(process):
             yield process
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
 
     async def letters(self) -> list[str]:
         """The ids of what could not be used or delivered."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.harness.waiting import patience
+from tests.programs import for_the_block
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -166,17 +167,13 @@ async def sandbox(
         *(sys.executable, "-m", "poller", "sandbox", *(f"--{name}={value}" for name, value in options.items())),
         stdout=asyncio.subprocess.PIPE,
     )
-    assert process.stdout is not None
-    try:
+    async with for_the_block(process):
+        assert process.stdout is not None
         async with patience("the sandbox"):
             said = await process.stdout.readline()
         found = re.search(rb"http://\S+", said)
         assert found, said
         yield found[0].decode()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 def _round_of(line: Line, feed: str) -> bool:

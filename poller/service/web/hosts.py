@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from poller.config.daemon import HttpSettings
+from poller.config.urls import is_address
 from poller.service.web.problems import problem
 
 _HERE: Final = "localhost"
@@ -40,7 +41,7 @@ def may_be_asked_for(host: str, names: frozenset[str]) -> bool:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
-    return name.rstrip(".") in names or _is_address(name)
+    return name.rstrip(".") in names or is_address(name)
 
 
 class OwnNames:
@@ -61,12 +62,4 @@ class OwnNames:
 
 
 def _is_loopback(host: str) -> bool:
-    return host.lower() == _HERE or (_is_address(host) and ip_address(host).is_loopback)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return host.lower() == _HERE or (is_address(host) and ip_address(host).is_loopback)
