@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -25,6 +25,7 @@ from poller.service.opening import OpenStore
 from poller.service.web.application import application
 from poller.service.web.backing import Backing
 from poller.service.web.events import event_routes
+from poller.service.web.server_sent import AWAY
 from poller.store.connection import commands, translated
 from tests.harness.waiting import patience, until
 from tests.servers import running
@@ -219,13 +220,39 @@ async def test_head_ends(given: Served) -> None:
     assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
 
 
-async def test_before_the_store_has_answered(tmp_path: Path, store_url: str) -> None:
-    """503 and when to come back, whatever the place."""
-    async with served(configured(tmp_path, store_url), store=False) as given:
-        for query in ("", "?from=earliest", "?from=5-1"):
-            status, headers, _ = await given.ask(f"/events{query}")
-            assert status == 503
-            assert int(headers["retry-after"]) > 0
+@pytest.mark.parametrize("query", ["", "?from=earliest", "?from=5-1"])
+async def test_before_the_store_has_answered(tmp_path: Path, store_url: str, query: str) -> None:
+    """It is begun and waited for: a browser that is refused once never comes back."""
+    async with (
+        small_service(configured(tmp_path, store_url), standing=False) as given,
+        given.http.get(f"{given.url}/events{query}") as answer,
+        patience("a word"),
+    ):
+        assert (answer.status, await answer.content.readline()) == (200, AWAY.splitlines(keepends=True)[0])
+        async with given.backing.standing(OpenStore(store_url, given.store)):
+            one = Following(answer)
+            await one.begun()
+            name = await Published(given.store, given).add(FEEDS[0])
+            assert await one.names(1) == [name]
+            given.backing.closing.set()
+
+
+async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Served, published: Published) -> None:
+    """Whoever begins behind an entry's id is told that something was trimmed away, though not how much; once."""
+    key = keys_of(given.settings, FEEDS[0]).events
+    names = [await published.add(FEEDS[0], entry=f"{number}-0") for number in (1000, 2000, 3000, 4000)]
+    async with reader(given, "?from=1000-0") as one:
+        assert await one.names(3) == names[1:]
+    await given.store.xtrim(key, maxlen=2, approximate=False)
+    async with reader(given, "?from=1000-0") as one:
+        told = await one.next()
+        assert (told.kind, json.loads(told.data)) == (
+            "gap",
+            {"feed": FEEDS[0], "after": None, "before": 3, "missing": None},
+        )
+        assert await one.names(2) == names[2:]
+    async with reader(given, "?from=3000-0") as one:
+        assert await one.names(1) == names[3:]
 
 
 @asynccontextmanager
@@ -239,7 +266,7 @@ async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> 
         listening(application(*routes), "127.0.0.1", 0) as web,
         aiohttp.ClientSession() as http,
         commands(url) as client,
-        backing.standing(OpenStore(url, client)),
+        backing.standing(OpenStore(url, client)) if standing else nullcontext(),
     ):
         yield Served(web, http, client, settings, backing)
 
