@@ -207,10 +207,11 @@ class FeedLot:
         self._hasten(self._siblings.polled(self._polled.feed))
         if not self.ours:  # lost meanwhile: nobody would take back what is told of it now
             return None
-        sooner = None
-        if result is not None:
+        if result is None:  # broken off: the next one finds whether it is paused, and what the store does
+            sooner: timedelta | None = timedelta()
+        else:
             sooner = self._after(result) or self._siblings.again(self._polled.feed, result)
-        self._trigger = _ASKED if self._again else _AGAIN if sooner else _TURN
+        self._trigger = _ASKED if self._again else _AGAIN if sooner is not None else _TURN
         return timedelta() if self._again else sooner
 
     async def _unless_broken_off(self) -> RoundResult | None:

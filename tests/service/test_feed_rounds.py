@@ -211,3 +211,16 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
     await turns()
     assert not watch.away
     assert "s/one" not in "".join(ROUNDS.blocks(openmetrics=False))
+
+
+async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: whatever the one before has told of a store that was away is taken back, and not in the next turn only."""
+    watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+    (one,) = lots_of([rounds.polled("one")], schedule, rounds.rests, AfterRound(watch, Readiness(watch)), now)
+    watch.failed("s/one", "away")
+    one.begin()
+    await rounds.said("one begins")
+    assert await one.broken_off()
+    rounds.on.set()
+    await rounds.said("one begins", "one begins", "one ends")
+    await until(lambda: not watch._failing, "the store to be called well")
