@@ -33,6 +33,10 @@ class AfterRound:
         self._readiness = readiness
         self._in_vain: dict[str, int] = defaultdict(int)
 
+    def began(self, feed: str) -> None:
+        """A round of it has begun: the store has answered, however long what follows may take."""
+        self.watch.worked(feed)
+
     def __call__(self, result: RoundResult) -> timedelta | None:
         """Tell; after how long the next round is worth trying, where that may be sooner than its turn."""
         _count(result)

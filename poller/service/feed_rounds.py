@@ -172,6 +172,10 @@ class FeedLot:
             at_once = self._siblings.begins_at_once(self._polled.feed)
             self._schedule.add(self.name, self._round, self._polled.timing, at_once=at_once)
 
+    async def confirmed(self) -> bool:
+        """Whether it is ours beyond doubt: the lease was renewed just now."""
+        return self._ours and await self._polled.store.renew()
+
     async def broken_off(self) -> bool:
         """End the round that is under way, in order; whether there was one."""
         under_way = self._round_now
@@ -196,14 +200,14 @@ class FeedLot:
     async def _round(self) -> timedelta | None:
         if not self._ours:  # it was handed back after this was begun
             return None
-        self.busy, self._again = True, False
+        self.busy, self._again, result = True, False, None
         try:
             with structlog.contextvars.bound_contextvars(trigger=self._trigger):
                 result = await self._unless_broken_off()
         finally:
             self.busy = False
             self._rested(self)
-        self._tell(result)
+            self._tell(result)
         self._hasten(self._siblings.polled(self._polled.feed))
         if not self.ours:  # lost meanwhile: nobody would take back what is told of it now
             return None
@@ -216,7 +220,8 @@ class FeedLot:
 
     async def _unless_broken_off(self) -> RoundResult | None:
         due = partial(self._schedule.next_round, self.name)
-        self._round_now = asyncio.create_task(self._polled.round(due=due), name=f"round of {self.name}")
+        began = partial(self._after.began, self.name)
+        self._round_now = asyncio.create_task(self._polled.round(due=due, began=began), name=f"round of {self.name}")
         try:
             return await self._round_now
         except asyncio.CancelledError:

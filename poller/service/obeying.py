@@ -23,6 +23,7 @@ from poller.stopping import ended
 from poller.store.asking import KEPT, AskedOrder, Asking, OrderAnswer
 
 LOOK_SECONDS: Final = 0.25
+_KNOWN: Final = frozenset({"pause", "resume", "resync", "anew", "release"})  # others are a newer version's, and wait
 
 _log = structlog.get_logger("poller.daemon")
 
@@ -35,6 +36,14 @@ class Obeying(Protocol):
     @property
     def ours(self) -> bool:
         """Whether it is polled here."""
+        ...
+
+    async def confirmed(self) -> bool:
+        """Whether it is polled here beyond doubt: as :attr:`ours`, but asked of the store.
+
+        Raises:
+            StoreError: that cannot be told.
+        """
         ...
 
     async def broken_off(self) -> bool:
@@ -83,7 +92,7 @@ async def obey(
                         await asking.keep(order)  # a round may take hours
                     elif now() - order.at > KEPT and await asking.forget(order):
                         pass
-                    elif lot is not None and lot.ours:
+                    elif lot is not None and lot.ours and order.order in _KNOWN:
                         task = asyncio.create_task(_obeyed(asking, order, lot, member), name=f"order {order.id}")
                         under_way[order.id] = task
             await sleep(LOOK_SECONDS)
@@ -95,6 +104,8 @@ async def obey(
 async def _obeyed(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:
     """Carry it out and say so. Where that cannot be done here, or not be said, it waits on."""
     with suppress(StoreError):
+        if not await lot.confirmed():  # this process was asleep, and another one has the feed
+            return
         if order.order == "pause" and not await asking.paused(order):
             await asking.answer(order, OrderAnswer(member, done=True, text="it was resumed meanwhile"))
         elif order.order == "pause":
@@ -117,6 +128,9 @@ async def _by_a_round(asking: Asking, order: AskedOrder, lot: Obeying, member: s
     if not lot.busy and not await asking.stands(order):  # one that ended before the order was found here
         await asking.answer(order, OrderAnswer(member, done=True, text="its round has ended"))
         return
+    if await asking.paused(order):
+        await asking.answer(order, _put_off(member, "it is paused"))
+        return
     await asking.answer(order, OrderAnswer(member, done=False, text="its next round begins now"))
     while True:
         ending, knows = lot.round_ended(), not lot.busy
@@ -133,8 +147,12 @@ async def _by_a_round(asking: Asking, order: AskedOrder, lot: Obeying, member: s
             return
 
 
+def _put_off(member: str, why: str) -> OrderAnswer:
+    return OrderAnswer(member, done=True, text=f"{why}; it is carried out when the feed is resumed", put_off=True)
+
+
 def _ended(member: str, result: RoundResult) -> OrderAnswer:
     if result.paused is not None:
-        return OrderAnswer(member, done=True, text=f"{result.paused}; it is carried out when the feed is resumed")
+        return _put_off(member, result.paused)
     told = {name: value for name, value in result.public.items() if isinstance(value, str | int | float | None)}
     return OrderAnswer(member, done=True, text="its round has ended", round=told)

@@ -57,13 +57,17 @@ class Order(StrEnum):
     RELEASE = "release"
 
 
+Outcome = Literal["done", "begun", "put off", "unanswered", "no daemon", "senseless"]
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What came of an order.
 
     Attributes:
         feed: ``SOURCE/NAME``.
         order: which one.
-        outcome: ``done``: carried out; ``begun``: a daemon is at it; ``unanswered``: none has said so in time;
+        outcome: ``done``: carried out; ``begun``: a daemon is at it; ``put off``: the feed is paused, and it is carried
+            out when that is over; ``unanswered``: none has said so in time;
             ``no daemon``: none is there; ``senseless``: it would change nothing, and nothing was asked.
         text: the same in words, as the daemon or the store has it.
         member: the process that answered; None where none did.
@@ -73,7 +77,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     feed: str
     order: Order
-    outcome: Literal["done", "begun", "unanswered", "no daemon", "senseless"]
+    outcome: Outcome
     text: str
     member: str | None = None
     round: dict[str, str | int | float | bool | None] | None = None
@@ -142,7 +146,8 @@ async def _said(
 def _judged(feed_id: str, order: Order, said: OrderAnswer | None) -> Answer:
     if said is None:
         return Answer(feed_id, order, "unanswered", "no daemon has answered yet; it takes effect with the next round")
-    return Answer(feed_id, order, "done" if said.done else "begun", said.text, said.member, said.round)
+    outcome: Outcome = "put off" if said.put_off else "done" if said.done else "begun"
+    return Answer(feed_id, order, outcome, said.text, said.member, said.round)
 
 
 async def _left(

@@ -82,12 +82,19 @@ class Polled:
         self._prefix = prefix
         self._now = now
 
-    async def round(self, *, whole: bool = False, due: Callable[[], datetime | None] = lambda: None) -> RoundResult:
+    async def round(
+        self,
+        *,
+        whole: bool = False,
+        due: Callable[[], datetime | None] = lambda: None,
+        began: Callable[[], None] = lambda: None,
+    ) -> RoundResult:
         """Run one round and write the log's one event about it.
 
         Args:
             whole: over all listings, however long it takes.
             due: when the next round's turn is; a source that wants to be left alone puts it off.
+            began: told when the store has let it begin.
         """
         with round_of(self.feed.id) as span, counted() as costs:
             result = await poll(
@@ -98,6 +105,7 @@ class Polled:
                 qualifications=self._qualifications,
                 unchanged=self._listings,
                 next_at=lambda: self._not_before(due()),
+                began=began,
             )
             tell_round(span, result)
             _report(result, costs, stream=self.store.keys.events)

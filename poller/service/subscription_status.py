@@ -6,7 +6,8 @@ a credential.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -17,7 +18,7 @@ from poller.config.settings import Settings
 from poller.config.urls import redacted
 from poller.delivery.health import health_of, whole
 from poller.service.subscribing import filed, registry_of
-from poller.store.backlogs import Backlog, Pair, backlogs
+from poller.store.backlogs import Backlog, backlogs
 from poller.store.registrations import Origin, Pauser, Subscriptions
 
 State = Literal["new", "active", "failing", "paused"]
@@ -100,11 +101,10 @@ async def subscription_statuses(
     outlines = {name: _outline(text) for name, text in sorted(texts.items()) if only is None or name in only}
     pairs = [(name, feed) for name, one in outlines.items() for feed in one.feeds or settings.feed_ids]
     found = await backlogs(client, settings.redis.prefix, pairs, now=now)
-    return [_status(name, one, kept, _own(name, found), now) for name, one in outlines.items()]
-
-
-def _own(name: str, found: Mapping[Pair, Backlog]) -> tuple[Backlog, ...]:
-    return tuple(backlog for (whose, _), backlog in found.items() if whose == name)
+    own: defaultdict[str, list[Backlog]] = defaultdict(list)
+    for (name, _), backlog in found.items():
+        own[name].append(backlog)
+    return [_status(name, one, kept, tuple(own[name]), now) for name, one in outlines.items()]
 
 
 def _status(

@@ -58,6 +58,7 @@ async def poll(
     qualifications: Named,
     unchanged: Unchanged | None = None,
     next_at: Callable[[], datetime | None] = lambda: None,
+    began: Callable[[], None] = lambda: None,
 ) -> RoundResult:
     """One round of one feed.
 
@@ -69,6 +70,7 @@ async def poll(
         qualifications: those that the source's other feeds have named.
         unchanged: what ``get`` belongs to, where listings are asked for on condition.
         next_at: when the next round is due, as far as that is known when this one ends.
+        began: told when the store has answered.
     """
     clock = asyncio.get_running_loop().time
     started = clock()
@@ -77,6 +79,7 @@ async def poll(
     except StoreError as error:
         away, seconds = isinstance(error, StoreUnavailable), round(clock() - started, 3)
         return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)
+    began()
     if isinstance(state, HeldElsewhere):
         return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=True, wait=state.remaining)
     if isinstance(state, Pause):

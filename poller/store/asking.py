@@ -64,12 +64,14 @@ class OrderAnswer(msgspec.Struct, frozen=True):
         done: whether nothing more will be said.
         text: in words.
         round: the round that carried it out, as ``poller once --json`` prints it; None where there was none.
+        put_off: whether it is carried out later, and nobody waits for that.
     """
 
     member: str
     done: bool
     text: str
     round: dict[str, str | int | float | bool | None] | None = None
+    put_off: bool = False
 
 
 class Asking:

@@ -33,6 +33,16 @@ async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None
     assert after(result(away=True)) == timedelta(seconds=1)
 
 
+async def test_a_store_that_lets_a_round_begin_is_there() -> None:
+    """Law: a first reading that takes an hour is no hour of a store that is said to be away."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = AfterRound(watch, Readiness(watch))
+    after(result(away=True, error="away"))
+    after.began("acme/a")
+    assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
+    assert after(result(away=True, error="away")) == timedelta(seconds=2)  # one that goes again is spared as before
+
+
 async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
     """Its feed is named for as long as its rounds fail, and its next round comes in its turn."""
     watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)

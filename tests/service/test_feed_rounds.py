@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -45,7 +45,8 @@ class Rounds:
     def polled(self, name: str, *, discover: bool = False) -> Polled:
         feed = Feed(f"s/{name}", resource_of(name, path="/x"), Query(), "e", "t", discover=discover)
 
-        async def round_(*, due: object) -> RoundResult:
+        async def round_(*, due: object, began: Callable[[], None]) -> RoundResult:
+            began()
             self.say(f"{name} begins")
             await self.on.wait()
             self.say(f"{name} ends")
@@ -183,7 +184,7 @@ async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(round
     one.begin()
     await rounds.said("one begins")
     breaking = asyncio.create_task(one.broken_off())
-    await asyncio.sleep(0)
+    await turns()
     assert one.busy
     one.poll_soon()
     assert await breaking

@@ -31,7 +31,11 @@ class Lot:
     ours: bool = True
     busy: bool = False
     hastened: int = 0
+    confirms: bool = True
     coming: list[asyncio.Future[RoundResult]] = field(default_factory=list)
+
+    async def confirmed(self) -> bool:
+        return self.confirms
 
     async def broken_off(self) -> bool:
         was, self.busy = self.busy, False
@@ -185,7 +189,39 @@ async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyn
         await said(asking, order("resync"), done=False)
         lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, paused="paused by me"))
         answer = await said(asking, order("resync"))
-    assert answer == OrderAnswer("me", done=True, text="paused by me; it is carried out when the feed is resumed")
+    text = "paused by me; it is carried out when the feed is resumed"
+    assert answer == OrderAnswer("me", done=True, text=text, put_off=True)
+
+
+async def test_a_resync_of_a_feed_that_is_paused_is_put_off(client: FakeAsyncRedis) -> None:
+    """Law: no round is begun that could not be, and nobody is told that one was."""
+    lot = Lot()
+    await left(client)
+    await client.set(FeedKeys.of("p", "s/one").pause, "{}")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        answer = await said(asking, order("resync"))
+    assert (answer.put_off, answer.round, lot.hastened) == (True, None, 0)
+
+
+async def test_who_was_asleep_answers_nothing_in_another_s_place(client: FakeAsyncRedis) -> None:
+    """Law: a process whose lease has gone while it was stopped leaves the order to the one that has it."""
+    stale, theirs = Lot(confirms=False), Lot()
+    async with obeyed(client, stale) as asking:
+        await client.set(FeedKeys.of("p", "s/one").pause, "{}")
+        await asking.ask(order("pause"))
+        await turns(50)
+        assert await asking.answered(order("pause")) is None
+    async with obeyed(client, theirs, member="other") as asking:
+        assert (await said(asking, order("pause"))).member == "other"
+
+
+async def test_a_word_of_a_newer_version_waits_for_it(client: FakeAsyncRedis) -> None:
+    """Law: what is not understood is not answered."""
+    async with obeyed(client, Lot()) as asking:
+        await asking.ask(order("polish"))
+        await turns(50)
+        assert await asking.answered(order("polish")) is None
 
 
 async def test_what_a_round_leaves_standing_is_asked_of_one_round(client: FakeAsyncRedis) -> None:

@@ -28,6 +28,7 @@ AT_ONCE: Final = 20
 """Entries of one stream."""
 
 _AGAIN: Final = 0.5  # seconds before a store that is away is asked again
+_DIGITS: Final = 20  # of a sequence
 _COME_BACK: Final = 2000  # milliseconds
 
 _Entries = list[tuple[bytes, Mapping[bytes, bytes]]]
@@ -148,7 +149,8 @@ def outline_of(content: bytes) -> _Outline:
 
 def sequence_of(outline: _Outline) -> int:
     """Its number; 0 where it has none."""
-    return int(outline.sequence) if outline.sequence.isascii() and outline.sequence[:20].isdecimal() else 0
+    text = outline.sequence
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, Place]:

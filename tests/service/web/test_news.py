@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from poller.service.web.news import News
 from poller.store.connection import commands
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, turns, until
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -57,7 +57,7 @@ async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: Non
     async def sleep(_: float) -> None:
         nonlocal asked
         asked += 1
-        await asyncio.sleep(0)
+        await turns()
 
     async with commands(store_url) as client:
         await client.set(KEYS[0], "no stream")
