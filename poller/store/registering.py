@@ -94,6 +94,7 @@ def adding(
     settings: bytes,
     secrets: Sequence[str],
     now: datetime,
+    *,
     credential: bytes | None = None,
 ) -> list[Write]:
     """What is to be written for a subscription that is added at run time.

@@ -1,7 +1,8 @@
 """The subscriptions as they are kept: one registry for all processes, whoever changes it.
 
-Law: registry, secrets, credentials and pauses change together with the version, in one script, and only from the version that the
-change was planned on; else it is planned anew. So a process that looks at the version once a second misses nothing.
+Law: registry, secrets, credentials and pauses change together with the version, in one script, and only from the
+version that the change was planned on; else it is planned anew. So a process that looks at the version once a second
+misses nothing.
 
 Marks (how a subscription does, when its sink wants to be left alone) are noted without a version, for only whoever
 delivers needs them. They are noted of registered subscriptions alone: a removed one does not come back by a late mark.
@@ -117,6 +118,7 @@ class Registry:
         settings: bytes,
         secrets: Sequence[str],
         now: datetime,
+        *,
         credential: bytes | None = None,
     ) -> None:
         """Add one at run time; see :func:`~poller.store.registering.adding`.
@@ -125,7 +127,7 @@ class Registry:
             SubscriptionTaken: there is one of this id.
         """
         await self._change(
-            lambda kept: (registering.adding(kept, subscription, settings, secrets, now, credential), None)
+            lambda kept: (registering.adding(kept, subscription, settings, secrets, now, credential=credential), None)
         )
 
     async def change(
