@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -26,6 +26,9 @@ LONGEST: Final = 8192
 """Bytes of each part."""
 
 TOKEN: Final = "expected printable ASCII without spaces, 1 to 8192 characters"  # noqa: S105 -- words about one
+NAMES: Final = 8
+"""Characters from which on a name is taken for a secret: some are keys, and shorter ones are words."""
+
 KIND: Final = "expected ACCESSTOKEN or PLAIN"
 NOT_REFRESHED: Final = f"{KIND}: tokens are not refreshed here, so bring the next access token with a request"
 EXPECTED: Final[Mapping[str, str]] = {
@@ -57,8 +60,8 @@ class _Silent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
-    def __rich_repr__(self) -> Iterator[str]:
-        return iter(())
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
 
 
 class AccessTokenCredential(_Silent, frozen=True, tag="ACCESSTOKEN"):
@@ -108,8 +111,8 @@ class Authorization(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return "Authorization(…)"
 
-    def __rich_repr__(self) -> Iterator[str]:
-        return iter(())
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
 
     def remark(self, now: datetime) -> str:
         """What is to be said when a sink does not accept it now (UTC); "" where nothing is known."""
@@ -119,7 +122,7 @@ class Authorization(msgspec.Struct, frozen=True):
 
 
 def brought_of(given: Mapping[str, Any]) -> Brought | dict[str, str]:
-    """The credential that a request means; or what is wrong with it: the key, "" for all, and what is expected there."""
+    """The credential that a request means; or what is wrong with it: by key, "" for all, what is expected there."""
     kind = _kind(given)
     if kind is None:
         refreshed = given.get("credentialtype") == "REFRESHTOKEN"
@@ -139,7 +142,7 @@ def written(one: Brought) -> bytes:
 def kind_of(kept: bytes) -> str:
     """Its credentialtype; "?" where this version cannot use it."""
     try:
-        return next(name for name, kind in _KINDS.items() if isinstance(_read(kept), kind))
+        return str(_read(kept).__struct_config__.tag)
     except ConfigurationError:
         return "?"
 
@@ -153,7 +156,7 @@ def authorization_of(kept: bytes) -> Authorization:
     match _read(kept):
         case PlainCredential(name, secret):
             joined = b64encode(f"{name}:{secret}".encode()).decode()
-            return Authorization(f"Basic {joined}", (joined, secret, name))
+            return Authorization(f"Basic {joined}", (joined, secret, name if len(name) >= NAMES else ""))
         case AccessTokenCredential(token, expires):
             return Authorization(f"Bearer {token}", (token,), expires)
 
@@ -176,6 +179,7 @@ def _usable(field: Any, given: Mapping[str, Any]) -> bool:
 
 def _read(kept: bytes) -> Brought:
     try:
-        return msgspec.json.decode(kept, type=Brought)
+        found: Brought = msgspec.json.decode(kept, type=Brought)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ConfigurationError("a credential is kept that this version cannot use: bring it anew") from None
+    return found
