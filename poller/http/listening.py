@@ -16,6 +16,7 @@ from typing import Any, Final
 import uvicorn
 
 from poller.errors import AddressTaken, ConfigurationError
+from poller.http.deadlines import REQUEST_SECONDS, prompt
 
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
 _GRACE_SECONDS: Final = 2
@@ -39,7 +40,9 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def listening(app: Any, host: str, port: int, *, longest_head: int = LONGEST_HEAD) -> AsyncIterator[str]:
+async def listening(
+    app: Any, host: str, port: int, *, longest_head: int = LONGEST_HEAD, request_seconds: float = REQUEST_SECONDS
+) -> AsyncIterator[str]:
     """Serve an application while the block runs; gives the base URL, without a slash at its end.
 
     Args:
@@ -47,6 +50,7 @@ async def listening(app: Any, host: str, port: int, *, longest_head: int = LONGE
         host: the address to listen on.
         port: the port; 0 for any that is free.
         longest_head: bytes of a request's line and headers at most.
+        request_seconds: until a request that was begun has to be there, body included.
 
     Raises:
         AddressTaken: another process listens there.
@@ -56,11 +60,12 @@ async def listening(app: Any, host: str, port: int, *, longest_head: int = LONGE
         config = uvicorn.Config(
             app,
             interface="asgi3",
+            http=prompt(request_seconds),
             h11_max_incomplete_event_size=longest_head,
             lifespan="off",
             ws="none",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # whoever sends what is no HTTP is answered 400, and is no warning to anybody
             access_log=False,
             proxy_headers=False,
             server_header=False,

@@ -205,11 +205,13 @@ class FeedLot:
             self._rested(self)
         self._tell(result)
         self._hasten(self._siblings.polled(self._polled.feed))
-        if result is None:
-            self._trigger = _TURN
+        if not self.ours:  # lost meanwhile: nobody would take back what is told of it now
             return None
-        sooner = self._after(result) or self._siblings.again(self._polled.feed, result)
-        self._trigger = _ASKED if self._again else _AGAIN if sooner else _TURN
+        if result is None:  # broken off: the next one finds whether it is paused, and what the store does
+            sooner: timedelta | None = timedelta()
+        else:
+            sooner = self._after(result) or self._siblings.again(self._polled.feed, result)
+        self._trigger = _ASKED if self._again else _AGAIN if sooner is not None else _TURN
         return timedelta() if self._again else sooner
 
     async def _unless_broken_off(self) -> RoundResult | None:

@@ -79,9 +79,11 @@ async def obey(
             with suppress(StoreError):  # those who need it more say so
                 for order in await asking.waiting():
                     lot = feeds.get(order.feed)
-                    if now() - order.at > KEPT:
-                        await asking.forget(order)
-                    elif lot is not None and lot.ours and order.id not in under_way:
+                    if order.id in under_way:
+                        await asking.keep(order)  # a round may take hours
+                    elif now() - order.at > KEPT and await asking.forget(order):
+                        pass
+                    elif lot is not None and lot.ours:
                         task = asyncio.create_task(_obeyed(asking, order, lot, member), name=f"order {order.id}")
                         under_way[order.id] = task
             await sleep(LOOK_SECONDS)
@@ -93,7 +95,9 @@ async def obey(
 async def _obeyed(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:
     """Carry it out and say so. Where that cannot be done here, or not be said, it waits on."""
     with suppress(StoreError):
-        if order.order == "pause":
+        if order.order == "pause" and not await asking.paused(order):
+            await asking.answer(order, OrderAnswer(member, done=True, text="it was resumed meanwhile"))
+        elif order.order == "pause":
             text = "the round under way was ended" if await lot.broken_off() else "no round was under way"
             await asking.answer(order, OrderAnswer(member, done=True, text=text))
         elif order.order == "resume":
@@ -105,20 +109,26 @@ async def _obeyed(asking: Asking, order: AskedOrder, lot: Obeying, member: str) 
 
 
 async def _by_a_round(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:
-    """Have rounds until one has carried it out, which is told by the store, or fails."""
+    """Have rounds until one has carried it out, which is told by the store, or fails, or has found nothing to do.
+
+    A round that begins now knows of the order. Where it stands all the same (nothing is there that could be read), the
+    next one would find the same, and so on without end.
+    """
     if not lot.busy and not await asking.stands(order):  # one that ended before the order was found here
         await asking.answer(order, OrderAnswer(member, done=True, text="its round has ended"))
         return
     await asking.answer(order, OrderAnswer(member, done=False, text="its next round begins now"))
     while True:
-        ending = lot.round_ended()
-        if not lot.busy:
+        ending, knows = lot.round_ended(), not lot.busy
+        if knows:
             lot.poll_soon()
         await asyncio.wait([ending])
         if ending.cancelled():  # another process has the feed now, and the order
             return
         result = ending.result()
-        if not result.ok or result.paused is not None or not await asking.stands(order):
+        if result.wait is not None:  # likewise, though that is not noticed here yet
+            return
+        if knows or not result.ok or result.paused is not None or not await asking.stands(order):
             await asking.answer(order, _ended(member, result))
             return
 

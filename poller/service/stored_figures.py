@@ -97,10 +97,10 @@ class StoredReadings:
             self._latest = await stored_figures(client, self._settings, self._intervals, now=self._now())
             self._read_at = self._clock()
             self._failing = None
-            self._watch.worked(_WHO)
         except StoreUnavailable as error:
             self._latest = None
             self._watch.failed(_WHO, str(error))
+            self._watch.worked(_WHO)  # not asked again while it counts as away, this could never say that it is back
         except StoreError as error:
             self._latest = None
             if str(error) != self._failing:

@@ -51,7 +51,7 @@ class Supervisor:
         if self.listens:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(0)
-                sender.sendto("\n".join(words).encode(), self._address)
+                sender.sendto("\n".join(words).encode(errors="backslashreplace"), self._address)
 
 
 async def supervised(

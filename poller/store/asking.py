@@ -32,6 +32,14 @@ return 1
 """
 
 
+# KEYS: orders, answer. ARGV: the order's id. Answers 1 where nobody is at it, and it waits no more.
+_FORGET: Final = """
+if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+return 1
+"""
+
+
 class AskedOrder(msgspec.Struct, frozen=True):
     """An order that waits for its answer.
 
@@ -89,10 +97,21 @@ class Asking:
         kind = Order.__members__.get(order.order.upper())
         return kind is not None and await stands(self._client, FeedKeys.of(self._prefix, order.feed), kind)
 
-    async def forget(self, order: AskedOrder) -> None:
-        """Let it wait no more."""
+    async def paused(self, order: AskedOrder) -> bool:
+        """Whether its feed is."""
         with translated(self._client):
-            await self._client.hdel(self._key, order.id)
+            return bool(await self._client.exists(FeedKeys.of(self._prefix, order.feed).pause))
+
+    async def keep(self, order: AskedOrder) -> None:
+        """Somebody is at it still: what was said of it stays, and it is not forgotten."""
+        with translated(self._client):
+            await self._client.pexpire(answer_key(self._prefix, order.id), KEPT)
+
+    async def forget(self, order: AskedOrder) -> bool:
+        """Let it wait no more, unless somebody is at it; whether it does not."""
+        with translated(self._client):
+            keys = (self._key, answer_key(self._prefix, order.id))
+            return bool(await self._client.eval(_FORGET, 2, *keys, order.id))
 
     async def answer(self, order: AskedOrder, said: OrderAnswer) -> None:
         """Say it to whoever waits; to nobody, where it was answered for good."""

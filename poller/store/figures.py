@@ -22,7 +22,7 @@ from poller.store.connection import translated
 from poller.store.keys import FeedKeys, PairKeys, group_of
 
 _FEEDS_AT_ONCE: Final = 50
-_PAIRS_AT_ONCE: Final = 100
+_PAIRS_AT_ONCE: Final = 25  # each may have a thousand parked deliveries, and all of them are looked at
 _SAMPLES: Final = "20"  # nodes of a stream, of which the size of all is estimated: 10 µs
 
 # KEYS: state, snapshots, events, quarantine, lease, pause. ARGV: how many nodes to look at, then names of fields
@@ -39,7 +39,8 @@ return answer
 # KEYS: events, the feed's state, then for each subscription its parked deliveries, its letters, its state. ARGV: the
 # groups. Answers the sequence, then for each: whether there is a group, its lag as the server counts it, its pending
 # entries, the sequence of the first entry that it has not read ('' where there is none, '?' where that is not known),
-# the first entry that is not delivered ('' none), and the numbers of parked deliveries, letters and lost events.
+# when the first that is not delivered was published ('' none), and the numbers of parked deliveries, letters and lost
+# events.
 _PAIRS: Final = r"""
 local known, groups = {}, redis.pcall('XINFO', 'GROUPS', KEYS[1])
 if not groups.err then
@@ -49,35 +50,33 @@ if not groups.err then
     known[group['name']] = group
   end
 end
-local function before(one, other)
-  if other == '' then return true end
-  local ms, number = string.match(one, '(%d+)-(%d+)')
-  local ms2, number2 = string.match(other, '(%d+)-(%d+)')
-  ms, ms2 = tonumber(ms), tonumber(ms2)
-  return ms < ms2 or (ms == ms2 and tonumber(number) < tonumber(number2))
+local oldest
+local function seen(entry)
+  local ms = tonumber(string.match(entry, '^%d+'))
+  if ms < oldest then oldest = ms end
 end
 local answer = {redis.call('HGET', KEYS[2], 'sequence') or '0'}
 for at, name in ipairs(ARGV) do
   local parked, letters, state = KEYS[3 * at], KEYS[3 * at + 1], KEYS[3 * at + 2]
-  local group, oldest, count = known[name], '', redis.call('HLEN', parked)
+  local group, count = known[name], redis.call('HLEN', parked)
+  oldest = math.huge
   if count > 0 then
-    for _, entry in ipairs(redis.call('HKEYS', parked)) do
-      if before(entry, oldest) then oldest = entry end
-    end
+    for _, entry in ipairs(redis.call('HKEYS', parked)) do seen(entry) end
   end
   local lag, pending, first = '', 0, ''
   if group then
     lag = group['lag'] or ''
     local held = redis.call('XPENDING', KEYS[1], name)
     pending = held[1]
-    if held[2] and before(held[2], oldest) then oldest = held[2] end
+    if held[2] then seen(held[2]) end
     local following = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', 1)[1]
     if following then
-      if before(following[1], oldest) then oldest = following[1] end
+      seen(following[1])
       first = string.match(table.concat(following[2], ' '), '"sequence":"(%d+)"') or '?'
     end
   end
-  local rest = {group and 1 or 0, lag, pending, first, oldest, count, redis.call('HLEN', letters),
+  local since = oldest < math.huge and string.format('%.0f', oldest) or ''
+  local rest = {group and 1 or 0, lag, pending, first, since, count, redis.call('HLEN', letters),
     redis.call('HGET', state, 'lost') or '0'}
   for _, value in ipairs(rest) do answer[#answer + 1] = value end
 end
@@ -183,7 +182,7 @@ def _pair(sequence: int, answer: Sequence[Any]) -> PairAmounts:
     left: int | None = 0 if first == b"" else unread(int(first) if first.isdigit() else None, sequence, counted)
     return PairAmounts(
         undelivered=left + pending if begun and left is not None else None,
-        oldest=int(oldest.partition(b"-")[0]) if oldest else None,
+        oldest=int(oldest) if oldest else None,
         begun=bool(begun),
         parked=parked,
         letters=letters,

@@ -88,7 +88,8 @@ def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Itera
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     """All that the headers for the collector hold, as it is written, decoded, and in its parts."""
     written = [environ.get(name, "").strip() for name in _HEADERS]
-    values = [pair.partition("=")[2].strip() for text in written for pair in text.split(",")]
-    found = {one for text in (*written, *values) for one in (text, unquote(text))}
+    pairs = [pair.strip() for text in written for pair in text.split(",")]  # one without "=" is complained of by itself
+    values = [pair.partition("=")[2].strip() for pair in pairs]
+    found = {one for text in (*written, *pairs, *values) for one in (text, unquote(text))}
     found |= {part for one in found for part in one.split()[1:]}
     return tuple(one for one in found if len(one) >= _SECRET)

@@ -23,6 +23,7 @@ from poller.source.paging import Query
 from poller.source.resources import resource_of
 from poller.source.result import RoundResult
 from poller.store.keys import FeedKeys
+from poller.telemetry.rounds import ROUNDS
 from tests.harness.waiting import patience, turns, until
 
 SELDOM = Timing(timedelta(hours=1), None, timedelta())
@@ -174,3 +175,52 @@ async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: 
     rounds.on.set()
     await one.end()
     assert awaited.cancelled()
+
+
+async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: who resumes a feed that is just being paused gets the round that was promised."""
+    _, one = lots(rounds, schedule)
+    one.begin()
+    await rounds.said("one begins")
+    breaking = asyncio.create_task(one.broken_off())
+    await asyncio.sleep(0)
+    assert one.busy
+    one.poll_soon()
+    assert await breaking
+    rounds.on.set()
+    await rounds.said("one begins", "one begins", "one ends")
+
+
+async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: what failed in it is the next process's to say, and nothing here would ever take it back."""
+    watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+    readiness, polled = Readiness(watch), rounds.polled("one")
+    ending = polled.round
+
+    async def failing(*, due: Any) -> RoundResult:
+        await ending(due=due)
+        return RoundResult(feed="s/one", mode=Mode.DELTA, ok=False, error="away", away=True)
+
+    polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one
+    (one,) = lots_of([polled], schedule, rounds.rests, AfterRound(watch, readiness), now)
+    one.begin()
+    await rounds.said("one begins")
+    one.lost()
+    rounds.on.set()
+    await until(lambda: not one.busy, "the round's end to be noticed")
+    await turns()
+    assert not watch.away
+    assert "s/one" not in "".join(ROUNDS.blocks(openmetrics=False))
+
+
+async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: whatever the one before has told of a store that was away is taken back, and not in the next turn only."""
+    watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+    (one,) = lots_of([rounds.polled("one")], schedule, rounds.rests, AfterRound(watch, Readiness(watch)), now)
+    watch.failed("s/one", "away")
+    one.begin()
+    await rounds.said("one begins")
+    assert await one.broken_off()
+    rounds.on.set()
+    await rounds.said("one begins", "one begins", "one ends")
+    await until(lambda: not watch._failing, "the store to be called well")

@@ -83,10 +83,20 @@ async def said(asking: Asking, asked: AskedOrder, *, done: bool = True) -> Order
 async def test_a_pause_is_answered_when_no_round_is_under_way_any_more(client: FakeAsyncRedis) -> None:
     """Law: the round that runs is ended first."""
     lot = Lot(busy=True)
+    await client.set(FeedKeys.of("p", "s/one").pause, "{}")
     async with obeyed(client, lot) as asking:
         await asking.ask(order("pause"))
         assert (await said(asking, order("pause"))).text == "the round under way was ended"
     assert not lot.busy
+
+
+async def test_a_pause_that_is_over_ends_no_round(client: FakeAsyncRedis) -> None:
+    """Law: orders that waited for an owner are found in no order; what stands in the store holds."""
+    lot = Lot(busy=True)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("pause"))
+        assert (await said(asking, order("pause"))).text == "it was resumed meanwhile"
+    assert lot.busy
 
 
 async def test_resumed_it_is_polled_at_once(client: FakeAsyncRedis) -> None:
@@ -176,6 +186,54 @@ async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyn
         lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, paused="paused by me"))
         answer = await said(asking, order("resync"))
     assert answer == OrderAnswer("me", done=True, text="paused by me; it is carried out when the feed is resumed")
+
+
+async def test_what_a_round_leaves_standing_is_asked_of_one_round(client: FakeAsyncRedis) -> None:
+    """Law: where there is nothing to read nothing is carried out, and rounds without end would not change that."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(RESULT)
+        assert (await said(asking, order("resync"))).round == RESULT.public
+        assert await asking.stands(order("resync"))
+    assert (lot.hastened, len(lot.coming)) == (1, 1)
+
+
+async def test_a_lease_that_is_anothers_answers_nothing(client: FakeAsyncRedis) -> None:
+    """Law: a round that was left to the owner is not the one that was asked for."""
+    lot = Lot()
+    await left(client)
+    held = RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=5))
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(held)
+        lot.ours = False
+        await turns(20)
+        found = await asking.answered(order("resync"))
+        assert found is not None
+        assert not found.done
+        assert await asking.waiting() == [order("resync")]
+
+
+async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedis) -> None:
+    """Law: who waits is told of its end, however late that is."""
+    lot, late = Lot(), order("resync", at=NOW - KEPT + timedelta(seconds=1))
+    await left(client)
+    moment = NOW
+    asking = Asking(client, "p")
+    looking = obey(asking, [lot], member="me", now=lambda: moment, sleep=lambda _: turns())
+    task = asyncio.create_task(looking)
+    await asking.ask(late)
+    await said(asking, late, done=False)
+    moment += 2 * KEPT
+    await turns(20)
+    await carried_out(client)
+    lot.coming[0].set_result(RESULT)
+    assert (await said(asking, late)).round == RESULT.public
+    await ended(task)
 
 
 async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:

@@ -29,10 +29,10 @@ def settings() -> Settings:
     return load(None, {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"})
 
 
-async def polling(client: FakeAsyncRedis) -> None:
-    """Somebody polls."""
+async def polling(client: FakeAsyncRedis, role: str = "poll") -> None:
+    """Somebody polls, or does something else."""
     there = Members(client, MemberKeys.of("poller"), name="m", ttl=timedelta(minutes=5))
-    await there.beat({"poll"}, Seen())
+    await there.beat({role}, Seen())
 
 
 async def ask(
@@ -67,6 +67,7 @@ async def announced(client: FakeAsyncRedis) -> list[dict[str, object]]:
 
 async def test_without_a_daemon_it_holds_for_the_next_one(client: FakeAsyncRedis, settings: Settings) -> None:
     """Law: it is left and announced all the same; and asked for twice, it is announced once."""
+    await polling(client, "deliver")  # who does not poll answers nothing
     first = await ask(client, settings, Order.PAUSE)
     assert (first.outcome, first.before) == ("no daemon", None)
     assert await client.exists(KEYS.pause)

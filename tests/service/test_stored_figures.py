@@ -107,6 +107,18 @@ async def test_a_store_that_is_away_is_not_asked(client: Redis, settings: Settin
     assert not other.watch.away
 
 
+async def test_a_reading_that_fails_is_told_and_not_held_against_the_store(settings: Settings) -> None:
+    """Law: while it counts as away nothing is read, so it is for others to say that it is back."""
+    clock = Clock()
+    readings = clock.readings(settings)
+    async with commands("unix:///nowhere/valkey.sock") as away:
+        clock.watch.attach(away, ())
+        readings.attach(away)
+        assert await readings.latest() is None
+    assert clock.watch.away
+    assert clock.watch.reasons() == []
+
+
 def test_how_long_a_feed_is_left_alone(tmp_path: Path) -> None:
     """As configured, with its jitter; of a cron expression the longest gap."""
     file = tmp_path / "poller.toml"

@@ -144,6 +144,10 @@ async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
             steps.next()
             await turns(6)
             assert ear.hear()[3:] == ["WATCHDOG=1"]
+            one._watch.reasons = list  # type: ignore[method-assign] # it is back, which is no second start
+            steps.next()
+            await turns(6)
+            assert ear.hear()[4:] == ["WATCHDOG=1", "STATUS=2 feeds; all is well"]
 
 
 @pytest.mark.parametrize(
@@ -212,3 +216,10 @@ async def test_the_daemon(tmp_path: Path) -> None:
                 pass
             async with patience("the daemon to leave"):
                 await daemon
+
+
+def test_what_cannot_be_written_is_told_as_well_as_can_be(tmp_path: Path) -> None:
+    """Law: telling never fails; a status may name a file whose name is no text."""
+    with listening(str(tmp_path / "notify")) as ear:
+        Supervisor({"NOTIFY_SOCKET": str(tmp_path / "notify")}).tell("STATUS=cannot read /run/\udcff")
+        assert ear.hear() == ["STATUS=cannot read /run/\\udcff"]

@@ -41,8 +41,22 @@ async def test_nothing_stays_for_ever(store_client: Redis) -> None:
     await asking.ask(ONE)
     await asking.answer(ONE, BEGUN)
     assert await store_client.pttl(answer_key("poller", "1")) > 0
-    await asking.forget(ONE)
+    await store_client.delete(answer_key("poller", "1"))
+    assert await asking.forget(ONE)
     assert await asking.waiting() == []
+
+
+async def test_what_somebody_is_at_is_not_forgotten(store_client: Redis) -> None:
+    """Law: a round that takes longer than an order waits is heard of to its end."""
+    asking, key = Asking(store_client, "poller"), answer_key("poller", "1")
+    await asking.ask(ONE)
+    await asking.answer(ONE, BEGUN)
+    await store_client.pexpire(key, 60_000)
+    await asking.keep(ONE)
+    assert await store_client.pttl(key) > 60_000
+    assert not await asking.forget(ONE)
+    await asking.answer(ONE, DONE)
+    assert await asking.answered(ONE) == DONE
 
 
 async def test_what_cannot_be_read_is_left_alone(store_client: Redis) -> None:

@@ -92,3 +92,21 @@ async def test_an_event_of_somebody_else_has_no_number(store_url: str) -> None:
         await client.xadd(events, {"data": b'{"type":"\\"sequence\\":\\"9\\""}'})
         found = await pair_amounts(client, "poller", {FEEDS[0]: ["one"]})
         assert found["one", FEEDS[0]].undelivered == 1
+
+
+async def test_many_subscriptions_of_a_feed_are_asked_for_in_parts(store_url: str, one_server: None) -> None:
+    """Law: nobody keeps the store busy for long: each may have a thousand parked deliveries to be looked at."""
+    names = [f"s{number}" for number in range(100)]
+    async with commands(store_url) as client:
+        for name in names:
+            await client.hset(PairKeys.of("poller", FEEDS[0], name).parked, "5-1", "x")
+        await pair_amounts(client, "poller", {FEEDS[0]: names})  # the server knows the script from now on
+        before = await scripts_run(client)
+        found = await pair_amounts(client, "poller", {FEEDS[0]: names})
+        assert await scripts_run(client) - before == 4
+    assert [(one.parked, one.oldest) for one in found.values()] == [(1, 5)] * 100
+
+
+async def scripts_run(client: Redis) -> int:
+    found: Any = await client.info("commandstats")
+    return int(found["cmdstat_evalsha"]["calls"])

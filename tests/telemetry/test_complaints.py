@@ -13,7 +13,7 @@ from poller.telemetry.complaints import EVERY, complaining, secrets_of
 
 ENVIRON = {
     "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20s3cret.one,x-key=s3cret-two",
-    "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "api-key=s3cret%2Fthree",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "api-key=s3cret%2Fthree,spelt:s3cret-four",
 }
 LOG = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
@@ -56,6 +56,7 @@ def test_one_in_a_minute(said: list[Any]) -> None:
         "Invalid character in header value: 'Bearer s3cret.one'",
         "Invalid character in header value: 's3cret.one'",
         "value s3cret-two",
+        "Header format invalid: spelt:s3cret-four",
         "value s3cret/three or s3cret%2Fthree",
         "http://me:s3cret@collector:4318/v1/traces?key=s3cret",
     ],

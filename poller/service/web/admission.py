@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 from starlette.requests import Request
@@ -67,17 +67,21 @@ class Admission:
         """
         if self._file is None:
             raise Refused(403, _CLOSED)
-        address = request.client.host if request.client else ""
-        if wait := self._guesses.wait(address):
-            said = "too many wrong tokens from this address"
-            raise Refused(429, said, headers={"retry-after": str(math.ceil(wait))})
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise Refused(401, _MISSING, headers={"www-authenticate": _CHALLENGE})
         if not _same(token.strip(), self._token(self._file)):
-            self._guesses.wrong(address)
-            _log.warning("wrong admin token", client=address, path=one_line(request.url.path), method=request.method)
-            raise Refused(401, _WRONG, headers={"www-authenticate": f'{_CHALLENGE}, error="invalid_token"'})
+            self._refuse(request)
+
+    def _refuse(self, request: Request) -> NoReturn:
+        """Whoever guesses is told so, and heard of once a while."""
+        address = request.client.host if request.client else ""
+        if wait := self._guesses.wait(address):
+            said = "too many wrong tokens from this address"
+            raise Refused(429, said, headers={"retry-after": str(math.ceil(wait))})
+        self._guesses.wrong(address)
+        _log.warning("wrong admin token", client=address, path=one_line(request.url.path), method=request.method)
+        raise Refused(401, _WRONG, headers={"www-authenticate": f'{_CHALLENGE}, error="invalid_token"'})
 
     def _token(self, file: SecretFile) -> str:
         try:

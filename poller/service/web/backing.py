@@ -21,6 +21,7 @@ from poller.stopping import unless
 from poller.store.connection import commands
 from poller.store.keys import SubscriptionKeys
 from poller.store.subscriptions import Registry
+from poller.store.translation import let_in
 
 _PATIENCE: Final = 2.0  # seconds for those who follow events to end
 
@@ -47,6 +48,7 @@ class Backing:
     async def standing(self, store: OpenStore) -> AsyncIterator[None]:
         """Answer from this store while the block runs."""
         async with commands(store.url) as client:
+            let_in(client)  # as the one that the store was opened with
             self._store = OpenStore(store.url, client)
             try:
                 yield

@@ -8,7 +8,7 @@ of its feeds. There are :data:`READERS` of them at most, each sent what its conn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from poller.errors import StoreError
+from poller.errors import StoreError, StoreUnavailable
 from poller.service.feed_values import keys_of
 from poller.service.web.backing import Backing
 from poller.service.web.news import News
@@ -26,8 +26,9 @@ from poller.service.web.places import BEGINNING, Place, Places, place_of, read_p
 from poller.service.web.problems import Refused, Wrong
 from poller.service.web.reader import Reader, newest
 from poller.service.web.routing import at
-from poller.service.web.server_sent import KIND
+from poller.service.web.server_sent import AWAY, KIND
 from poller.stopping import ended
+from poller.telemetry.process import EVENT_READERS
 
 READERS: Final = 64
 MOST_FEEDS: Final = 256
@@ -39,6 +40,7 @@ BEAT: Final = 15.0
 STALLED: Final = 60.0
 """Seconds."""
 
+_AGAIN: Final = 1.0  # seconds before it is looked again for a store that has not answered yet
 _GOODBYE: Final = 0.5  # seconds that the end of an answer may take
 _FULL_AGAIN: Final = "10"
 _FROM: Final = "expected now, earliest, the id of a message, or the id of a stream's entry such as 1735689600000-0"
@@ -64,14 +66,18 @@ def event_routes(
     async def follow(request: Request) -> Any:
         """GET: ends when whoever asks goes, or the service does."""
         chosen = _chosen(request, streams)
-        begin = await _begin(request, backing, chosen)
+        begin = _begin(request, chosen)
         types = frozenset(request.query_params.getlist("type"))
         if request.method == "HEAD":
             return Response(media_type=KIND)
         if len(following) >= readers:
             raise Refused(503, f"there are {readers} readers already", headers={"retry-after": _FULL_AGAIN})
-        reader = Reader(backing.client, news, chosen, Places(begin), types=types, beat_seconds=beat, clock=clock)
-        return _Following(reader, news, backing, following)
+
+        async def begun() -> Reader:
+            places = Places(await newest(backing.client, chosen) if begin is None else begin)
+            return Reader(backing.client, news, chosen, places, types=types, beat_seconds=beat, clock=clock)
+
+        return _Following(begun, news, backing, following)
 
     return [at("/events", GET=follow)]
 
@@ -88,14 +94,13 @@ def _chosen(request: Request, streams: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
-async def _begin(request: Request, backing: Backing, chosen: Mapping[str, str]) -> dict[str, Place]:
-    """Where to begin in each feed."""
+def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, Place] | None:
+    """Where to begin in each feed; None: behind all that is there by then."""
     name, text = "from", request.query_params.get("from", "now")
     if last := request.headers.get("last-event-id"):
         name, text = "Last-Event-ID", last
     if text == "now":
-        return await newest(backing.client, chosen)
-    _ = backing.client  # a store that is not there is told before anything is begun
+        return None
     if text == "earliest":
         return dict.fromkeys(chosen.values(), BEGINNING)
     with suppress(ValueError):
@@ -107,45 +112,64 @@ async def _begin(request: Request, backing: Backing, chosen: Mapping[str, str]) 
 
 
 class _Following:
-    """The answer."""
+    """The answer: it begins at once, and where the store is away it waits, for a browser that is refused stays away."""
 
-    def __init__(self, reader: Reader, news: News, backing: Backing, following: set[_Following]) -> None:
-        self._reader = reader
+    def __init__(
+        self, begun: Callable[[], Awaitable[Reader]], news: News, backing: Backing, following: set[_Following]
+    ) -> None:
+        self._begun = begun
         self._news = news
         self._backing = backing
         self._following = following
         following.add(self)
+        EVENT_READERS.inc()
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._answer(receive, send)
         finally:
             self._following.discard(self)
+            EVENT_READERS.dec()
 
     async def _answer(self, receive: Receive, send: Send) -> None:
-        async with self._backing.in_use() as store, self._news.followed(store.url):
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            sending = asyncio.create_task(self._send(send), name="server-sent events")
-            gone = asyncio.create_task(_gone(receive))
-            closing = asyncio.create_task(self._backing.closing.wait())
-            try:
-                await asyncio.wait({sending, gone, closing}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                await ended(sending, gone, closing)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_GOODBYE):
-                    await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        sending = asyncio.create_task(self._send(send), name="server-sent events")
+        gone = asyncio.create_task(_gone(receive))
+        closing = asyncio.create_task(self._backing.closing.wait())
+        try:
+            await asyncio.wait({sending, gone, closing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await ended(sending, gone, closing)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                await send({"type": "http.response.body", "body": b""})
 
     async def _send(self, send: Send) -> None:
         try:
-            async with aclosing(self._reader.messages()) as messages:
-                async for message in messages:
-                    async with asyncio.timeout(STALLED):
-                        await send({"type": "http.response.body", "body": message, "more_body": True})
+            while not await self._sent_all(send):
+                await _sent(send, AWAY)
+                await asyncio.sleep(_AGAIN)
         except TimeoutError:
             _log.info("a reader of events is let go: it takes nothing", seconds=STALLED)
         except StoreError as error:
             _log.warning("events cannot be read", error=str(error))
+
+    async def _sent_all(self, send: Send) -> bool:
+        """Send what is to be sent, for ever. False: there is no store yet."""
+        try:
+            async with self._backing.in_use() as store, self._news.followed(store.url):
+                reader = await self._begun()
+                async with aclosing(reader.messages()) as messages:
+                    async for message in messages:
+                        await _sent(send, message)
+        except StoreUnavailable:
+            return False
+        return True
+
+
+async def _sent(send: Send, message: bytes) -> None:
+    async with asyncio.timeout(STALLED):
+        await send({"type": "http.response.body", "body": message, "more_body": True})
 
 
 async def _gone(receive: Receive) -> None:

@@ -1,7 +1,9 @@
 """How often somebody may be wrong about the admin token.
 
-Law: :data:`MOST` wrong tokens from one address within :data:`WINDOW`, then none is looked at any more, right or wrong,
-until that time is over. What is remembered is bounded: beyond :data:`ADDRESSES` the oldest is forgotten.
+Law: :data:`MOST` wrong tokens from one address within :data:`WINDOW`, then the next ones are neither answered as such
+nor logged until that time is over. Whoever has the right one is let in all the same: behind a proxy all have one
+address, and nobody may lock the operators out. What is remembered is bounded: beyond :data:`ADDRESSES` the oldest is
+forgotten.
 
 Pure, but for what it remembers: the clock is an argument.
 """
@@ -28,7 +30,7 @@ class Guesses:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def wait(self, address: str) -> float:
-        """Seconds until a token from there is looked at; 0: it is now."""
+        """Seconds until a wrong token from there is taken for a slip again; 0: it is now."""
         since, count = self._wrong.get(address, (0.0, 0))
         left = since + WINDOW - self._clock()
         return left if count >= MOST and left > 0 else 0.0

@@ -18,6 +18,7 @@ from poller.errors import StoreError, StoreUnavailable
 from poller.stopping import ended, unless
 from poller.store.connection import blocking
 from poller.store.stream import arrivals
+from poller.store.translation import let_in
 
 BLOCK: Final = timedelta(seconds=2)
 _AGAIN: Final = 0.5  # seconds before a store that is away is asked again
@@ -44,6 +45,7 @@ class News:
         self._fresh = asyncio.Event()
         self._followers = 0
         self._looking: asyncio.Task[None] | None = None
+        self._failing: str | None = None
 
     @asynccontextmanager
     async def followed(self, url: str) -> AsyncIterator[None]:
@@ -76,14 +78,18 @@ class News:
     async def _look(self, url: str) -> None:
         while True:
             client = blocking(url, block=self._block)
+            let_in(client)  # as the one that the store was opened with
             try:
                 async for fresh in arrivals(client, self._keys, block=self._block):
+                    self._failing = None
                     if fresh:
                         self._tell(fresh)
             except StoreUnavailable:
                 pass  # whoever follows tells it
             except StoreError as error:
-                _log.warning("streams cannot be followed", error=str(error))
+                if str(error) != self._failing:
+                    self._failing = str(error)
+                    _log.warning("streams cannot be followed", error=self._failing)
             finally:
                 await client.aclose()
             await self._sleep(_AGAIN)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from poller.errors import StoreError
@@ -81,10 +81,21 @@ async def _store_away(_: Request, error: Exception) -> Response:
     return answer
 
 
+async def _gone(_: Request, __: Exception) -> Response:
+    """Nobody reads it; whoever counts answers counts this one as what it was."""
+    answer: Response = problem(400, "the request ended before its body did")
+    return answer
+
+
 async def _failed(_: Request, __: Exception) -> Response:
     answer: Response = problem(500, "this is a fault of the program; its log says more")
     return answer
 
 
-HANDLERS: Final[Mapping[Any, Any]] = {HTTPException: _refused, StoreError: _store_away, Exception: _failed}
+HANDLERS: Final[Mapping[Any, Any]] = {
+    HTTPException: _refused,
+    StoreError: _store_away,
+    ClientDisconnect: _gone,
+    Exception: _failed,
+}
 """Which answer an error is given that a route lets through."""

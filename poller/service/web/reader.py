@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from poller.errors import StoreUnavailable
 from poller.service.web.news import News
-from poller.service.web.places import Place, Places, place_of
+from poller.service.web.places import BEGINNING, Place, Places, place_of
 from poller.service.web.server_sent import AWAY, beat, event, gap, greeting
 from poller.store.connection import translated
 
@@ -104,13 +104,28 @@ class Reader:
             with translated(self._client):
                 after = f"({self._places[feed].entry}"
                 found = cast("_Entries", await self._client.xrange(key, min=after, count=AT_ONCE))
+                unknown = bool(found) and await self._trimmed_unknown(key, feed, found[0])
         except StoreUnavailable:
             due.append(key)
             await self._sleep(_AGAIN)
             return [AWAY]
         if len(found) == AT_ONCE:
             due.append(key)
-        return [message for entry, fields in found for message in self._messages(feed, entry, fields.get(b"data", b""))]
+        told = [gap(feed, after=None, before=sequence_of(outline_of(found[0][1][b"data"])))] if unknown else []
+        for entry, fields in found:
+            told += self._messages(feed, entry, fields.get(b"data", b""))
+        return told
+
+    async def _trimmed_unknown(self, key: str, feed: str, first: tuple[bytes, Mapping[bytes, bytes]]) -> bool:
+        """Whether something may have been trimmed away after a place that is an entry's id and no more.
+
+        What is told by its ``sequence`` is known; here the stream begins behind the place, and did so before.
+        """
+        place = self._places[feed]
+        if place.sequence or place == BEGINNING or sequence_of(outline_of(first[1].get(b"data", b""))) <= 1:
+            return False
+        oldest = cast("_Entries", await self._client.xrange(key, count=1))
+        return bool(oldest) and oldest[0][0] == first[0]
 
     def _messages(self, feed: str, entry: bytes, content: bytes) -> list[bytes]:
         before, outline = self._places[feed], outline_of(content)

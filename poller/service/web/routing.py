@@ -22,6 +22,7 @@ MOST: Final = 1000
 """Of a list in one answer."""
 
 _USUAL: Final = 100
+_DIGITS: Final = len(str(MOST))
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -71,7 +72,7 @@ def span_of(request: Request) -> Span:
         Refused: the limit is none.
     """
     limit = request.query_params.get("limit", str(_USUAL))
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MOST):
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= _DIGITS and 1 <= int(limit) <= MOST):
         expected = f"expected 1 to {MOST}"
         raise Refused(400, f"limit: {expected}", errors=[Wrong("limit", expected, limit[:20])])
     return Span(int(limit), request.query_params.get("after", ""))

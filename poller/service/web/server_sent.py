@@ -23,15 +23,15 @@ class Gap(msgspec.Struct, frozen=True):
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        after: the sequence number of the last event before them.
+        after: the sequence number of the last event before them; None: not known.
         before: that of the first one after them.
-        missing: how many they are.
+        missing: how many they are; None: not known.
     """
 
     feed: str
-    after: int
+    after: int | None
     before: int
-    missing: int
+    missing: int | None
 
 
 def event(place: str, content: bytes) -> bytes:
@@ -39,9 +39,10 @@ def event(place: str, content: bytes) -> bytes:
     return b"id: %b\n%b\n" % (place.encode(), _lines(content))
 
 
-def gap(feed: str, *, after: int, before: int) -> bytes:
-    """That something is missing before the event that follows."""
-    return b"event: gap\n" + _lines(msgspec.json.encode(Gap(feed, after, before, before - after - 1))) + b"\n"
+def gap(feed: str, *, after: int | None, before: int) -> bytes:
+    """That something is missing before the event that follows; ``after`` is None where it is not known how much."""
+    missing = None if after is None else before - after - 1
+    return b"event: gap\n" + _lines(msgspec.json.encode(Gap(feed, after, before, missing))) + b"\n"
 
 
 def beat(place: str) -> bytes:

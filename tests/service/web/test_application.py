@@ -134,3 +134,9 @@ async def test_a_body_has_an_end(ask: Asking) -> None:
         async with ask("POST", "/echo", data=body) as answer:
             assert answer.status == 413
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_nobody_is_led_to_a_host_that_the_request_has_named(ask: Asking) -> None:
+    """Law: a path that is not there is not there, and no redirect is made of it."""
+    async with ask("GET", "/livez/", headers={"host": "evil.example"}, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers.get("Location")) == (404, None)

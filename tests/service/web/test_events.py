@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -14,20 +14,24 @@ from typing import Any, Final
 import aiohttp
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as Cut
 from starlette.routing import BaseRoute
 
+from poller.errors import StoreUnavailable
 from poller.http.listening import listening
 from poller.service.feed_values import keys_of
 from poller.service.opening import OpenStore
 from poller.service.web.application import application
 from poller.service.web.backing import Backing
 from poller.service.web.events import event_routes
-from poller.store.connection import commands
+from poller.service.web.server_sent import AWAY
+from poller.store.connection import commands, translated
 from tests.harness.waiting import patience, until
 from tests.servers import running
 from tests.service.web.served import FEEDS, NOW, Served, configured, served
 from tests.service.web.sse import Message, Parser, following
+from tests.telemetry.series import grown
 
 CREATED = "org.example.api.contractType.created.v1"
 REMOVED = "org.example.api.contractType.removed.v1"
@@ -174,21 +178,24 @@ async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Pat
 
 async def test_what_was_trimmed_is_told(given: Served, published: Published) -> None:
     """Before the first event behind the gap: which feed, and how many are missing."""
-    first = await published.add(FEEDS[0])
+    newest = await published.add(FEEDS[0])
     async with reader(given, "?from=earliest") as one:
-        assert await one.names(1) == [first]
+        assert await one.names(1) == [newest]
         last = one.parser.last
-    await published.add(FEEDS[0])
-    await published.add(FEEDS[0])
-    fourth = await published.add(FEEDS[0])
-    await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
-    async with reader(given, last=last) as one:
-        told = await one.next()
-        assert (told.kind, json.loads(told.data)) == ("gap", {"feed": FEEDS[0], "after": 1, "before": 4, "missing": 2})
-        assert await one.names(1) == [fourth]
+    for before, missing in ((3, 1), (6, 2)):  # one alone counts
+        for _ in range(missing):
+            await published.add(FEEDS[0])
+        newest = await published.add(FEEDS[0])
+        await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
+        async with reader(given, last=last) as one:
+            told = await one.next()
+            gap = {"feed": FEEDS[0], "after": before - missing - 1, "before": before, "missing": missing}
+            assert (told.kind, json.loads(told.data)) == ("gap", gap)
+            assert await one.names(1) == [newest]
+            last = one.parser.last
     other = await published.add(FEEDS[1])
     async with reader(given, "?from=earliest") as one:  # whoever begins at the beginning misses nothing it had
-        assert sorted(await one.names(2)) == sorted([fourth, other])
+        assert sorted(await one.names(2)) == sorted([newest, other])
 
 
 UNFOLLOWED: Final[list[Any]] = [
@@ -213,13 +220,39 @@ async def test_head_ends(given: Served) -> None:
     assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
 
 
-async def test_before_the_store_has_answered(tmp_path: Path, store_url: str) -> None:
-    """503 and when to come back, whatever the place."""
-    async with served(configured(tmp_path, store_url), store=False) as given:
-        for query in ("", "?from=earliest", "?from=5-1"):
-            status, headers, _ = await given.ask(f"/events{query}")
-            assert status == 503
-            assert int(headers["retry-after"]) > 0
+@pytest.mark.parametrize("query", ["", "?from=earliest", "?from=5-1"])
+async def test_before_the_store_has_answered(tmp_path: Path, store_url: str, query: str) -> None:
+    """It is begun and waited for: a browser that is refused once never comes back."""
+    async with (
+        small_service(configured(tmp_path, store_url), standing=False) as given,
+        given.http.get(f"{given.url}/events{query}") as answer,
+        patience("a word"),
+    ):
+        assert (answer.status, await answer.content.readline()) == (200, AWAY.splitlines(keepends=True)[0])
+        async with given.backing.standing(OpenStore(store_url, given.store)):
+            one = Following(answer)
+            await one.begun()
+            name = await Published(given.store, given).add(FEEDS[0])
+            assert await one.names(1) == [name]
+            given.backing.closing.set()
+
+
+async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Served, published: Published) -> None:
+    """Whoever begins behind an entry's id is told that something was trimmed away, though not how much; once."""
+    key = keys_of(given.settings, FEEDS[0]).events
+    names = [await published.add(FEEDS[0], entry=f"{number}-0") for number in (1000, 2000, 3000, 4000)]
+    async with reader(given, "?from=1000-0") as one:
+        assert await one.names(3) == names[1:]
+    await given.store.xtrim(key, maxlen=2, approximate=False)
+    async with reader(given, "?from=1000-0") as one:
+        told = await one.next()
+        assert (told.kind, json.loads(told.data)) == (
+            "gap",
+            {"feed": FEEDS[0], "after": None, "before": 3, "missing": None},
+        )
+        assert await one.names(2) == names[2:]
+    async with reader(given, "?from=3000-0") as one:
+        assert await one.names(1) == names[3:]
 
 
 @asynccontextmanager
@@ -233,7 +266,7 @@ async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> 
         listening(application(*routes), "127.0.0.1", 0) as web,
         aiohttp.ClientSession() as http,
         commands(url) as client,
-        backing.standing(OpenStore(url, client)),
+        backing.standing(OpenStore(url, client)) if standing else nullcontext(),
     ):
         yield Served(web, http, client, settings, backing)
 
@@ -247,6 +280,7 @@ async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
     ):
         status, headers, _ = await given.ask("/events")
         assert (status, headers["retry-after"]) == (503, "10")
+        assert grown("poller_event_readers") == 2
         second.answer.close()
 
         async def let_in() -> bool:
@@ -254,6 +288,7 @@ async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
                 return answer.status == 200
 
         await until(let_in, "a place to be free")
+    await until(lambda: grown("poller_event_readers") == 0, "nobody to follow any more")
 
 
 async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published: Published) -> None:
@@ -303,6 +338,13 @@ async def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
                 third = await published.add(FEEDS[1])
                 assert await one.names(1) == [third]
                 answer.close()
+
+
+async def test_a_password_that_is_changed_is_waited_for(tmp_path: Path, store_url: str) -> None:
+    """Law: whoever follows is not sent away by what is somebody's work in progress."""
+    async with small_service(configured(tmp_path, store_url)) as given:
+        with pytest.raises(StoreUnavailable), translated(given.backing.client):
+            raise AuthenticationError("WRONGPASS")
 
 
 async def test_too_many_feeds(tmp_path: Path, store_url: str) -> None:

@@ -22,6 +22,7 @@ NAMES = frozenset({"localhost", "poller.example.org"})
         "[::1]",
         "localhost",
         "LOCALHOST:80",
+        "localhost.:80",
         "192.0.2.1",
         "poller.example.org:443",
     ],

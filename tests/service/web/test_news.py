@@ -7,6 +7,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from structlog.testing import capture_logs
+
 from poller.service.web.news import News
 from poller.store.connection import commands
 from tests.harness.waiting import patience, until
@@ -46,6 +48,23 @@ async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None
         async with news.followed(store_url):
             await until(partial(_beyond, news, looks - 1), "a look")
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("news")]
+
+
+async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: None) -> None:
+    """And asked again and again; there may be somebody at it."""
+    asked = 0
+
+    async def sleep(_: float) -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+
+    async with commands(store_url) as client:
+        await client.set(KEYS[0], "no stream")
+        with capture_logs() as lines:
+            async with News(KEYS, block=BLOCK, sleep=sleep).followed(store_url):
+                await until(lambda: asked >= 3, "the third look")
+    assert [line["event"] for line in lines] == ["streams cannot be followed"]
 
 
 def _beyond(news: News, mark: int) -> bool:
