@@ -36,8 +36,8 @@ def send_sample(asked: Asked, subscription: str) -> bool:
         PollerError: its sink has not granted events, a secret cannot be read, or the store is away.
     """
     asked.set_up_logs("error")
-    one, sampled = run(_sent(asked.settings(), subscription))
-    for line in _request_lines(one, sampled):
+    one, brought, sampled = run(_sent(asked.settings(), subscription))
+    for line in _request_lines(one, sampled, brought=brought):
         say(line)
     say("")
     say(legible(sampled.request.body))
@@ -49,28 +49,33 @@ def send_sample(asked: Asked, subscription: str) -> bool:
     return sampled.outcome.success
 
 
-async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSettings, Sampled]:
+async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSettings, bool, Sampled]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         kept = await registry_of(settings, store.client).all()
-    one = settings_of(kept, settings, subscription)
-    return one, await sample(
+    one, brought = settings_of(kept, settings, subscription), kept.credentials.get(subscription)
+    return (
         one,
-        secrets=kept.secrets.get(subscription, ()),
-        handshake=kept.handshakes.get(subscription),
-        environ=os.environ,
-        event_id=secrets.token_hex(_EVENT_ID_BYTES),
-        now=utc_now(),
+        brought is not None,
+        await sample(
+            one,
+            secrets=kept.secrets.get(subscription, ()),
+            handshake=kept.handshakes.get(subscription),
+            environ=os.environ,
+            event_id=secrets.token_hex(_EVENT_ID_BYTES),
+            now=utc_now(),
+            brought=brought,
+        ),
     )
 
 
-def _request_lines(one: SubscriptionSettings, sampled: Sampled) -> Iterator[str]:
+def _request_lines(one: SubscriptionSettings, sampled: Sampled, *, brought: bool) -> Iterator[str]:
     parts = urlsplit(one.sink)
     yield f"POST {parts.path or '/'}{'?…' if parts.query else ''} HTTP/1.1"
     yield f"Host: {parts.netloc}"
     for name in one.headers:
         yield f"{name}: …"
-    if one.auth.kind != "none":
+    if brought or one.auth.kind != "none":
         yield "Authorization: …"
     for name, value in sampled.request.headers.items():
         yield f"{name}: {_shortened(value) if name == _SIGNATURE else escaped(value)}"

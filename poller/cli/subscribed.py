@@ -109,6 +109,8 @@ def _state_lines(status: SubscriptionStatus, kept: Subscriptions) -> Iterator[tu
         yield "", reason
     own = len(kept.secrets.get(status.subscription, ()))
     yield "secrets", f"{own} made here"
+    if status.subscription in kept.credentials:
+        yield "credential", "brought by a request, not shown"
     yield "handshake", status.handshake or "not asked for"
     if status.subscription in kept.health:
         yield "attempts", f"{status.delivered} delivered, {status.failed} failed, when last noted"

@@ -111,6 +111,15 @@ def reversed_host(url: str) -> str:
     return ".".join(reversed(labels))
 
 
+def same_host(one: str, other: str) -> bool:
+    """Whether two URLs have the same scheme, host and port, as they are written; False where one cannot be read."""
+    try:
+        first, second = urlsplit(one), urlsplit(other)
+        return (first.scheme, first.hostname, first.port) == (second.scheme, second.hostname, second.port)
+    except ValueError:
+        return False
+
+
 def redacted(text: str) -> str:
     """Text as it may be shown: without user, password, query and fragment of a URL in it."""
     scheme, separator, rest = text.partition("://")

@@ -40,6 +40,7 @@ class Exchange:
         self.status: int | None = None
         self.body = b""
         self.failed: tuple[Failure, str] | None = None
+        self.remark = ""  # on a credential that the sink has not accepted
         self._headers: Mapping[str, str] = _NONE
         self._tokens: tuple[str | None, ...] = ()
 
@@ -74,6 +75,8 @@ class Exchange:
         text = f"the sink answered {self.status}"
         if self.failed and self.failed[0] is Failure.CREDENTIAL:
             text += f"; another token cannot be had: {one_line(hidden(self.failed[1], *secrets))}"
+        if self.remark:
+            text += f"; {self.remark}"
         if self.status is not None and 200 <= self.status < 300:  # noqa: PLR2004 -- nobody asks why it went well
             return text
         said = one_line(without_credentials(hidden(self.body.decode("utf-8", "replace"), *secrets)))

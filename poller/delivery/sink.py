@@ -23,7 +23,7 @@ import io
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 import aiohttp
@@ -31,6 +31,7 @@ from yarl import URL
 
 from poller import __version__
 from poller.credentials.bearer import Credential, NoCredential
+from poller.credentials.brought import Authorization
 from poller.delivery.exchange import Answer, Exchange
 from poller.delivery.failing import FAILURES, failure_of
 from poller.delivery.guard import Guard, Lookup
@@ -45,6 +46,7 @@ READ: Final = 64 * 1024
 """Bytes of an answer's body that are read; then the connection is closed."""
 
 _UNAUTHORIZED: Final = 401
+_FORBIDDEN: Final = 403
 _LARGE: Final = 512 * 1024  # bytes; aiohttp wants to be given more than that in pieces
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
@@ -64,10 +66,12 @@ class Sink:
         concurrency: int,
         headers: Headers = (),
         credential: Credential | None = None,
+        authorization: Authorization | None = None,
         allowed: Allowance | None = None,
         tls: ssl.SSLContext | None = None,
         lookup: Lookup | None = None,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Take where to send and how.
 
@@ -78,10 +82,12 @@ class Sink:
             headers: go with each request; their values are taken for secrets. A traceparent among them takes the
                 place of that of the current span.
             credential: where the bearer token comes from; none is sent without.
+            authorization: is sent in its place, and is the same for each request.
             allowed: addresses that are allowed beside public ones.
             tls: whom to trust; the system's authorities by default.
             lookup: how a name is looked up.
             clock: seconds that only go forward.
+            now: the wall clock, UTC.
         """
         allowed = allowed or Allowance()
         self._expected = forbidden(url, allowed)
@@ -93,6 +99,12 @@ class Sink:
         self._words = request_words("POST", str(self._url)) if self._expected is None else {}
         self._secrets = tuple(value for _, value in headers if len(value) >= _SECRET)
         self._credential = credential or NoCredential()
+        self._authorization = authorization
+        if authorization:
+            self._headers += (("Authorization", authorization.value),)
+            self._secrets += authorization.secrets
+            self._credential = NoCredential()
+        self._now = now
         self._guard = Guard(allowed, lookup)
         self._tls = tls
         self._clock = clock
@@ -147,6 +159,8 @@ class Sink:
             raise AddressRefused(f"expected {self._expected}")
         token = await self._credential.token()
         await self._send(exchange, method, headers, body, token)
+        if self._authorization and exchange.status in (_UNAUTHORIZED, _FORBIDDEN):
+            exchange.remark = self._authorization.remark(self._now())
         if exchange.status != _UNAUTHORIZED or token is None:
             return
         if await self._credential.renew(token):

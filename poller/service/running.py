@@ -49,8 +49,9 @@ _AGAIN: Final = 1.0  # seconds before a store that failed is asked again
 
 _log = structlog.get_logger("poller.delivery")
 
-MadeOf = tuple[bytes, tuple[str, ...]]
-"""A subscription's settings in JSON and the signing secrets that no file holds."""
+MadeOf = tuple[bytes, tuple[str, ...], bytes | None]
+"""A subscription's settings in JSON, the signing secrets that no file holds, and what a request has brought for its
+sink."""
 
 
 class Shared(msgspec.Struct, frozen=True):
@@ -84,7 +85,7 @@ class Shared(msgspec.Struct, frozen=True):
 def wanted(kept: Subscriptions) -> dict[str, MadeOf]:
     """The subscriptions that are to be delivered: all that do not rest."""
     return {
-        name: (bytes(registered.settings), tuple(kept.secrets.get(name, ())))
+        name: (bytes(registered.settings), tuple(kept.secrets.get(name, ())), kept.credentials.get(name))
         for name, registered in kept.registered.items()
         if name not in kept.paused
     }
@@ -183,8 +184,9 @@ class Running:
                 await self._stop.wait()
 
     async def _deliver(self, kept: Subscriptions) -> None:
-        settings = kept_subscription(self.made_of[0])
-        async with sink_of(settings, self._shared.environ) as sink:
+        written, secrets, brought = self.made_of
+        settings = kept_subscription(written)
+        async with sink_of(settings, self._shared.environ, brought=brought, now=self._shared.now) as sink:
             granted = None
             if settings.handshake:
                 granted = await self._permitted(settings, sink, kept.handshakes.get(self._name))
@@ -193,7 +195,7 @@ class Running:
             self._subscriber = Subscriber(
                 subscription_of(settings, granted),
                 sink,
-                Form(settings, self.made_of[1], granted),
+                Form(settings, secrets, granted),
                 self._shared.notes,
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=kept.until.get(self._name),

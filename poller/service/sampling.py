@@ -44,6 +44,7 @@ async def sample(
     environ: Mapping[str, str],
     event_id: str,
     now: datetime,
+    brought: bytes | None = None,
 ) -> Sampled:
     """Send one sample event.
 
@@ -54,6 +55,7 @@ async def sample(
         environ: where a credential may be.
         event_id: of the event.
         now: UTC.
+        brought: the credential that a request has brought, as it is kept.
 
     Raises:
         NotGranted: see above.
@@ -65,7 +67,7 @@ async def sample(
         raise NotGranted(f"{settings.id}: validate = true, and its sink has not granted events; nothing was sent")
     event = sample_event(settings.id, event_id=event_id, now=now)
     request = Form(settings, secrets, granted)([(envelope_of(event), event)], int(now.timestamp()))
-    async with sink_of(settings, environ) as sink:
+    async with sink_of(settings, environ, brought=brought, now=lambda: now) as sink:
         return Sampled(request, await sink.post(tuple(request.headers.items()), request.body))
 
 

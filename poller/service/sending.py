@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
 from poller import __version__
 from poller.config.subscriptions import SubscriptionSettings
+from poller.credentials.brought import authorization_of
 from poller.credentials.secret_file import SecretFile
 from poller.delivery.attempts import Patience
 from poller.delivery.filters import compile_filters
@@ -41,8 +43,22 @@ def subscription_of(settings: SubscriptionSettings, granted: Granted | None = No
     )
 
 
-def sink_of(settings: SubscriptionSettings, environ: Mapping[str, str], tls: ssl.SSLContext | None = None) -> Sink:
+def sink_of(
+    settings: SubscriptionSettings,
+    environ: Mapping[str, str],
+    tls: ssl.SSLContext | None = None,
+    *,
+    brought: bytes | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Sink:
     """The way to the sink; not open yet.
+
+    Args:
+        settings: the subscription's.
+        environ: where a credential may be.
+        tls: whom to trust; the system's authorities by default.
+        brought: the credential that a request has brought, as it is kept; takes the place of ``auth``.
+        now: the wall clock, UTC.
 
     Raises:
         ConfigurationError: its credential cannot be set up.
@@ -53,8 +69,10 @@ def sink_of(settings: SubscriptionSettings, environ: Mapping[str, str], tls: ssl
         concurrency=settings.concurrency,
         headers=tuple(settings.headers.items()),
         credential=credential_of(settings.auth, environ, transport=Transport(), within=settings.timeout),
+        authorization=authorization_of(brought) if brought else None,
         allowed=Allowance.of(settings.allow_hosts, private=settings.allow_private),
         tls=tls,
+        now=now,
     )
 
 

@@ -25,6 +25,7 @@ from poller.service.feed_values import keys_of
 from poller.store.connection import translated
 from poller.store.forgetting import forget
 from poller.store.keys import PairKeys, SubscriptionKeys
+from poller.store.registering import Following
 from poller.store.registrations import Paused, Registered, Subscriptions, known
 from poller.store.subscriptions import Registry
 
@@ -49,6 +50,7 @@ async def add(
     *,
     secrets: Sequence[str],
     now: datetime,
+    credential: bytes | None = None,
 ) -> None:
     """Add one.
 
@@ -58,6 +60,7 @@ async def add(
         wanted: what is added.
         secrets: made for it.
         now: UTC.
+        credential: brought for its sink, as it is to be kept.
 
     Raises:
         SubscriptionTaken: there is one of this id, in the file or not.
@@ -68,11 +71,22 @@ async def add(
         raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
     if wanted.secret_files:
         Signer(SecretFile(path, "signing secret").text() for path in wanted.secret_files)
-    await registry.add(wanted.id, written(wanted), secrets, now)
+    await registry.add(wanted.id, written(wanted), secrets, now, credential=credential)
 
 
-async def change(registry: Registry, settings: Settings, wanted: SubscriptionSettings) -> None:
+async def change(
+    registry: Registry,
+    settings: Settings,
+    wanted: SubscriptionSettings,
+    following: Following = lambda _, credential: credential,
+) -> None:
     """Have one that was added at run time be this from now on. It goes on where it was, with the secrets that it has.
+
+    Args:
+        registry: of the store.
+        settings: the configuration.
+        wanted: what it is to be.
+        following: says what becomes of the credential that was brought for its sink.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
@@ -83,7 +97,7 @@ async def change(registry: Registry, settings: Settings, wanted: SubscriptionSet
         raise SubscriptionFiled(
             f'subscription "{wanted.id}" is in the configuration file: change it there and start the daemon again'
         )
-    await registry.change(wanted.id, written(wanted))
+    await registry.change(wanted.id, written(wanted), following)
 
 
 async def pause(

@@ -40,9 +40,11 @@ holds a ``/``. Each of the hashes is by the subscription's id (:mod:`poller.stor
 =================  ======  ==========================================================================================
 key ends in        type    holds
 =================  ======  ==========================================================================================
-``version``        STRING  a number that rises with each change of ``registry``, ``secrets`` or ``paused``
+``version``        STRING  a number that rises with each change of ``registry``, ``secrets``, ``credentials`` or
+                           ``paused``
 ``registry``       HASH    where it comes from, its settings as in the file, since when it is there
 ``secrets``        HASH    the signing secrets that were made for it here; nowhere else are they shown or kept
+``credentials``    HASH    the credential that a request has brought for its sink, likewise
 ``paused``         HASH    who paused it, why and when; absent while it is active
 ``health``         HASH    how it does, as whoever delivers writes it: by id, a space, and the feed; what holds for all
                            of one by its id alone
@@ -124,6 +126,7 @@ class SubscriptionKeys(msgspec.Struct, frozen=True):
     version: str
     registry: str
     secrets: str
+    credentials: str
     paused: str
     health: str
     until: str

@@ -22,11 +22,14 @@ import msgspec
 from poller.errors import ConfigurationError, SubscriptionTaken
 from poller.store.registrations import WHOLE, Paused, Registered, Subscriptions, health_field, known
 
-Part = Literal["registry", "secrets", "paused", "health", "until", "handshakes"]
-PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "paused", "health", "until", "handshakes")
+Part = Literal["registry", "secrets", "credentials", "paused", "health", "until", "handshakes"]
+PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "credentials", "paused", "health", "until", "handshakes")
 
 Write = tuple[Part, str, bytes | None]
 """Which hash, which field of it, and what that holds from now on; None deletes it."""
+
+Following = Callable[[bytes, bytes | None], bytes | None]
+"""Makes of a subscription's settings and credential, as they are kept, the credential that is kept from now on."""
 
 _json: Final = msgspec.json.Encoder().encode
 _NONE: Final = Subscriptions()
@@ -79,15 +82,30 @@ def syncing(
     writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
     writes += [_registered(name, _changed(kept.registered[name], file[name], kept.at)) for name in changed]
     writes += [("paused", name, None) for name in returned]
+    writes += [write for name in added for write in _credential(kept, name, None)]  # of one that the store has lost
     pause = Paused("removed", "it is not in the configuration file any more", now)
     writes += [("paused", name, _json(pause)) for name in removed]
     return writes, Synced(tuple(added), tuple(changed), tuple(removed), tuple(returned))
 
 
 def adding(
-    kept: Subscriptions, subscription: str, settings: bytes, secrets: Sequence[str], now: datetime
+    kept: Subscriptions,
+    subscription: str,
+    settings: bytes,
+    secrets: Sequence[str],
+    now: datetime,
+    *,
+    credential: bytes | None = None,
 ) -> list[Write]:
     """What is to be written for a subscription that is added at run time.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        settings: in JSON.
+        secrets: those that were made for it.
+        now: UTC.
+        credential: that was brought for it.
 
     Raises:
         SubscriptionTaken: there is one of this id.
@@ -95,19 +113,29 @@ def adding(
     if subscription in kept.registered:
         raise SubscriptionTaken(f'there is a subscription "{subscription}" already')
     writes = [_registered(subscription, Registered("run", msgspec.Raw(settings), now, kept.at))]
-    return writes + ([("secrets", subscription, _json(tuple(secrets)))] if secrets else [])
+    writes += [("secrets", subscription, _json(tuple(secrets)))] if secrets else []
+    return writes + _credential(kept, subscription, credential)
 
 
-def changing(kept: Subscriptions, subscription: str, settings: bytes) -> list[Write]:
+def changing(
+    kept: Subscriptions, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
+) -> list[Write]:
     """What is to be written so that a subscription has these settings and is otherwise what it was.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        settings: in JSON.
+        following: says what becomes of its credential.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
     before = known(kept, subscription)
-    if bytes(before.settings) == settings:
-        return []
-    return [_registered(subscription, _changed(before, settings, kept.at))]
+    has = following(bytes(before.settings), kept.credentials.get(subscription))
+    same = bytes(before.settings) == settings
+    writes = [] if same else [_registered(subscription, _changed(before, settings, kept.at))]
+    return writes + _credential(kept, subscription, has)
 
 
 def removing(kept: Subscriptions, subscription: str) -> list[Write]:
@@ -185,6 +213,10 @@ def _changed(one: Registered, settings: bytes, at: int) -> Registered:
 
 def _feeds(settings: bytes) -> object:
     return msgspec.json.decode(settings, type=_Feeds).feeds
+
+
+def _credential(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:
+    return [] if credential == kept.credentials.get(name) else [("credentials", name, credential)]
 
 
 def _registered(name: str, one: Registered) -> Write:

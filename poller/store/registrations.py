@@ -60,9 +60,10 @@ class Subscriptions(msgspec.Struct, frozen=True):
     """All that is kept of the subscriptions, each part by their ids.
 
     Attributes:
-        version: rises with each change of the first three parts.
+        version: rises with each change of the first four parts.
         registered: every subscription there is; the other parts hold no id that is not here.
         secrets: the signing secrets that were made for a subscription here; never to be shown.
+        credentials: what a request has brought for its sink to be sent, opaque; never to be shown.
         paused: those that rest.
         health: how they do at each feed, opaque; under :data:`WHOLE` what holds for all of one.
         until: until when the sink wants nothing, UTC; may have passed.
@@ -73,6 +74,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
     version: int = 0
     registered: Mapping[str, Registered] = {}
     secrets: Mapping[str, tuple[str, ...]] = {}
+    credentials: Mapping[str, bytes] = {}
     paused: Mapping[str, Paused] = {}
     health: Mapping[str, Mapping[str, bytes]] = {}
     until: Mapping[str, datetime] = {}
@@ -102,13 +104,14 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
 
     Args:
         version: absent where nothing was ever written.
-        hashes: registry, secrets, paused, health, until and handshakes, each by id; health by that and the feed.
+        hashes: registry, secrets, credentials, paused, health, until and handshakes, each by id; health by that and
+                the feed.
         at: when that was, in milliseconds of the store's clock.
 
     Raises:
         ValueError: a part cannot be read; the message names it.
     """
-    registry, secrets, paused, health, until, handshakes = (
+    registry, secrets, credentials, paused, health, until, handshakes = (
         {name.decode(): value for name, value in one.items()} for one in hashes
     )
     try:
@@ -116,6 +119,7 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
             int(version or 0),
             {name: _read("registry", name, value, Registered) for name, value in registry.items()},
             {name: _read("secrets", name, value, tuple[str, ...]) for name, value in secrets.items()},
+            credentials,
             {name: _read("paused", name, value, Paused) for name, value in paused.items()},
             by_feed(health),
             {name: moment_of(_read("until", name, value, int)) for name, value in until.items()},

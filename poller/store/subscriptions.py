@@ -1,12 +1,13 @@
 """The subscriptions as they are kept: one registry for all processes, whoever changes it.
 
-Law: registry, secrets and pauses change together with the version, in one script, and only from the version that the
-change was planned on; else it is planned anew. So a process that looks at the version once a second misses nothing.
+Law: registry, secrets, credentials and pauses change together with the version, in one script, and only from the
+version that the change was planned on; else it is planned anew. So a process that looks at the version once a second
+misses nothing.
 
 Marks (how a subscription does, when its sink wants to be left alone) are noted without a version, for only whoever
 delivers needs them. They are noted of registered subscriptions alone: a removed one does not come back by a late mark.
 
-Refuses to know what settings, health and handshakes mean, and which feeds there are.
+Refuses to know what settings, credentials, health and handshakes mean, and which feeds there are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from poller.errors import StoreError
 from poller.store import registering
 from poller.store.connection import translated
 from poller.store.keys import SubscriptionKeys
-from poller.store.registering import PARTS, Synced, Write
+from poller.store.registering import PARTS, Following, Synced, Write
 from poller.store.registrations import (
     WHOLE,
     Paused,
@@ -32,54 +33,10 @@ from poller.store.registrations import (
     moment_of,
     subscriptions_of,
 )
+from poller.store.registry_scripts import ALL, CHANGE, NOTE, NOTE_LATER
 
 T = TypeVar("T")
 _NONE: Final = Subscriptions()
-
-# KEYS: version, and the hashes. ARGV: the version that this was planned on; then for each field its hash (a number
-# among KEYS), name and value ('' deletes it). Answers 1, or 0 where the version is another one: nothing was written.
-CHANGE: Final = """
-local version = redis.call('GET', KEYS[1]) or '0'
-if version ~= ARGV[1] then return 0 end
-for i = 2, #KEYS do
-  local kind = redis.call('TYPE', KEYS[i])['ok']
-  if kind ~= 'none' and kind ~= 'hash' then
-    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a hash')
-  end
-end
-redis.call('INCR', KEYS[1])
-for i = 2, #ARGV, 3 do
-  local key = KEYS[tonumber(ARGV[i])]
-  if ARGV[i + 2] == '' then redis.call('HDEL', key, ARGV[i + 1])
-  else redis.call('HSET', key, ARGV[i + 1], ARGV[i + 2]) end
-end
-return 1
-"""
-
-# KEYS: version, and the hashes. Answers the version ('' for none), and of each hash its fields and values in turn. A
-# script and no MULTI, for a server that is out of memory takes none of that, not even to read.
-ALL: Final = """
-local answer = {redis.call('GET', KEYS[1]) or ''}
-for i = 2, #KEYS do answer[i] = redis.call('HGETALL', KEYS[i]) end
-local time = redis.call('TIME')
-answer[#KEYS + 1] = time[1] * 1000 + math.floor(time[2] / 1000)
-return answer
-"""
-
-# KEYS: registry, a hash. ARGV: subscription, value, field. Answers 1, or 0 where there is no such subscription.
-NOTE: Final = """
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[2], ARGV[3], ARGV[2])
-return 1
-"""
-
-# As NOTE, for a number that only rises. What is written is ARGV, never a number of Lua.
-NOTE_LATER: Final = """
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
-local before = redis.call('HGET', KEYS[2], ARGV[1])
-if not before or tonumber(before) < tonumber(ARGV[2]) then redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) end
-return 1
-"""
 
 
 class Marks(NamedTuple):
@@ -155,27 +112,38 @@ class Registry:
         """
         return await self._change(lambda kept: registering.syncing(kept, dict(file), now, before))
 
-    async def add(self, subscription: str, settings: bytes, secrets: Sequence[str], now: datetime) -> None:
-        """Add one at run time.
-
-        Args:
-            subscription: its id.
-            settings: in JSON.
-            secrets: those that were made for it.
-            now: UTC.
+    async def add(
+        self,
+        subscription: str,
+        settings: bytes,
+        secrets: Sequence[str],
+        now: datetime,
+        *,
+        credential: bytes | None = None,
+    ) -> None:
+        """Add one at run time; see :func:`~poller.store.registering.adding`.
 
         Raises:
             SubscriptionTaken: there is one of this id.
         """
-        await self._change(lambda kept: (registering.adding(kept, subscription, settings, secrets, now), None))
+        await self._change(
+            lambda kept: (registering.adding(kept, subscription, settings, secrets, now, credential=credential), None)
+        )
 
-    async def change(self, subscription: str, settings: bytes) -> None:
+    async def change(
+        self, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
+    ) -> None:
         """Have one be this from now on, in JSON; its secrets, its pause and how it does stay.
+
+        Args:
+            subscription: its id.
+            settings: in JSON.
+            following: says what becomes of its credential; may be asked more than once.
 
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        await self._change(lambda kept: (registering.changing(kept, subscription, settings), None))
+        await self._change(lambda kept: (registering.changing(kept, subscription, settings, following), None))
 
     async def remove(self, subscription: str) -> None:
         """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.

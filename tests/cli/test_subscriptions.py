@@ -50,7 +50,14 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         assert '"exact": {"subject": "7"}' in shown
         assert "X-Key: …" in shown
 
+        with looking(url) as store:
+            brought = {"credentialtype": "PLAIN", "identifier": "me", "secret": "hush-hush"}
+            store.hset("poller:{subscriptions}:credentials", "a", json.dumps(brought))
+        assert "\ncredential      brought by a request, not shown\n" in await subscriptions("show", "a")
+
         tried = await subscriptions("test", "a")
+        assert "\nAuthorization: …\n" in tried
+        assert receiver.requests[0].header("authorization") == "Basic bWU6aHVzaC1odXNo"
         assert "\nX-Key: …\n" in tried
         assert "\nstatus 200 after " in tried
         assert "\\x1b[31mthanks" in tried

@@ -14,6 +14,7 @@ from poller.config.urls import (
     holds_password,
     redacted,
     reversed_host,
+    same_host,
 )
 
 
@@ -112,3 +113,12 @@ def test_no_password_is_shown(scheme: str, noise: str) -> None:
     assert "hunter2" not in redacted(f"{scheme}://{noise}hunter2{noise}@host/path")
     assert "hunter2" not in redacted(f"{scheme}://host/path?{noise}=hunter2")
     assert "hunter2" not in redacted(f"u:hunter2{noise}@host")
+
+
+def test_same_host() -> None:
+    """Scheme, host and port as written; path and query do not count, and what cannot be read is at no host."""
+    assert same_host("https://A.example/x?y", "https://a.example/z")
+    for other in ("http://a.example", "https://a.example:8443", "https://a.example.evil", "https://b.example"):
+        assert not same_host("https://a.example/", other)
+    assert not same_host("http://[", "http://[")
+    assert not same_host("http://a:x", "http://a:x")

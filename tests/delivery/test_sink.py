@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from poller import __version__
 from poller.credentials.bearer import EnvironmentToken, FileToken
+from poller.credentials.brought import Authorization
 from poller.delivery.exchange import KEPT
 from poller.delivery.outcome import Failure
 from tests.delivery.sinks import TYPE, loopback, posted, sink_of
@@ -235,3 +237,31 @@ async def test_a_sink_that_is_closed_leaves_no_connection() -> None:
         await receiver.until(lambda: receiver.open == 0, "no connection")
         with pytest.raises(RuntimeError, match="not open"):
             await sink.post((TYPE,), b"{}")
+
+
+EXPIRED = Authorization("Bearer t0ken-t0ken", ("t0ken-t0ken",), datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
+
+
+async def test_an_authorization_is_sent_with_each_request() -> None:
+    """With events and with the handshake, once; no credential is asked beside it."""
+    async with receiving() as receiver:
+        async with sink_of(receiver.url, authorization=EXPIRED, credential=Renewing(others=True)) as sink:
+            await sink.post((TYPE,), b"{}")
+            await sink.options(())
+        sent = [[value for name, value in one.headers if name == "Authorization"] for one in receiver.requests]
+    assert sent == [["Bearer t0ken-t0ken"], ["Bearer t0ken-t0ken"]]
+
+
+@pytest.mark.parametrize("status", [401, 403, 400])
+async def test_an_expired_token_is_sent_and_named_where_it_is_refused(status: int) -> None:
+    """It is the sink's to refuse; then the text says since when, and nothing that the sink repeats of it."""
+    async with receiving(Reply(status, body=b"not t0ken-t0ken")) as receiver:
+        texts = [
+            await posted(receiver.url, authorization=EXPIRED, now=lambda at=at: at)
+            for at in (EXPIRED.expires, datetime(2026, 3, 2, 8, 14, tzinfo=UTC))
+        ]
+    said = "; the access token expired at 2026-03-02T08:15:00Z" if status != 400 else ""
+    assert [one.text for one in texts] == [
+        f"the sink answered {status}{remark}: not [redacted]" for remark in (said, "")
+    ]
+    assert {one.excerpt for one in texts} == {b"not [redacted]"}

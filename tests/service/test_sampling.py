@@ -14,6 +14,7 @@ from poller.config.subscribing import subscription_of
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.outcome import Failure
 from poller.delivery.signing import new_secret
+from poller.errors import ConfigurationError
 from poller.service.sampling import TYPE, NotGranted, Sampled, sample
 from tests.receiver import Reply, receiving
 from tests.service.subscribed import NOW, configured
@@ -21,12 +22,20 @@ from tests.service.subscribed import NOW, configured
 KEY = bytes(range(32))
 
 
-async def sampled(tmp_path: Path, url: str, handshake: bytes | None = None, **more: Any) -> Sampled:
+async def sampled(
+    tmp_path: Path, url: str, handshake: bytes | None = None, brought: bytes | None = None, **more: Any
+) -> Sampled:
     values = {"id": "a", "sink": url, "allow_private": True, **more}
     one = subscription_of(values, configured(tmp_path), where="x")
     secrets = (new_secret(KEY),)
     return await sample(
-        one, secrets=secrets, handshake=handshake, environ={"TOKEN": "t0ken-t0ken"}, event_id="e1", now=NOW
+        one,
+        secrets=secrets,
+        handshake=handshake,
+        environ={"TOKEN": "t0ken-t0ken"},
+        event_id="e1",
+        now=NOW,
+        brought=brought,
     )
 
 
@@ -44,6 +53,18 @@ async def test_the_sample_is_sent_as_events_are(tmp_path: Path) -> None:
     signed = b"e1.%d." % NOW.timestamp() + request.body
     signature = base64.b64encode(hmac.digest(KEY, signed, "sha256")).decode()
     assert request.header("webhook-signature") == f"v1,{signature}"
+
+
+async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None:
+    """Of a token that has expired it is told where the sink refuses it; one that cannot be read is an error."""
+    kept = b'{"credentialtype":"ACCESSTOKEN","accesstoken":"brought","accesstokenexpiresutc":"2026-03-02T08:14:00Z"}'
+    async with receiving(Reply(401)) as receiver:
+        found = await sampled(tmp_path, receiver.url, brought=kept)
+        assert receiver.requests[0].header("authorization") == "Bearer brought"
+        assert found.outcome.text == "the sink answered 401; the access token expired at 2026-03-02T08:14:00Z"
+        with pytest.raises(ConfigurationError, match="bring it anew"):
+            await sampled(tmp_path, receiver.url, brought=b"brought")
+        assert receiver.count == 1
 
 
 @pytest.mark.parametrize("mode", ["binary", "batch"])

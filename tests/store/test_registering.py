@@ -15,6 +15,7 @@ from poller.store.registrations import Paused, Subscriptions, health_field, mill
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
+TOKEN = b'{"a":"t0ken"}'
 ONE, OTHER = b'{"id":"a","rate":1.0}', b'{"id":"a","rate":1}'
 
 
@@ -24,6 +25,7 @@ def applied(kept: Subscriptions, writes: list[Write]) -> Subscriptions:
     hashes: list[dict[bytes, bytes]] = [
         {name.encode(): encode(one) for name, one in kept.registered.items()},
         {name.encode(): encode(one) for name, one in kept.secrets.items()},
+        {name.encode(): one for name, one in kept.credentials.items()},
         {name.encode(): encode(one) for name, one in kept.paused.items()},
         {health_field(name, feed).encode(): one for name, feeds in kept.health.items() for feed, one in feeds.items()},
         {name.encode(): encode(milliseconds_of(one)) for name, one in kept.until.items()},
@@ -105,7 +107,8 @@ def test_one_of_the_file_and_one_of_run_time_cannot_be_the_same() -> None:
 
 def test_removed_is_gone_altogether() -> None:
     """Law: no part keeps anything of a removed subscription."""
-    kept = applied(Subscriptions(), registering.adding(Subscriptions(), "a", ONE, ["whsec_x"], NOW))
+    added = registering.adding(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
+    kept = applied(Subscriptions(), added)
     parts: list[Write] = [
         ("health", "a", b"1"),
         ("health", "a s/f", b"2"),
@@ -116,6 +119,25 @@ def test_removed_is_gone_altogether() -> None:
     kept = applied(kept, [*parts, *registering.pausing(kept, "a", Paused("sink", "410", NOW))[0]])
     assert all(getattr(kept, part if part != "registry" else "registered") for part in PARTS)
     assert applied(kept, registering.removing(kept, "a")) == Subscriptions(version=kept.version + 1)
+
+
+def test_a_credential_changes_as_it_is_asked_for() -> None:
+    """Law: it stays with other settings, unless who changes them says otherwise of both as they are now."""
+    kept = applied(Subscriptions(), registering.adding(Subscriptions(), "a", ONE, (), NOW, credential=TOKEN))
+    assert [part for part, *_ in registering.changing(kept, "a", OTHER)] == ["registry"]
+    assert registering.changing(kept, "a", ONE, lambda *was: TOKEN if was == (ONE, TOKEN) else b"other") == []
+    assert registering.changing(kept, "a", ONE, lambda _, __: b"new") == [("credentials", "a", b"new")]
+    gone = registering.changing(kept, "a", OTHER, lambda _, __: None)
+    assert gone[1:] == [("credentials", "a", None)]
+    assert applied(kept, gone).credentials == {}
+
+
+def test_a_new_one_has_no_credential_of_another() -> None:
+    """Law: what a store that lost the registry alone still holds is not sent for who has the same id now."""
+    left = Subscriptions(credentials={"a": TOKEN, "b": TOKEN, "c": TOKEN})
+    left = applied(left, registering.syncing(left, {"a": ONE}, NOW)[0])
+    left = applied(left, registering.adding(left, "b", ONE, (), NOW))
+    assert left.credentials == {"c": TOKEN}
 
 
 def test_resumed_starts_again() -> None:
@@ -141,9 +163,11 @@ def test_what_is_not_there_is_told(change: str) -> None:
 
 def test_no_secret_is_shown() -> None:
     """Law: neither the value's repr nor an error about what cannot be read holds a secret."""
-    kept = applied(Subscriptions(), registering.adding(Subscriptions(), "a", ONE, ["whsec_x"], NOW))
-    assert kept.secrets == {"a": ("whsec_x",)}
+    added = registering.adding(Subscriptions(), "a", ONE, ["whsec_x"], NOW, credential=TOKEN)
+    kept = applied(Subscriptions(), added)
+    assert (kept.secrets, kept.credentials) == ({"a": ("whsec_x",)}, {"a": TOKEN})
     assert "whsec" not in repr(kept)
+    assert "t0ken" not in repr(kept)
     with pytest.raises(ValueError, match=r"^secrets, a$") as caught:
-        subscriptions_of(b"1", [{}, {b"a": b"whsec_x"}, {}, {}, {}, {}])
+        subscriptions_of(b"1", [{}, {b"a": b"whsec_x"}, {}, {}, {}, {}, {}])
     assert caught.value.__cause__ is None

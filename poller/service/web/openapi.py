@@ -13,6 +13,7 @@ import msgspec
 
 from poller import __version__
 from poller.config.schema import config_schema
+from poller.credentials.brought import AccessTokenCredential, PlainCredential
 from poller.service.feed_status import FeedStatus
 from poller.service.ordering import Answer
 from poller.service.readiness import Report
@@ -25,7 +26,8 @@ from poller.service.web.subscription_shapes import CONFIG, SubscriptionObject, W
 Schema = dict[str, Any]
 
 _REF: Final = "#/components/schemas/"
-_TYPES: Final = (Answer, FeedStatus, Gap, PauseWanted, Problem, Report, SubscriptionObject, Wanted)
+_CREDENTIALS: Final = (AccessTokenCredential, PlainCredential)
+_TYPES: Final = (*_CREDENTIALS, Answer, FeedStatus, Gap, PauseWanted, Problem, Report, SubscriptionObject, Wanted)
 _REFUSALS: Final = {
     400: "The request cannot be read.",
     401: "The admin token is missing or wrong.",
@@ -208,6 +210,8 @@ def _schemas(feeds: Sequence[str]) -> Schema:
     }
     wanted |= {name: subscription[name] for name in ("sink", "filters")}
     wanted |= {name: {"anyOf": [subscription[name], {"type": "null"}]} for name in ("id", "types")}
+    credentials = [_ref(kind.__name__) for kind in _CREDENTIALS]
+    wanted["sinkcredential"] = {"anyOf": [*credentials, _ref("SinkCredential"), {"type": "null"}]}
     wanted["config"]["properties"]["feeds"] = {
         **subscription["feeds"],
         "items": {"enum": list(feeds)} if len(feeds) <= _NAMED else _TEXT,

@@ -6,9 +6,9 @@ name: events have exactly that source.
 
 Law: what is shown may be sent back as it is and changes nothing. What may be a secret is shown as ``…``: the value of a
 header, the query of the sink. In no header and no URL can that sign stand, so where it comes back it means "as it was".
-A request names no file and no program of this machine and brings no credential; those of the configuration file and of
-the command line stay as they were. And what is hidden goes to no other host than before, or whoever may change a sink
-could have it sent to himself.
+A request names no file and no program of this machine; those of the configuration file and of the command line stay as
+they were. And what is hidden goes to no other host than before, or whoever may change a sink could have it sent to
+himself. What becomes of a credential: :mod:`poller.service.web.sink_credentials`.
 
 Pure.
 """
@@ -17,37 +17,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
-
-import msgspec
 
 from poller.config.problems import Key, Problem
 from poller.config.showing import shown_key, shown_value
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.urls import redacted
+from poller.config.urls import redacted, same_host
 from poller.service.subscription_status import SubscriptionStatus
 from poller.service.web.bodies import decoded
 from poller.service.web.problems import Wrong
-from poller.service.web.subscription_shapes import (
-    CONFIG,
-    ProtocolSettings,
-    SinkCredential,
-    SubscriptionObject,
-    Wanted,
-)
+from poller.service.web.sink_credentials import as_it_was, shown_credential, wrong_credential
+from poller.service.web.subscription_shapes import CONFIG, ProtocolSettings, SubscriptionObject, Wanted
 
 T = TypeVar("T")
 
 HIDDEN: Final = "…"
 _KEPT: Final = ("secret_files", "auth")
 _ELSEWHERE: Final = (
-    "expected nothing: files and credentials are named in the configuration file or by "
+    "expected nothing: files and programs are named in the configuration file or by "
     "`poller subscriptions add --from-json`, and stay as they are"
 )
 
 
 def shown_object(
-    one: SubscriptionSettings | None, status: SubscriptionStatus, *, secret: str | None = None
+    one: SubscriptionSettings | None,
+    status: SubscriptionStatus,
+    *,
+    secret: str | None = None,
+    brought: bytes | None = None,
 ) -> SubscriptionObject:
     """The object as it may be shown.
 
@@ -55,6 +51,7 @@ def shown_object(
         one: its settings; None where this version cannot use what is kept of it.
         status: how it does.
         secret: that was made for it just now.
+        brought: the credential that a request has brought, as it is kept.
     """
     if one is None:
         return SubscriptionObject(status.subscription, status.sink, "HTTP", None, {}, status)
@@ -71,7 +68,7 @@ def shown_object(
         source=source,
         types=one.types,
         filters=tuple(filters[1:] if source else filters),
-        sinkcredential=_credential(one),
+        sinkcredential=shown_credential(one, brought),
         signingsecret=secret,
     )
 
@@ -85,23 +82,24 @@ def read(body: bytes) -> Wanted | list[Wrong]:
     return decoded(body, Wanted)
 
 
-def settings_values(wanted: Wanted, name: str, before: SubscriptionSettings | None) -> dict[str, Any] | list[Wrong]:
+def settings_values(
+    wanted: Wanted, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
+) -> dict[str, Any] | list[Wrong]:
     """The keys and values of a ``[[subscriptions]]`` table, or what a request may not say.
 
     Args:
         wanted: the object.
         name: the subscription's id.
         before: as it was, where it is to be changed.
+        brought: the credential that it had by a request, as it is kept.
     """
     wrong = [Wrong(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
     wrong += [Wrong(shown_key(key), _NULL) for key in _nulls(wanted)]
     headers = _headers(wanted.protocolsettings.headers, before)
     wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
-    if before and _secretive(wanted, before) and not _same_host(wanted.sink, before.sink):
+    if before and _secretive(wanted, before, brought) and not same_host(wanted.sink, before.sink):
         wrong.append(Wrong("sink", _ANOTHER_HOST, redacted(wanted.sink)))
-    shown = before and _credential(before)
-    if wanted.sinkcredential is not None and wanted.sinkcredential != (shown and msgspec.to_builtins(shown)):
-        wrong.append(Wrong("sinkcredential", _ELSEWHERE))
+    wrong += wrong_credential(wanted, before, brought)
     if wrong:
         return wrong
     filters = [*([] if wanted.source is None else [{"exact": {"source": wanted.source}}]), *wanted.filters]
@@ -121,8 +119,8 @@ _NEW: Final = "expected the value: there was no header of this name"
 
 
 _ANOTHER_HOST: Final = (
-    "expected the host that it had, for what is not shown goes to no other one: send the header values anew; one with "
-    "a credential is deleted and added again"
+    "expected the host that it had, for what is not shown goes to no other one: send header values and sinkcredential "
+    "anew; one with auth is deleted and added again"
 )
 _NULL: Final = "expected a value; leave the key out for the default"
 
@@ -156,17 +154,10 @@ def _key(key: Key, wanted: Wanted) -> str:
     return shown_key(key)
 
 
-def _secretive(wanted: Wanted, before: SubscriptionSettings) -> bool:
-    """Whether something would go on being sent that is not shown."""
-    return _credential(before) is not None or HIDDEN in wanted.protocolsettings.headers.values()
-
-
-def _same_host(one: str, other: str) -> bool:
-    try:
-        first, second = urlsplit(one), urlsplit(other)
-        return (first.scheme, first.hostname, first.port) == (second.scheme, second.hostname, second.port)
-    except ValueError:
-        return False
+def _secretive(wanted: Wanted, before: SubscriptionSettings, brought: bytes | None) -> bool:
+    """Whether something is asked to go on being sent that is not shown."""
+    hidden = HIDDEN in wanted.protocolsettings.headers.values()
+    return hidden or before.auth.kind != "none" or as_it_was(wanted, before, brought)
 
 
 def _source(filter_: Mapping[str, Any]) -> str | None:
@@ -174,10 +165,6 @@ def _source(filter_: Mapping[str, Any]) -> str | None:
         case {"exact": {"source": str(source), **others}, **more} if not others and not more:
             return source
     return None
-
-
-def _credential(one: SubscriptionSettings) -> SinkCredential | None:
-    return None if one.auth.kind == "none" else SinkCredential(one.auth.kind)
 
 
 def _headers(wanted: Mapping[str, str], before: SubscriptionSettings | None) -> dict[str, str]:

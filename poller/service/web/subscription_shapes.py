@@ -53,7 +53,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         config: keys of a ``[[subscriptions]]`` table, those of :data:`CONFIG`.
         protocol: of CloudEvents.
         protocolsettings: how requests are made.
-        sinkcredential: only as it was shown.
+        sinkcredential: what the sink is sent as Authorization; null for none, left out or as it was shown: as it was.
         status: passed over, so that what was shown can be sent back.
     """
 
@@ -65,15 +65,20 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: Mapping[str, Any] = {}
     protocol: Literal["HTTP"] = "HTTP"
     protocolsettings: ProtocolSettings = ProtocolSettings()
-    sinkcredential: Mapping[str, Any] | None = None
+    sinkcredential: Mapping[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     status: Any = None
 
+    def __repr__(self) -> str:
+        """Without anything that may be secret."""
+        return f"Wanted(id={self.id!r})"
 
-class SinkCredential(msgspec.Struct, frozen=True):
+
+class SinkCredential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """That there is a credential, and nothing of it.
 
     Attributes:
-        credentialtype: the kind of its place: ``token_file``, ``token_env``, ``oauth2`` or ``command``.
+        credentialtype: ``ACCESSTOKEN`` or ``PLAIN``; of one that no request has brought the kind of its place:
+            ``token_file``, ``token_env``, ``oauth2`` or ``command``.
     """
 
     credentialtype: str

@@ -1,7 +1,8 @@
 """``/subscriptions``: the CloudEvents Subscriptions API (0.1-wip), and pausing and resuming.
 
 Law: what holds for a subscription on the command line holds here. One of the configuration file is changed there and
-nowhere else. A signing secret is made for each new subscription and shown in the answer to that one request.
+nowhere else. A signing secret is made for each new subscription and shown in the answer to that one request; a
+credential that is brought for the sink is never shown.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.service import subscribing
 from poller.service.subscribing import settings_of
-from poller.service.subscription_status import subscription_statuses
+from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.service.web.admission import Admission
 from poller.service.web.backing import Backing
 from poller.service.web.bodies import body_of, reason_of, unusable, usable
 from poller.service.web.problems import Refused, Wrong
 from poller.service.web.routing import Endpoint, as_json, at, span_of
+from poller.service.web.sink_credentials import following, new_credential
 from poller.service.web.subscription_objects import read, settings_values, shown_object, wrong_of
 from poller.service.web.subscription_shapes import SubscriptionObject, Wanted
 from poller.store.registrations import Subscriptions
@@ -83,7 +85,10 @@ class _Subscriptions:
         made = self._settings(wanted, name, None)
         secret = new_secret(self._draw(_SECRET_BYTES))
         backing = self._backing
-        await subscribing.add(backing.registry, backing.settings, made, secrets=[secret], now=backing.now())
+        new = new_credential(wanted)
+        await subscribing.add(
+            backing.registry, backing.settings, made, secrets=[secret], now=backing.now(), credential=new
+        )
         return as_json(await self._object(name, secret=secret), 201, {"location": f"{_PATH}/{quote(name)}"})
 
     async def changed(self, request: Request) -> Response:
@@ -93,8 +98,10 @@ class _Subscriptions:
             expected = f"expected {name}, as in the path; an id is for good"
             raise Refused(409, f"id: {expected}", errors=[Wrong("id", expected, wanted.id[:64])])
         backing = self._backing
-        before = settings_of(await backing.registry.all(), backing.settings, name)
-        await subscribing.change(backing.registry, backing.settings, self._settings(wanted, name, before))
+        kept = await backing.registry.all()
+        before = settings_of(kept, backing.settings, name)
+        made = self._settings(wanted, name, before, kept.credentials.get(name))
+        await subscribing.change(backing.registry, backing.settings, made, following(wanted, made.sink))
         return as_json(await self._object(name))
 
     async def removed(self, request: Request) -> Response:
@@ -126,7 +133,11 @@ class _Subscriptions:
     ) -> list[SubscriptionObject]:
         backing = self._backing
         found = await subscription_statuses(backing.client, backing.settings, now=backing.now(), only=names)
-        return [shown_object(self._usable(kept, one.subscription), one, secret=secret) for one in found]
+        return [self._shown_one(kept, one, secret) for one in found]
+
+    def _shown_one(self, kept: Subscriptions, status: SubscriptionStatus, secret: str | None) -> SubscriptionObject:
+        name = status.subscription
+        return shown_object(self._usable(kept, name), status, secret=secret, brought=kept.credentials.get(name))
 
     def _usable(self, kept: Subscriptions, name: str) -> SubscriptionSettings | None:
         try:
@@ -134,8 +145,10 @@ class _Subscriptions:
         except ConfigurationError:  # another version's; or it has gone since
             return None
 
-    def _settings(self, wanted: Wanted, name: str, before: SubscriptionSettings | None) -> SubscriptionSettings:
-        values = settings_values(wanted, name, before)
+    def _settings(
+        self, wanted: Wanted, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
+    ) -> SubscriptionSettings:
+        values = settings_values(wanted, name, before, brought)
         if isinstance(values, list):
             raise unusable(values)
         made = subscription_or_problems(values, self._backing.settings)
