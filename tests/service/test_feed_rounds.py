@@ -198,7 +198,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
     readiness, polled = Readiness(watch), rounds.polled("one")
     ending = polled.round
 
-    async def failing(*, due: Any) -> RoundResult:
+    async def failing(*, due: Any, began: Any) -> RoundResult:
         await ending(due=due)
         return RoundResult(feed="s/one", mode=Mode.DELTA, ok=False, error="away", away=True)
 
