@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,11 @@ DEPLOY: Final = ROOT / "deploy"
 def documents(path: Path) -> list[Any]:
     """What stands in a YAML file."""
     return list(yaml.safe_load_all(path.read_text("utf-8")))
+
+
+def with_admin(text: str) -> str:
+    """A file of ours with the lines in use that it shows for an admin token, commented out."""
+    return re.sub(r"^( *)# (?=\[http\]$|admin_token_file = |admin: \{|- \{ key: admin)", r"\1", text, flags=re.MULTILINE)
 
 
 def roles_of(arguments: Sequence[str]) -> frozenset[str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from poller.config.load import load
 from poller.service.running import END_WITHIN
 from poller.store.feed import LAST_WAIT
-from tests.deploy.files import DEPLOY, ROOT, documents, roles_of
+from tests.deploy.files import DEPLOY, ROOT, documents, roles_of, with_admin
 
 HERE: Final = DEPLOY / "kubernetes"
 KUSTOMIZATION: Final[dict[str, Any]] = documents(HERE / "kustomization.yaml")[0]
@@ -110,6 +112,31 @@ def test_how_the_secret_is_made(tmp_path: Path) -> None:
     settings = load(HERE / "poller.toml", {"REDIS_URL": (tmp_path / key).read_text("utf-8")})
     assert settings.redis.url == "redis://poller:secret@redis:6379/0"
     assert (tmp_path / key).stat().st_mode & 0o077 == 0
+
+
+def test_an_admin_token(tmp_path: Path) -> None:
+    """Law: the lines that are shown for one are right, and its file lies where the secret is mounted."""
+    file = tmp_path / "poller.toml"
+    file.write_text(with_admin((HERE / "poller.toml").read_text("utf-8")), "utf-8")
+    settings = load(file, {"REDIS_URL": "redis://poller:secret@redis:6379/0"})
+    (deployment,) = yaml.safe_load_all(with_admin((HERE / "deployment.yaml").read_text("utf-8")))
+    pod = deployment["spec"]["template"]["spec"]
+    (items,) = (one["secret"]["items"] for one in pod["volumes"] if "secret" in one)
+    (mount,) = (one["mountPath"] for one in CONTAINER["volumeMounts"] if one["name"] == "secrets")
+    assert str(settings.http.admin_token_file) in {f"{mount}/{item['path']}" for item in items}
+
+
+def test_whom_it_may_reach() -> None:
+    """Law: names wherever they are answered, Redis with TLS or without, and the world but for networks of one's own."""
+    names, redis, world = MANIFESTS["NetworkPolicy"]["spec"]["egress"]
+    assert "to" not in names
+    assert {(one["port"], one["protocol"]) for one in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert {one["port"] for one in redis["ports"]} == {6379, 6380}
+    blocks = [one["ipBlock"] for one in world["to"]]
+    assert {one["cidr"] for one in blocks} == {"0.0.0.0/0", "::/0"}
+    refused = [ip_network(network) for one in blocks for network in one["except"]]
+    for address in map(ip_address, ("10.1.2.3", "172.31.0.1", "192.168.0.1", "169.254.169.254", "fd00::1", "fe80::1")):
+        assert any(address in network for network in refused)
 
 
 def test_probes_and_the_end() -> None:
