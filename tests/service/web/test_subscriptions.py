@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,8 @@ from poller.service.subscribing import filed, registry_of
 from poller.service.web.backing import Backing
 from poller.store.keys import SubscriptionKeys
 from poller.store.subscriptions import Registry
-from tests.service.web.served import FEEDS, NOW, SINK, Served, configured, served
+from tests.harness.waiting import until
+from tests.service.web.served import FEEDS, NOW, SINK, TOKEN, Served, configured, served
 
 NEW: dict[str, Any] = {
     "id": "rostering",
@@ -322,3 +324,19 @@ async def test_a_hidden_part_of_a_sink_is_no_part_of_another(given: Served) -> N
     status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": shown["sink"].replace("?", "/other?")})
     assert (status, told["errors"][0]["key"]) == (422, "sink")
     assert "not shown" in told["errors"][0]["expected"]
+
+
+async def test_who_hangs_up_in_the_middle_of_a_body_is_no_fault_of_ours(
+    given: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: nobody is called for a client that went; what it had begun is not done."""
+    host, _, port = given.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /subscriptions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\n"
+    writer.write(f"{head}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{".encode())
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert (await given.ask("/livez"))[0] == 200
+    await until(lambda: not [task for task in asyncio.all_tasks() if "run_asgi" in repr(task)], "the request's end")
+    assert [line for line in caplog.records if line.levelname == "ERROR"] == []
