@@ -32,7 +32,8 @@ def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
     async def listed(request: Request) -> Response:
         """GET: the status of every feed, by name."""
         span, names = span_of(request), backing.settings.feed_ids
-        found = await _statuses(backing, span.of(names))
+        async with backing.listing:
+            found = await _statuses(backing, span.of(names))
         return as_json(found, headers=span.links("/feeds", names))
 
     async def one(request: Request) -> Response:

@@ -83,7 +83,9 @@ class _Subscriptions:
         """GET: all, by id."""
         span, kept = span_of(request), await self._backing.registry.all()
         names = sorted({*kept.registered, *(one.id for one in self._backing.settings.subscriptions)})
-        return as_json(await self._shown(kept, span.of(names)), headers=span.links(_PATH, names))
+        async with self._backing.listing:
+            found = await self._shown(kept, span.of(names))
+        return as_json(found, headers=span.links(_PATH, names))
 
     async def one(self, request: Request) -> Response:
         """GET: one."""
