@@ -16,6 +16,7 @@ from poller.cli.run import check_roles
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
+_ADMIN: Final = re.compile(r"^( *)# (?=\[http\]$|admin_token_file = |admin: \{|- \{ key: admin)", re.MULTILINE)
 
 
 def documents(path: Path) -> list[Any]:
@@ -25,7 +26,7 @@ def documents(path: Path) -> list[Any]:
 
 def with_admin(text: str) -> str:
     """A file of ours with the lines in use that it shows for an admin token, commented out."""
-    return re.sub(r"^( *)# (?=\[http\]$|admin_token_file = |admin: \{|- \{ key: admin)", r"\1", text, flags=re.MULTILINE)
+    return _ADMIN.sub(r"\1", text)
 
 
 def roles_of(arguments: Sequence[str]) -> frozenset[str]:

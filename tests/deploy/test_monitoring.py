@@ -71,7 +71,7 @@ def test_what_the_dashboard_asks(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_processes_are_found_whatever_their_job(tmp_path: Path) -> None:
-    """Law: what every Python program exports is shown of each poller, under any name of its job, and of nothing else."""
+    """Law: what every Python program exports is shown of each poller, whatever its job is called, and of no other."""
     asked = [expr for expr in ASKED if "process_" in expr]
     assert len(asked) == 2
     labels = '{instance="10.0.0.1:8080",job="kubernetes-pods"}'
