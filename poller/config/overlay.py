@@ -51,8 +51,8 @@ def overlay(file: Mapping[str, Any], environ: Mapping[str, str]) -> Overlay:
     """What ``environ`` sets over the values of a file, which may be wrong anywhere."""
     made = Overlay()
     for name, (table, key) in _TABLES.items():
-        if environ.get(name):
-            _set(made, name, table, key, environ[name])
+        if value := environ.get(name, "").rstrip("\r\n"):  # as a value from a file that an editor has saved ends
+            _set(made, name, table, key, value)
     if environ.get("PORT") and not environ.get("POLLER_HTTP_BIND"):
         _port(made, environ["PORT"])
     _sources(made, file.get("sources", []), environ)
@@ -72,7 +72,7 @@ def _port(made: Overlay, port: str) -> None:
 
 
 def _sources(made: Overlay, sources: Any, environ: Mapping[str, str]) -> None:
-    base_url = environ.get("POLLER_BASE_URL", "")
+    base_url = environ.get("POLLER_BASE_URL", "").rstrip("\r\n")
     if not isinstance(sources, list):
         return  # the file is wrong, and says so
     if not sources and base_url:

@@ -53,6 +53,12 @@ def test_a_wrong_port(port: str) -> None:
         load(None, LOCAL | {"PORT": port})
 
 
+def test_the_end_of_a_line_is_no_part_of_a_value() -> None:
+    """Law: a value that was taken from a file that ends as files do is that value."""
+    settings = load(None, {"POLLER_BASE_URL": "https://api.example.org\n", "REDIS_URL": "redis://db:6379/0\r\n"})
+    assert (settings.sources[0].base_url, settings.redis.url) == ("https://api.example.org", "redis://db:6379/0")
+
+
 def test_empty_is_not_set(loaded: Loader) -> None:
     """An empty variable, as compose files leave behind, changes nothing."""
     names = "REDIS_URL POLLER_BASE_URL POLLER_TOKEN POLLER_TOKEN_FILE POLLER_HTTP_BIND PORT POLLER_DATA_DIR"
