@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -88,7 +89,7 @@ async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_pa
     await subscribing.pause(client, settings, "a", reason="again", now=NOW)
     await subscribing.resume(client, settings, "a", now=NOW)
     await subscribing.resume(client, settings, "a", now=NOW)
-    told = [msgspec.json.decode(fields[b"data"]) for _, fields in await client.xrange(operations_key("poller"))]
+    told = await _announced(client)
     assert [(one["type"], one["subject"], one["data"]) for one in told] == [
         ("poller.subscription.paused.v1", "a", {"by": "operator", "reason": "moving"}),
         ("poller.subscription.resumed.v1", "a", {"by": "operator", "reason": "it had been paused: moving"}),
@@ -105,9 +106,7 @@ async def test_a_pause_of_one_that_left_the_file_is_announced(client: FakeAsyncR
     await registry.pause("b", Paused("sink", "410", NOW))
     for one in "ab":
         await subscribing.pause(client, settings, one, reason="moving", now=NOW)
-    told = [
-        msgspec.json.decode(fields[b"data"])["subject"] for _, fields in await client.xrange(operations_key("poller"))
-    ]
+    told = [one["subject"] for one in await _announced(client)]
     assert told == ["a"]
 
 
@@ -127,3 +126,8 @@ async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) ->
         assert (found.failing_since, found.failed, found.unwell) == (None, 9, True)
     assert not kept.paused
     assert subscribing.health_resumed(b"[]") == b"[]"
+
+
+async def _announced(client: FakeAsyncRedis) -> list[dict[str, Any]]:
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(operations_key("poller")))
+    return [msgspec.json.decode(fields[b"data"]) for _, fields in entries]
