@@ -176,7 +176,9 @@ def _confirmed(status: SubscriptionStatus) -> bool:
     what = f"{waiting} events that are not delivered and {status.dead_letters} dead letters"
     try:
         return typer.confirm(f"{status.subscription}: remove it, with {what}?", err=True)
-    except typer.Abort:
+    except typer.Abort as aborted:
+        if not isinstance(aborted.__context__, EOFError):
+            raise  # Ctrl-C: whoever was asked is there, and wants out
         raise ConfigurationError("nobody is there to be asked; --yes removes it without") from None
 
 
