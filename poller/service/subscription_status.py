@@ -82,6 +82,36 @@ class _Handshake(msgspec.Struct, frozen=True):
     state: str
 
 
+def status_of_new(name: str, sink: str, *, all_feeds: bool) -> SubscriptionStatus:
+    """The status of one that was added at run time just now, as it is known without asking for it.
+
+    Args:
+        name: its id.
+        sink: where its events go.
+        all_feeds: whether it gets all feeds that there are.
+    """
+    return SubscriptionStatus(
+        subscription=name,
+        origin="run",
+        sink=redacted(sink),
+        state="active",
+        paused_by=None,
+        reason=None,
+        since=None,
+        until=None,
+        handshake=None,
+        delivered=0,
+        failed=0,
+        lag_entries=None,
+        lag_seconds=None,
+        parked=0,
+        dead_letters=0,
+        lost=0,
+        all_feeds=all_feeds,
+        feeds=(),
+    )
+
+
 async def subscription_statuses(
     client: Redis, settings: Settings, *, now: datetime, only: Collection[str] | None = None
 ) -> list[SubscriptionStatus]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +16,17 @@ from poller.cli.run import check_roles
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
+_ADMIN: Final = re.compile(r"^( *)# (?=\[http\]$|admin_token_file = |admin: \{|- \{ key: admin)", re.MULTILINE)
 
 
 def documents(path: Path) -> list[Any]:
     """What stands in a YAML file."""
     return list(yaml.safe_load_all(path.read_text("utf-8")))
+
+
+def with_admin(text: str) -> str:
+    """A file of ours with the lines in use that it shows for an admin token, commented out."""
+    return _ADMIN.sub(r"\1", text)
 
 
 def roles_of(arguments: Sequence[str]) -> frozenset[str]:

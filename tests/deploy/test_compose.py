@@ -17,7 +17,7 @@ from redis import Redis
 
 from poller.config.load import load
 from tests.acl import PASSWORD
-from tests.deploy.files import DEPLOY, documents, roles_of
+from tests.deploy.files import DEPLOY, documents, roles_of, with_admin
 from tests.servers import binary, free_port, launched
 
 FILE: Final = DEPLOY / "compose.yaml"
@@ -67,6 +67,16 @@ def test_the_pollers() -> None:
         tokens = {str(source.auth.token_file) for source in settings.sources if source.auth.token_file}
         assert tokens == {f"/run/secrets/{secret}" for secret in SERVICES[name]["secrets"]}
         assert settings.redis.durability == "require"
+
+
+def test_an_admin_token(tmp_path: Path) -> None:
+    """Law: the lines that are shown for one are right, and its file is a secret by the name that is shown."""
+    file = tmp_path / "compose.toml"
+    file.write_text(with_admin((DEPLOY / "compose.toml").read_text("utf-8")), "utf-8")
+    settings = load(file, {"REDIS_URL": "redis://poller:secret@redis:6379/0"})
+    compose = yaml.safe_load(with_admin(FILE.read_text("utf-8")))
+    assert str(settings.http.admin_token_file) in {f"/run/secrets/{name}" for name in compose["secrets"]}
+    assert set(compose["secrets"]) == {"acme", "admin"}
 
 
 def test_no_secret_is_in_the_repository() -> None:

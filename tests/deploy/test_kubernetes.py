@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any, Final
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from poller.config.load import load
 from poller.service.running import END_WITHIN
 from poller.store.feed import LAST_WAIT
-from tests.deploy.files import DEPLOY, documents, roles_of
+from tests.deploy.files import DEPLOY, ROOT, documents, roles_of, with_admin
 
 HERE: Final = DEPLOY / "kubernetes"
 KUSTOMIZATION: Final[dict[str, Any]] = documents(HERE / "kustomization.yaml")[0]
+TEXT: Final = (HERE / "kustomization.yaml").read_text("utf-8")
 MANIFESTS: Final = {
     one["kind"]: one for path in HERE.glob("*.yaml") if path.name != "kustomization.yaml" for one in documents(path)
 }
@@ -95,6 +100,45 @@ def test_the_configuration() -> None:
     assert roles_of(CONTAINER["args"]) == {"poll", "deliver", "serve"}
 
 
+def test_how_the_secret_is_made(tmp_path: Path) -> None:
+    """Law: what is told makes each key that the pod asks for, of files, with a URL that the program takes."""
+    (making,) = re.findall(r"^#   (umask .*)$", TEXT, re.MULTILINE)
+    (command,) = re.findall(r"^#   (kubectl create secret .*)$", TEXT, re.MULTILINE)
+    assert "--from-literal" not in command
+    (secret,) = (one["secret"] for one in POD["volumes"] if "secret" in one)
+    (key,) = (one["valueFrom"]["secretKeyRef"]["key"] for one in CONTAINER["env"] if "valueFrom" in one)
+    assert set(re.findall(r"--from-file=(\S+)", command)) == {key, *(item["key"] for item in secret["items"])}
+    subprocess.run(("bash", "-c", making), check=True, cwd=tmp_path, input="secret\n", text=True)
+    settings = load(HERE / "poller.toml", {"REDIS_URL": (tmp_path / key).read_text("utf-8")})
+    assert settings.redis.url == "redis://poller:secret@redis:6379/0"
+    assert (tmp_path / key).stat().st_mode & 0o077 == 0
+
+
+def test_an_admin_token(tmp_path: Path) -> None:
+    """Law: the lines that are shown for one are right, and its file lies where the secret is mounted."""
+    file = tmp_path / "poller.toml"
+    file.write_text(with_admin((HERE / "poller.toml").read_text("utf-8")), "utf-8")
+    settings = load(file, {"REDIS_URL": "redis://poller:secret@redis:6379/0"})
+    (deployment,) = yaml.safe_load_all(with_admin((HERE / "deployment.yaml").read_text("utf-8")))
+    pod = deployment["spec"]["template"]["spec"]
+    (items,) = (one["secret"]["items"] for one in pod["volumes"] if "secret" in one)
+    (mount,) = (one["mountPath"] for one in CONTAINER["volumeMounts"] if one["name"] == "secrets")
+    assert str(settings.http.admin_token_file) in {f"{mount}/{item['path']}" for item in items}
+
+
+def test_whom_it_may_reach() -> None:
+    """Law: names wherever they are answered, Redis with TLS or without, and the world but for networks of one's own."""
+    names, redis, world = MANIFESTS["NetworkPolicy"]["spec"]["egress"]
+    assert "to" not in names
+    assert {(one["port"], one["protocol"]) for one in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert {one["port"] for one in redis["ports"]} == {6379, 6380}
+    blocks = [one["ipBlock"] for one in world["to"]]
+    assert {one["cidr"] for one in blocks} == {"0.0.0.0/0", "::/0"}
+    refused = [ip_network(network) for one in blocks for network in one["except"]]
+    for address in map(ip_address, ("10.1.2.3", "172.31.0.1", "192.168.0.1", "169.254.169.254", "fd00::1", "fe80::1")):
+        assert any(address in network for network in refused)
+
+
 def test_probes_and_the_end() -> None:
     """Law: alive and ready are asked where they are answered, and the end in order fits into the time that it has."""
     assert CONTAINER["livenessProbe"]["httpGet"]["path"] == "/livez"
@@ -103,8 +147,14 @@ def test_probes_and_the_end() -> None:
 
 
 def test_the_image_is_this_version() -> None:
-    """Law: the tag is the version of the project, and the user is the image's."""
-    text = (DEPLOY.parent / "pyproject.toml").read_text("utf-8")
-    assert KUSTOMIZATION["images"][0]["newTag"] == re.findall(r'^version = "(.*)"$', text, re.MULTILINE)[0]
+    """Law: the tag is the version of the project, whoever builds it or asks for it, and the user is the image's."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    (version,) = re.findall(r'^version = "(.*)"$', text, re.MULTILINE)
+    assert KUSTOMIZATION["images"][0]["newTag"] == version
+    for file in (ROOT / "README.md", DEPLOY / "Dockerfile", HERE / "kustomization.yaml"):
+        assert re.findall(r"docker build .* -t (\S+) \.", file.read_text("utf-8")) == [f"poller:{version}"]
+    assert set(re.findall(r"load \S*\s?(poller\S*[^,).\s])", TEXT)) == {f"poller:{version}"}
+    compose = documents(DEPLOY / "compose.yaml")[0]["services"]
+    assert {one["image"] for one in compose.values() if "build" in one} == {f"poller:{version}"}
     user = re.findall(r"^USER (\d+):(\d+)$", (DEPLOY / "Dockerfile").read_text("utf-8"), re.MULTILINE)[-1]
     assert (POD["securityContext"]["runAsUser"], POD["securityContext"]["runAsGroup"]) == tuple(map(int, user))

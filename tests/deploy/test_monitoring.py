@@ -69,6 +69,36 @@ def test_what_the_dashboard_asks(tmp_path: Path) -> None:
     promtool("check", "rules", str(file))
 
 
+@needs_promtool
+def test_processes_are_found_whatever_their_job(tmp_path: Path) -> None:
+    """Law: what every Python program exports is shown of each poller, whatever its job is called, and of no other."""
+    asked = [expr for expr in ASKED if "process_" in expr]
+    assert len(asked) == 2
+    labels = '{instance="10.0.0.1:8080",job="kubernetes-pods"}'
+    other = labels.replace("10.0.0.1", "10.0.0.2")
+    series = {f"poller_build_info{labels}": "1x30"}
+    for name in ("process_cpu_seconds_total", "process_resident_memory_bytes"):
+        series |= {name + labels: "60+60x30", name + other: "60+60x30"}
+    questions = [
+        {
+            "expr": expr.replace("$__rate_interval", "5m"),
+            "eval_time": "20m",
+            "exp_samples": [{"labels": labels, "value": 1}]
+            if expr.startswith("rate(")
+            else [{"labels": "process_resident_memory_bytes" + labels, "value": 60 + 20 * 60}],
+        }
+        for expr in asked
+    ]
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": questions,
+    }
+    file = tmp_path / "questions.test.yml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [case]}), "utf-8")
+    promtool("test", "rules", str(file))
+
+
 def test_the_dashboard_is_of_one_piece() -> None:
     """Law: panels have ids of their own, do not lie over one another, and ask the source that is provisioned."""
     ids = [panel["id"] for panel in DASHBOARD["panels"]]

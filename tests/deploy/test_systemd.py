@@ -20,7 +20,7 @@ from poller.credentials.secret_file import SecretFile
 from poller.service.running import END_WITHIN
 from poller.store.embedded import STOP_LIMIT
 from poller.store.feed import LAST_WAIT
-from tests.deploy.files import DEPLOY, roles_of
+from tests.deploy.files import DEPLOY, ROOT, roles_of
 from tests.harness.processes import SANDBOX_TOKEN, sandbox
 
 UNIT: Final = DEPLOY / "systemd" / "poller.service"
@@ -53,6 +53,15 @@ def test_systemd_takes_it(tmp_path: Path) -> None:
     command = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit))
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_installed() -> None:
+    """Law: it is this checkout, for the name on the package index is not ours, and into where the unit looks for it."""
+    (place, what) = re.findall(r"(/\S+)/pip install (\S+)", TEXT)[0]
+    assert what == "."
+    assert setting("ExecStart").startswith(f"{place}/poller ")
+    (unit,) = re.findall(r"#   cp (\S+) /etc/systemd/system/", TEXT)
+    assert ROOT / unit == UNIT
 
 
 @needs_systemd

@@ -199,7 +199,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
     ending = polled.round
 
     async def failing(*, due: Any, began: Any) -> RoundResult:
-        await ending(due=due)
+        await ending(due=due, began=began)
         return RoundResult(feed="s/one", mode=Mode.DELTA, ok=False, error="away", away=True)
 
     polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one

@@ -1,7 +1,8 @@
 """What the routes stand on: the configuration, the store once it has answered, the clock.
 
 Law: whoever asks over HTTP takes no connection from rounds and deliveries. The service has a client of its own for as
-long as the store is open, and those who follow the streams another one.
+long as the store is open, and those who follow the streams another one. Lists of many are made one after the other, for
+whoever likes may ask for them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Backing:
         self.settings = settings
         self.now = now
         self.closing = asyncio.Event()
+        self.listing = asyncio.Lock()
         self._store: OpenStore | None = None
         self._users = 0
         self._unused = asyncio.Event()

@@ -17,7 +17,7 @@ from poller.service.feed_status import FeedStatus, feed_statuses
 from poller.service.ordering import Order, asked
 from poller.service.web.admission import Admission
 from poller.service.web.backing import Backing
-from poller.service.web.bodies import reason_of
+from poller.service.web.bodies import body_of, reason_of
 from poller.service.web.problems import Refused
 from poller.service.web.routing import as_json, at, span_of
 
@@ -32,7 +32,8 @@ def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
     async def listed(request: Request) -> Response:
         """GET: the status of every feed, by name."""
         span, names = span_of(request), backing.settings.feed_ids
-        found = await _statuses(backing, span.of(names))
+        async with backing.listing:
+            found = await _statuses(backing, span.of(names))
         return as_json(found, headers=span.links("/feeds", names))
 
     async def one(request: Request) -> Response:
@@ -82,6 +83,8 @@ async def _statuses(backing: Backing, feeds: list[str]) -> list[FeedStatus]:
 
 async def _ordered(request: Request, backing: Backing, order: Order, reason: str = "") -> Response:
     """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
+    if order is not Order.PAUSE and await body_of(request):
+        raise Refused(400, "expected no body; anew is said in the query: ?anew=true")
     answer = await asked(
         backing.client,
         backing.settings,

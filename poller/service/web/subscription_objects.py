@@ -99,6 +99,8 @@ def settings_values(
     wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
     if before and _secretive(wanted, before, brought) and not same_host(wanted.sink, before.sink):
         wrong.append(Wrong("sink", _ANOTHER_HOST, redacted(wanted.sink)))
+    if before and HIDDEN in wanted.sink and wanted.sink != redacted(before.sink):
+        wrong.append(Wrong("sink", _SHOWN, redacted(wanted.sink)))
     wrong += wrong_credential(wanted, before, brought)
     if wrong:
         return wrong
@@ -122,6 +124,7 @@ _ANOTHER_HOST: Final = (
     "expected the host that it had, for what is not shown goes to no other one: send header values and sinkcredential "
     "anew; one with auth is deleted and added again"
 )
+_SHOWN: Final = f"expected the sink as it is shown, or a whole URL: {HIDDEN} stands for a part that is not shown"
 _NULL: Final = "expected a value; leave the key out for the default"
 
 

@@ -19,10 +19,17 @@ from starlette.routing import Route
 from poller.config.subscribing import subscription_or_problems
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.signing import new_secret
-from poller.errors import ConfigurationError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
+from poller.errors import (
+    ConfigurationError,
+    StoreError,
+    StoreUnavailable,
+    SubscriptionFiled,
+    SubscriptionTaken,
+    SubscriptionUnknown,
+)
 from poller.service import subscribing
 from poller.service.subscribing import settings_of
-from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
+from poller.service.subscription_status import SubscriptionStatus, status_of_new, subscription_statuses
 from poller.service.web.admission import Admission
 from poller.service.web.backing import Backing
 from poller.service.web.bodies import body_of, reason_of, unusable, usable
@@ -35,6 +42,10 @@ from poller.store.registrations import Subscriptions
 
 _PATH: Final = "/subscriptions"
 _ONE: Final = f"{_PATH}/{{subscription}}"
+_PERHAPS: Final = (
+    "the store went away, and it is not known whether the subscription was added: {error}. Look for it by its id, "
+    '"{name}", and delete it before it is added again, for its secret is told once and was not'
+)
 _SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 8
 _STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, SubscriptionFiled: 409}
@@ -72,7 +83,9 @@ class _Subscriptions:
         """GET: all, by id."""
         span, kept = span_of(request), await self._backing.registry.all()
         names = sorted({*kept.registered, *(one.id for one in self._backing.settings.subscriptions)})
-        return as_json(await self._shown(kept, span.of(names)), headers=span.links(_PATH, names))
+        async with self._backing.listing:
+            found = await self._shown(kept, span.of(names))
+        return as_json(found, headers=span.links(_PATH, names))
 
     async def one(self, request: Request) -> Response:
         """GET: one."""
@@ -86,10 +99,18 @@ class _Subscriptions:
         secret = new_secret(self._draw(_SECRET_BYTES))
         backing = self._backing
         new = new_credential(wanted)
-        await subscribing.add(
-            backing.registry, backing.settings, made, secrets=[secret], now=backing.now(), credential=new
-        )
-        return as_json(await self._object(name, secret=secret), 201, {"location": f"{_PATH}/{quote(name)}"})
+        try:
+            await subscribing.add(
+                backing.registry, backing.settings, made, secrets=[secret], now=backing.now(), credential=new
+            )
+        except StoreUnavailable as error:
+            raise Refused(503, _PERHAPS.format(error=error, name=name)) from None
+        try:
+            shown = await self._object(name, secret=secret)
+        except StoreError:  # it went just now; the secret is shown here or never
+            status = status_of_new(name, made.sink, all_feeds=made.feeds is None)
+            shown = shown_object(made, status, secret=secret, brought=new)
+        return as_json(shown, 201, {"location": f"{_PATH}/{quote(name)}"})
 
     async def changed(self, request: Request) -> Response:
         """PUT: it is this from now on, in place of what it was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,10 +75,12 @@ def configured(tmp_path: Path, store_url: str, *ids: str, http: str = "", admin:
 
 
 @asynccontextmanager
-async def served(settings: Settings, *, store: bool = True) -> AsyncIterator[Served]:
+async def served(
+    settings: Settings, *, store: bool = True, backed: Callable[..., Backing] = Backing
+) -> AsyncIterator[Served]:
     """The service for the time of the block; without ``store`` that has not answered yet."""
     clock = asyncio.get_running_loop().time
-    backing = Backing(settings, now=lambda: NOW)
+    backing = backed(settings, now=lambda: NOW)
     readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
     url = settings.redis.url or ""
     async with (

@@ -77,3 +77,10 @@ async def test_a_feed_is_paused_and_resumed(given: Served) -> None:
     assert (await given.ask(f"{path}/resume", "POST"))[0] == 200
     status, _, told = await given.ask(f"{path}/pause", "POST", json={"reson": "a slip"})
     assert (status, told["errors"][0]["expected"]) == (422, "Object contains unknown field `reson`")
+
+
+async def test_an_order_takes_no_body(given: Served) -> None:
+    """Law: what is said where nobody looks is refused, and not passed over."""
+    await read(given, FEEDS[0])
+    status, _, told = await given.ask(f"/feeds/{FEEDS[0]}/resync", "POST", json={"anew": True})
+    assert (status, "?anew=true" in told["detail"]) == (400, True)

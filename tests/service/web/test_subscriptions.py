@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from poller.config.subscribing import kept_subscription, subscription_of
+from poller.errors import StoreUnavailable
 from poller.service import subscribing
 from poller.service.subscribing import filed, registry_of
-from tests.service.web.served import FEEDS, NOW, SINK, Served
+from poller.service.web.backing import Backing
+from poller.store.keys import SubscriptionKeys
+from poller.store.subscriptions import Registry
+from tests.harness.waiting import until
+from tests.service.web.served import FEEDS, NOW, SINK, TOKEN, Served, configured, served
 
 NEW: dict[str, Any] = {
     "id": "rostering",
@@ -266,3 +273,70 @@ async def test_unknown_methods(given: Served) -> None:
         status, headers, _ = await given.ask(path, "PATCH")
         assert status == 405
         assert {one.strip() for one in headers["allow"].split(",")} == allowed
+
+
+class Going(Backing):
+    """A store that goes when the registry has written; once it has said so, or before."""
+
+    lost_reply = False
+
+    @property
+    def registry(self) -> Registry:
+        return _Going(self)
+
+
+class _Going(Registry):
+    def __init__(self, backing: Going) -> None:
+        super().__init__(backing.client, SubscriptionKeys.of(backing.settings.redis.prefix))
+        self._backing = backing
+
+    async def add(self, *given: Any, **more: Any) -> None:
+        await super().add(*given, **more)
+        self._backing._store = None
+        if self._backing.lost_reply:
+            raise StoreUnavailable("connection lost")
+
+
+@pytest.mark.parametrize("lost_reply", [False, True])
+async def test_a_secret_is_not_lost_with_the_store(tmp_path: Path, store_url: str, *, lost_reply: bool) -> None:
+    """What was added is told with its secret; where that is not known, so is the id to look for it by."""
+
+    def backed(*given: Any, **more: Any) -> Going:
+        going = Going(*given, **more)
+        going.lost_reply = lost_reply
+        return going
+
+    async with served(configured(tmp_path, store_url), backed=backed) as given:
+        status, headers, told = await given.ask("/subscriptions", "POST", json=NEW)
+        if lost_reply:
+            assert (status, "retry-after" in headers) == (503, False)
+            assert '"rostering"' in told["detail"]
+        else:
+            assert (status, told["id"], told["status"]["state"]) == (201, "rostering", "active")
+            assert told["signingsecret"].startswith("whsec_")
+            assert "s3cret" not in str(told)
+
+
+async def test_a_hidden_part_of_a_sink_is_no_part_of_another(given: Served) -> None:
+    """Law: whoever changes the path of a sink whose query is not shown is told why that cannot be."""
+    await created(given)
+    shown = (await given.ask(ONE))[2]
+    status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": shown["sink"].replace("?", "/other?")})
+    assert (status, told["errors"][0]["key"]) == (422, "sink")
+    assert "not shown" in told["errors"][0]["expected"]
+
+
+async def test_who_hangs_up_in_the_middle_of_a_body_is_no_fault_of_ours(
+    given: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: nobody is called for a client that went; what it had begun is not done."""
+    host, _, port = given.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /subscriptions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\n"
+    writer.write(f"{head}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{".encode())
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert (await given.ask("/livez"))[0] == 200
+    await until(lambda: not [task for task in asyncio.all_tasks() if "run_asgi" in repr(task)], "the request's end")
+    assert [line for line in caplog.records if line.levelname == "ERROR"] == []
