@@ -222,13 +222,16 @@ def tail(
     feeds: Feeds = None,
     *,
     start: Annotated[
-        str, typer.Option("--from", metavar="ID|now|earliest", help="Start after the entry ID, or there.")
+        str,
+        typer.Option("--from", metavar="ID|TIME|now|earliest", help="After the entry ID, or since then: RFC 3339, 2h."),
     ] = "now",
     types: Annotated[
         list[str] | None,
         typer.Option("--type", help="A type, a pattern such as *.removed.v1, or created, modified, removed."),
     ] = None,
-    subjects: Annotated[list[str] | None, typer.Option("--subject", help="A record's id, or a pattern.")] = None,
+    subjects: Annotated[
+        list[str] | None, typer.Option("--subject", help="A record's id, its first 8 characters, or a pattern.")
+    ] = None,
     changed: Annotated[
         list[str] | None, typer.Option(metavar="POINTER", help="Where this, or something below it, has changed.")
     ] = None,

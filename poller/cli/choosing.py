@@ -9,10 +9,13 @@ Pure.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import Final
 
 import msgspec
 
 KINDS = frozenset({"created", "modified", "removed"})
+SHOWN_OF_SUBJECT: Final = 8
+"""So many characters of a record's id stand in a line for people."""
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -30,7 +33,8 @@ class Choice(msgspec.Struct, frozen=True):
 
     Attributes:
         types: each a type, a pattern with ``*`` and ``?``, or ``created``, ``modified`` or ``removed`` alone.
-        subjects: ids of records, or patterns of them.
+        subjects: ids of records, patterns of them, or how they begin, in eight characters at least: so ``tail`` shows
+            them.
         changed: JSON pointers; one is met by a change at it or below it.
     """
 
@@ -48,13 +52,18 @@ class Choice(msgspec.Struct, frozen=True):
             return True
         return (
             (not self.types or any(_of_type(outline.type, wanted) for wanted in self.types))
-            and (not self.subjects or any(fnmatchcase(outline.subject, wanted) for wanted in self.subjects))
+            and (not self.subjects or any(_is_of(outline.subject, wanted) for wanted in self.subjects))
             and (not self.changed or any(_below(one, top) for one in outline.data.changed for top in self.changed))
         )
 
 
 def _of_type(found: str, wanted: str) -> bool:
     return fnmatchcase(found, f"*.{wanted}.v*" if wanted in KINDS else wanted)
+
+
+def _is_of(subject: str, wanted: str) -> bool:
+    begins = len(wanted) >= SHOWN_OF_SUBJECT and subject.startswith(wanted)
+    return begins or fnmatchcase(subject, wanted)
 
 
 def _below(pointer: str, top: str) -> bool:

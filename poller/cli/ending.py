@@ -46,6 +46,9 @@ def _arm_failpoint() -> None:
 
 
 def _told(error: Exception) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # nothing was asked: what --help prints, as it is
+        sys.stderr.write(f"{error}\n")
+        return WRONG
     code, text = _judged(error)
     if logging.getLogger().isEnabledFor(logging.DEBUG):
         traceback.print_exception(error, file=sys.stderr)

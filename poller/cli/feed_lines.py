@@ -72,8 +72,11 @@ def amiss_with(one: FeedStatus) -> Iterator[str]:
         reason = f": {escaped(one.paused_reason)}" if one.paused_reason else ""
         since = f" for {ago(one.paused_age_seconds or 0)}"
         yield f"paused by {escaped(one.paused_by or '?')}{since}{reason}; poller resume {one.feed}"
-    if one.error is not None:
-        out = f"poller release {one.feed} lets them through" if one.state == "held" else way_out(one.error)
+    if one.held_reason is not None:
+        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
+        yield f"held{since}: {escaped(one.held_reason)}"
+    if one.error is not None and one.error != one.held_reason:
+        out = way_out(one.error)
         yield escaped(one.error) + (f" ({out})" if out else "")
     if one.held_by is not None:
         yield f"{escaped(one.held_by)} needs events that are older than retention.age"

@@ -12,6 +12,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from poller.cli.choosing import SHOWN_OF_SUBJECT
+
 STYLES: Final = {"created": "green", "modified": "yellow", "removed": "red"}
 
 _STAMPS: Final = frozenset({"createdAt", "lastModifiedAt"})
@@ -19,7 +21,6 @@ _DULL: Final = ("ID", "Id", "Code")  # endings of names that say nothing to a pe
 _LONGEST: Final = 36
 _MOST_SHOWN: Final = 3
 _KIND_WIDTH: Final = 8
-_SUBJECT_WIDTH: Final = 8
 
 
 class Unreadable(Exception):
@@ -93,22 +94,24 @@ def compact(event: bytes) -> str:
     return msgspec.json.format(event, indent=-1).decode()
 
 
-def line_of(event: Event, feed: str, *, feed_width: int = 0) -> list[tuple[str, str]]:
-    """The line in parts of ``(text, style)``."""
+def line_of(event: Event, feed: str, *, feed_width: int = 0, today: str | None = None) -> list[tuple[str, str]]:
+    """The line in parts of ``(text, style)``; where ``today`` (``2026-03-02``) is given, other days are shown."""
     return [
-        (event.recordedtime[11:23], "dim"),
+        (_when(event.recordedtime, today), "dim"),
         (f"  {feed:<{feed_width}}  ", ""),
         (f"{event.kind:<{_KIND_WIDTH}}", STYLES.get(event.kind, "")),
-        (f"  {_printable(event.subject)[:_SUBJECT_WIDTH]:<{_SUBJECT_WIDTH}}  r{event.data.revision}  ", "dim"),
+        (f"  {_printable(event.subject)[:SHOWN_OF_SUBJECT]:<{SHOWN_OF_SUBJECT}}  r{event.data.revision}  ", "dim"),
         (what_changed(event.data), ""),
     ]
 
 
-def announced_line(event: Announced, name: str, *, feed_width: int = 0) -> list[tuple[str, str]]:
-    """The line of an event about the daemon itself: what it is, of what, and why."""
+def announced_line(
+    event: Announced, name: str, *, feed_width: int = 0, today: str | None = None
+) -> list[tuple[str, str]]:
+    """The line of an event about the daemon itself: what it is, of what, and why; ``today`` as in :func:`line_of`."""
     kind = ".".join(event.type.split(".")[1:-1]) or event.type
     return [
-        (_printable(event.time[11:23]), "dim"),
+        (_when(event.time, today), "dim"),
         (f"  {name:<{feed_width}}  ", ""),
         (_printable(kind), "magenta"),
         (f"  {_printable(event.subject)}", ""),
@@ -127,6 +130,11 @@ def what_changed(data: Content) -> str:
     ]
     more = len(telling) - _MOST_SHOWN
     return ", ".join(parts) + (f", {more} more" if more > 0 else "")
+
+
+def _when(time: str, today: str | None) -> str:
+    day = "" if today in {None, time[:10]} else f"{time[:10]} "
+    return _printable(f"{day}{time[11:23]}")
 
 
 def _digest(record: bytes) -> str:

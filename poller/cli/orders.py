@@ -24,6 +24,11 @@ _LEFT: Final = {
     Order.RESYNC: "its next round reads it in full; nothing is published unless something differs",
     Order.ANEW: "its next round forgets what is known of it and publishes all its records as a baseline",
 }
+# Where no daemon polls, these hold all the same: nobody is left to carry them out.
+_AT_ONCE: Final = {
+    Order.PAUSE: _LEFT[Order.PAUSE],
+    Order.RESUME: "not paused any more; the next daemon polls it, none runs now",
+}
 
 
 def order(asked: Asked, name: str, wanted: Order, *, wait: bool | None = None, reason: str = "") -> bool:
@@ -66,17 +71,18 @@ def _show(answer: Answer, *, wait: bool | None) -> bool:
     feed = answer.feed
     if answer.outcome == "senseless":
         return _senseless(answer)
-    left = _LEFT[answer.order].format(feed=feed)
+    in_force = answer.outcome == "no daemon" and answer.order in _AT_ONCE
+    left = (_AT_ONCE if in_force else _LEFT)[answer.order].format(feed=feed)
     if answer.before is not None:
         left += f"; it had been {escaped(answer.before.text)}"
     say(f"{feed}: {left}")
     if answer.outcome in {"done", "begun"}:
         say(f"{answer.member}: {escaped(answer.text)}")
-    elif wait is not False:
+    elif wait is not False and not in_force:
         warn(f"{feed}: {answer.text}")
     if answer.round is not None:
         return _shown_round(feed, answer.round)
-    return not wait or answer.outcome == "done"
+    return not wait or in_force or answer.outcome == "done"
 
 
 def _senseless(answer: Answer) -> bool:

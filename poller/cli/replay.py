@@ -39,7 +39,8 @@ def replay(
 
     Raises:
         ConfigurationError: something is set up wrongly, or cannot be meant.
-        PollerError: the stream does not go back so far, one is under way, or the store is away.
+        PollerError: the stream does not go back so far, one is under way, the subscription that is waited for is or
+            becomes paused, or the store is away.
     """
     asked.set_up_logs("error")
     now = utc_now()
@@ -55,7 +56,7 @@ def join(asked: Asked, subscription: str, names: list[str] | None) -> None:
 
     Raises:
         ConfigurationError: something is set up wrongly.
-        PollerError: there is none, it was cancelled, or the store is away.
+        PollerError: there is none, it was cancelled, the subscription is or becomes paused, or the store is away.
     """
     asked.set_up_logs("error")
     settings = asked.settings()
@@ -131,7 +132,7 @@ async def _replay(
         for one in begun:
             if places[0] == EARLIEST and one.first > 1:
                 warn(f"{one.feed} begins at {one.since}; what was before that is gone")
-        if all_of.paused:
+        if all_of.paused and not wait:
             warn(f"{subscription} is paused: it gets them once it is resumed")
         if wait:
             for one in begun:
@@ -157,6 +158,9 @@ async def _shown(asking: Replays, one: Planned) -> None:
         if done != shown:
             say(f"{one.feed}: {done} of {one.events}")
             shown = done
+    waiting = await asking.parked(one.feed)
+    if waiting:
+        say(f"{one.feed}: {waiting} event{' waits' if waiting == 1 else 's wait'} for the next attempt")
 
 
 async def _join(settings: Settings, subscription: str, named: Sequence[str]) -> None:
@@ -168,8 +172,6 @@ async def _join(settings: Settings, subscription: str, named: Sequence[str]) -> 
         begun = [one for one in found if one is not None]
         if not begun:
             raise PollerError(f"no replay of {subscription} is under way; --from says from where one is to begin")
-        if all_of.paused:
-            warn(f"{subscription} is paused: it gets them once it is resumed")
         for one in begun:
             say(f"{one.feed}: {one.events} event{'' if one.events == 1 else 's'} left of a replay")
             await _shown(asking, one)

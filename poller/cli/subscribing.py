@@ -110,9 +110,7 @@ def pause_one(asked: Asked, subscription: str, *, reason: str) -> None:
     before = run(
         _with_store(
             settings,
-            lambda store: subscribing.pause(
-                registry_of(settings, store), settings, subscription, reason=reason, now=utc_now()
-            ),
+            lambda store: subscribing.pause(store, settings, subscription, reason=reason, now=utc_now()),
         )
     )
     if before is None:
@@ -130,9 +128,7 @@ def resume_one(asked: Asked, subscription: str) -> None:
     """
     asked.set_up_logs("error")
     settings = asked.settings()
-    before = run(
-        _with_store(settings, lambda store: subscribing.resume(registry_of(settings, store), settings, subscription))
-    )
+    before = run(_with_store(settings, lambda store: subscribing.resume(store, settings, subscription, now=utc_now())))
     if before is None:
         say(f"{subscription}: was not paused")
     else:
@@ -180,7 +176,9 @@ def _confirmed(status: SubscriptionStatus) -> bool:
     what = f"{waiting} events that are not delivered and {status.dead_letters} dead letters"
     try:
         return typer.confirm(f"{status.subscription}: remove it, with {what}?", err=True)
-    except typer.Abort:
+    except typer.Abort as aborted:
+        if not isinstance(aborted.__context__, EOFError):
+            raise  # Ctrl-C: whoever was asked is there, and wants out
         raise ConfigurationError("nobody is there to be asked; --yes removes it without") from None
 
 

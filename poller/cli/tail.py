@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -13,10 +13,12 @@ import msgspec
 from poller.cli.choosing import Choice
 from poller.cli.lines import Unreadable, announced_line, compact, line_of, read_announced, read_event, understood
 from poller.cli.loop import run
-from poller.cli.options import Asked, named_feeds
+from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_styled, warn
+from poller.cli.replay import place
 from poller.config.settings import Settings
-from poller.errors import ConfigurationError, StoreUnavailable
+from poller.delivery.kept import before
+from poller.errors import StoreUnavailable
 from poller.service.feed_values import keys_of
 from poller.service.following import followed
 from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
@@ -28,8 +30,7 @@ from poller.store.stream import EARLIEST, Entry, last_id
 BLOCK: Final = timedelta(seconds=2)
 NOW: Final = "now"
 OPERATIONS: Final = "operations"
-_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?")
-_LARGEST: Final = 2**64
+_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ def tail(
     Args:
         asked: the options of every command.
         names: the feeds; None for all.
-        start: ``now``, ``earliest``, or the id of a stream's entry to start after.
+        start: ``now``, ``earliest``, the id of a stream's entry to start after, a moment, or how long ago.
         json: one compact JSON object a line, else one line for people.
         choice: which of the events.
         operations: follow the daemon's own events: with the feeds that are named, or alone.
@@ -64,7 +65,7 @@ def tail(
         StoreError: the store is away at the start, or does not want us.
     """
     asked.set_up_logs("error")
-    check_start(start)
+    start = start_of(start, utc_now())
     settings = asked.settings()
     streams = {} if operations and not names else _feed_streams(settings, names)
     if operations:
@@ -77,18 +78,20 @@ def _feed_streams(settings: Settings, names: list[str] | None) -> dict[str, str]
     return {keys_of(settings, feed_id).events: feed_id for feed_id in named_feeds(settings, names)}
 
 
-def check_start(start: str) -> None:
-    """Look at ``--from``.
+def start_of(start: str, now: datetime) -> str:
+    """What ``--from`` means: ``now``, ``earliest``, or the id of an entry to start after.
+
+    Args:
+        start: as given; an id stays as it is.
+        now: UTC.
 
     Raises:
         ConfigurationError: it cannot be used.
     """
     if start in (NOW, "earliest"):
-        return
-    if not _ID.fullmatch(start) or any(int(part) >= _LARGEST for part in start.split("-")):
-        raise ConfigurationError(
-            f'--from is "{start}"; expected now, earliest, or the id of a stream\'s entry such as 1735689600000-0'
-        )
+        return start
+    found = place(start, "--from", now)
+    return start if _ID.fullmatch(start) else before(found)
 
 
 async def _until_told(settings: Settings, streams: Mapping[str, str], start: str, shown: Shown) -> None:
@@ -127,11 +130,15 @@ def _show(entry: Entry, name: str, shown: Shown) -> None:
             if shown.json:
                 say(compact(entry.event))
             elif name == OPERATIONS:
-                say_styled(announced_line(read_announced(entry.event), name, feed_width=shown.width))
+                say_styled(announced_line(read_announced(entry.event), name, feed_width=shown.width, today=_today()))
             else:
-                say_styled(line_of(read_event(entry.event), name, feed_width=shown.width))
+                say_styled(line_of(read_event(entry.event), name, feed_width=shown.width, today=_today()))
     except Unreadable as reason:
         warn(str(reason))
+
+
+def _today() -> str:
+    return utc_now().date().isoformat()
 
 
 def _away(error: StoreUnavailable) -> None:

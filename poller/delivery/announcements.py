@@ -9,6 +9,7 @@ type                                      subject                  when
 ``poller.subscription.disabled.v1``       subscription             nothing but failures for ``disable_after``
 ``poller.subscription.recovered.v1``      subscription             its first success after that
 ``poller.subscription.paused.v1``         subscription             the sink answered 410 or 415, or an operator did it
+``poller.subscription.resumed.v1``        subscription             an operator lets it go on
 ``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or the group of somebody else
                                                                    that is named, still needed (``retention``)
 ``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
@@ -47,6 +48,7 @@ class Kind(StrEnum):
     SUBSCRIPTION_DISABLED = "poller.subscription.disabled.v1"
     SUBSCRIPTION_RECOVERED = "poller.subscription.recovered.v1"
     SUBSCRIPTION_PAUSED = "poller.subscription.paused.v1"
+    SUBSCRIPTION_RESUMED = "poller.subscription.resumed.v1"
     SUBSCRIPTION_OVERRUN = "poller.subscription.overrun.v1"
     SUBSCRIPTION_LOST = "poller.subscription.lost.v1"
     FEED_HELD = "poller.feed.held.v1"

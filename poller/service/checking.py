@@ -42,7 +42,11 @@ from poller.store.embedded_socket import Answer, asked
 
 
 async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
-    """Everything that can be asked without changing anything, as it is found."""
+    """Everything that can be asked without changing anything, as it is found.
+
+    Raises:
+        ConfigurationError: ``redis.url`` cannot be used, or a file that it names.
+    """
     added: list[SubscriptionSettings] = []
     async with aclosing(_check_store(settings, added)) as findings:
         async for found in findings:
@@ -71,8 +75,9 @@ async def _check_store(settings: Settings, added: list[SubscriptionSettings]) ->
             yield _not_started(directory)
             return
         url = EmbeddedServer(directory).url
+    client = commands(url)  # what is no URL is a wrong configuration, not a store that does not answer
     try:
-        async with commands(url) as client:
+        async with client:
             findings = await check_store(client, now=partial(datetime.now, UTC))
             yield Checked("ok", "store", f"{shown(url)} answers")
             for finding in findings:

@@ -77,6 +77,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
         paused_reason: why, in words; may be empty.
         paused_at: since when, RFC 3339.
         paused_age_seconds: for how long.
+        held_reason: why removals wait, in words, with the way out; None where none do. Good rounds leave it.
+        held_at: since when, RFC 3339; None likewise, or where it is not known.
+        held_age_seconds: for how long.
     """
 
     feed: str
@@ -111,6 +114,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
     paused_reason: str | None = None
     paused_at: str | None = None
     paused_age_seconds: float | None = None
+    held_reason: str | None = None
+    held_at: str | None = None
+    held_age_seconds: float | None = None
 
 
 class _LastRound(Counts, frozen=True):
@@ -211,6 +217,9 @@ def _status(
         owner=owner,
         next_at=_written(state.next_at) if held else None,
         next_seconds=_ahead(state.next_at, now) if held else None,
+        held_reason=state.held,
+        held_at=_written(state.held_at) if state.held else None,
+        held_age_seconds=_age(state.held_at, now) if state.held else None,
     )
 
 

@@ -20,6 +20,7 @@ from poller.config.subscribing import kept_subscription
 from poller.delivery.envelope import envelope_of
 from poller.delivery.kept import before, place_of
 from poller.errors import ConfigurationError, PollerError
+from poller.hiding import one_line
 from poller.service.subscribing import registered, registry_of
 from poller.store import replays
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
@@ -157,24 +158,38 @@ class Replays:
         return ended
 
     async def progress(self, one: Planned, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
-        """How many of its events are done with, again and again until all are.
+        """How many of its events are settled or parked, again and again until all are.
 
         Args:
             one: which was begun.
             pause: waits between two looks.
 
         Raises:
-            PollerError: it was cancelled.
+            PollerError: it was cancelled, or the subscription is paused, so that it does not go on by itself.
         """
         keys = self._pair(one.feed)
         events = FeedKeys.of(self._prefix, one.feed).events
         while (kept := await replays.replay_of(self._client, keys)) and kept.id == one.span.id:
             following = await replays.first(self._client, events, f"({kept.after}")
             yield max(_sequence(following) - one.first, 0) if following else one.events
+            await self._refuse_paused()
             await pause()
         if not await replays.ended(self._client, keys, one.span.id):
             raise PollerError(f"{one.feed}: the replay was cancelled")
         yield one.events
+
+    async def parked(self, feed: str) -> int:
+        """How many events of a feed wait for their next attempt."""
+        return await replays.parked(self._client, self._pair(feed))
+
+    async def _refuse_paused(self) -> None:
+        kept = await Registry(self._client, SubscriptionKeys.of(self._prefix)).all()
+        pause = kept.paused.get(self._subscription)
+        if pause is not None:
+            raise PollerError(
+                f"{self._subscription} is paused ({pause.by}: {one_line(pause.reason)}): the replay stays, and goes on "
+                f"after `poller subscriptions resume {self._subscription}`"
+            )
 
     def _pair(self, feed: str) -> PairKeys:
         return PairKeys.of(self._prefix, feed, self._subscription)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
@@ -18,9 +19,11 @@ from poller.config.settings import Settings
 from poller.config.subscribing import kept_subscription, written
 from poller.config.subscriptions import SubscriptionSettings
 from poller.credentials.secret_file import SecretFile
+from poller.delivery.announcements import Announcement, Kind
 from poller.delivery.health import Health, resumed
 from poller.delivery.signing import Signer
-from poller.errors import SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
+from poller.errors import StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
+from poller.service.announcing import announce
 from poller.service.feed_values import keys_of
 from poller.store.connection import translated
 from poller.store.forgetting import forget
@@ -31,6 +34,7 @@ from poller.store.subscriptions import Registry
 
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
 _PAUSE: Final = 0.1
+_BY: Final = {"by": "operator"}
 
 
 def registry_of(settings: Settings, client: Redis) -> Registry:
@@ -100,32 +104,39 @@ async def change(
     await registry.change(wanted.id, written(wanted), following)
 
 
-async def pause(
-    registry: Registry, settings: Settings, subscription: str, *, reason: str, now: datetime
-) -> Paused | None:
-    """Let one rest because an operator wants it; the pause that it was in before. None: it was active.
+async def pause(client: Redis, settings: Settings, subscription: str, *, reason: str, now: datetime) -> Paused | None:
+    """Let one rest because an operator wants it, and announce it; the pause that it was in before. None: it was active.
 
     Raises:
         SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
     """
+    registry = registry_of(settings, client)
     registered(await registry.all(), settings, subscription)
-    return await registry.pause(subscription, Paused("operator", reason, now))
+    before = await registry.pause(subscription, Paused("operator", reason, now))
+    if before is None or before.by == "removed":  # any other stays as it is
+        await _announce(client, settings, Announcement(Kind.SUBSCRIPTION_PAUSED, subscription, now, reason, _BY))
+    return before
 
 
-async def resume(registry: Registry, settings: Settings, subscription: str) -> Paused | None:
-    """Let one go on, as if it had not failed; the pause that it was in. None: it was active.
+async def resume(client: Redis, settings: Settings, subscription: str, *, now: datetime) -> Paused | None:
+    """Let one go on, as if it had not failed, and announce it; the pause that it was in. None: it was active.
 
     Raises:
         SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
         SubscriptionFiled: it was taken out of the file.
     """
+    registry = registry_of(settings, client)
     one = registered(await registry.all(), settings, subscription)
     if one.origin == "file" and not _in_file(settings, subscription):
         raise SubscriptionFiled(
             f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
             f"with `poller subscriptions remove {subscription}`"
         )
-    return await registry.resume(subscription, health_resumed)
+    before = await registry.resume(subscription, health_resumed)
+    if before is not None:
+        reason = f"it had been paused: {before.reason}"
+        await _announce(client, settings, Announcement(Kind.SUBSCRIPTION_RESUMED, subscription, now, reason, _BY))
+    return before
 
 
 async def remove(
@@ -213,6 +224,11 @@ def health_resumed(health: bytes) -> bytes:
 
 class _Named(msgspec.Struct, frozen=True):
     feeds: tuple[str, ...] | None = None
+
+
+async def _announce(client: Redis, settings: Settings, announcement: Announcement) -> None:
+    with suppress(StoreError):  # what was asked holds all the same, and the status says so
+        await announce(client, settings.redis.prefix, announcement)
 
 
 async def _let_go(client: Redis, leases: Sequence[str], sleep: Callable[[float], Awaitable[None]]) -> None:

@@ -30,6 +30,7 @@ from poller.store.state import (
     FIELDS,
     GOOD_AT,
     HELD,
+    HELD_AT,
     ID_FIELD,
     LEARNT,
     NEXT_AT,
@@ -62,6 +63,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         orders: the marks of what an operator has ordered.
         refusals: how many delta tokens in a row the API has refused.
         learnt: what is known of the API.
+        held_at: since when removals wait for an operator; None where none do, or it is not known.
     """
 
     mode: Mode
@@ -71,6 +73,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     orders: tuple[str, ...]
     refusals: int
     learnt: Learnt
+    held_at: datetime | None = None
 
     @property
     def on_condition(self) -> bool:
@@ -121,6 +124,7 @@ def start_of(feed: Feed, state: FeedState, now: datetime) -> Start:
         orders=orders,
         refusals=0 if anew else state.refusals,
         learnt=learnt_of(None if state.resync else state.learnt).about(feed.fingerprint),
+        held_at=state.held_at if state.held else None,
     )
 
 
@@ -167,4 +171,5 @@ def _where_the_next_one_starts(feed: Feed, start: Start, end: End) -> dict[str, 
         marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
     if full:
         marks |= {READ_AT: recorded_time(start.begun), HELD: end.held, **dict.fromkeys(start.orders)}
+        marks[HELD_AT] = recorded_time(start.held_at or end.at) if end.held else None
     return marks

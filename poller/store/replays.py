@@ -119,6 +119,16 @@ async def ended(client: Redis, keys: PairKeys, replay: str) -> bool:
         return cast("bytes | None", await client.hget(keys.state, "replayed")) == replay.encode()
 
 
+async def parked(client: Redis, keys: PairKeys) -> int:
+    """How many deliveries of a pair wait for their next attempt, of a replay or not.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    with translated(client):
+        return await client.hlen(keys.parked)
+
+
 async def first(client: Redis, events: str, start: str = "-") -> Entry | None:
     """The first entry of a stream from this place on.
 

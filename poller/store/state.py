@@ -24,6 +24,7 @@ ROUND_AT: Final = "round_at"
 GOOD_AT: Final = "good_at"
 REFUSALS: Final = "refusals"
 HELD: Final = "held"
+HELD_AT: Final = "held_at"
 RELEASED: Final = "released"
 RESYNC: Final = "resync"
 LEARNT: Final = "learnt"
@@ -73,6 +74,7 @@ class FeedState(msgspec.Struct, frozen=True):
         good_at: when the last good round ended.
         refusals: how many delta tokens in a row the API has refused, each answered by a full reading.
         held: why removals wait for an operator, in words; None where none do.
+        held_at: since when, the first of the readings that held them.
         released: whether an operator has let them through.
         resync: whether an operator wants the feed to be read in full.
         learnt: what the API's answers said of it, as :mod:`poller.source.learning` writes it.
@@ -97,6 +99,7 @@ class FeedState(msgspec.Struct, frozen=True):
     good_at: datetime | None = None
     refusals: int = 0
     held: str | None = None
+    held_at: datetime | None = None
     released: bool = False
     resync: bool = False
     learnt: str | None = None
@@ -125,6 +128,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         good_at=_moment(text.get(GOOD_AT)),
         refusals=int(text.get(REFUSALS, "0")),
         held=text.get(HELD) or None,
+        held_at=_moment(text.get(HELD_AT)),
         released=RELEASED in text,
         resync=RESYNC in text,
         learnt=text.get(LEARNT),

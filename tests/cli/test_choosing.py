@@ -12,7 +12,7 @@ from poller.cli.choosing import Choice
 EVENT = json.dumps(
     {
         "type": "org.example.api.contractType.modified.v1",
-        "subject": "7d9f[3]",
+        "subject": "7d9f[3]-6a0e",
         "data": {"changed": ["/address/city", "/reason"], "revision": 2},
     }
 ).encode()
@@ -32,6 +32,9 @@ EVENT = json.dumps(
         ({"types": ("ORG.*",)}, False),
         ({"subjects": ("7d9f*",)}, True),
         ({"subjects": ("other",)}, False),
+        ({"subjects": ("7d9f[3]-",)}, True),
+        ({"subjects": ("7d9f[3]",)}, False),
+        ({"subjects": ("7d9f[3]-6b",)}, False),
         ({"changed": ("/reason",)}, True),
         ({"changed": ("reason",)}, True),
         ({"changed": ("/address",)}, True),

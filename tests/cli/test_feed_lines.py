@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
@@ -109,16 +110,28 @@ def test_all_of_the_usual_stands_in_80_columns() -> None:
 
 
 def test_what_is_amiss_comes_with_a_way_out() -> None:
-    """The pause with who and why, held removals with their release, a failure with what is known to help."""
+    """The pause with who and why, a failure with what is known to help."""
     paused = feed(state="paused", paused_by="anna", paused_reason="moving", paused_age_seconds=7200.0)
     assert list(amiss_with(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
-    held = feed(state="held", error="12 of 60 records are missing")
-    assert list(amiss_with(held)) == [f"12 of 60 records are missing (poller release {NAMES[0]} lets them through)"]
     denied = feed(state="failing", error="GET /x: the API answered 401")
     assert list(amiss_with(denied)) == [
         "GET /x: the API answered 401 (is the credential in auth right, and not expired?)"
     ]
     assert list(amiss_with(feed(state="failing", error="odd"))) == ["odd"]
+
+
+@pytest.mark.parametrize("state", ["held", "paused"])
+def test_held_removals_are_told_until_they_are_over(state: str) -> None:
+    """After a good delta, too, and beside a pause: how many, since when, and the way out, each once."""
+    reason = f"12 of 60 records are missing: let it through with: poller release {NAMES[0]}"
+    held = feed(state=state, held_reason=reason, held_age_seconds=7200.0)
+    assert f"held for 2 h: {reason}" in list(amiss_with(held))
+    at_once = msgspec.structs.replace(held, state="held", error=reason)
+    assert list(amiss_with(at_once)) == [f"held for 2 h: {reason}"]
+    later = msgspec.structs.replace(at_once, error="odd")
+    assert list(amiss_with(later)) == [f"held for 2 h: {reason}", "odd"]
+    of_before = msgspec.structs.replace(at_once, held_age_seconds=None)
+    assert list(amiss_with(of_before)) == [f"held: {reason}"]
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(12.0, "12 s"), (-3.0, "now"), (None, "-")])

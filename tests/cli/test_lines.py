@@ -67,6 +67,13 @@ def test_what_is_no_event(event: bytes, reason: str) -> None:
         line_of(read_event(event), "a/b")
 
 
+def test_another_day_is_told() -> None:
+    """The time alone stands for today's; an older event has its date before it."""
+    one = read_event(event())
+    assert line_of(one, "a/b", today="2026-03-02")[0][0] == "08:15:00.000"
+    assert line_of(one, "a/b", today="2026-03-03")[0][0] == "2026-03-02 08:15:00.000"
+
+
 def test_an_event_is_understood() -> None:
     """An event of this program is none of that."""
     with understood(event(), feed="a/b", entry_id="1-0"):

@@ -29,6 +29,7 @@ def paragraph(err: str) -> bool:
         (["once"], {}, 2, "no source"),
         (["once", "nix"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, 'no feed "nix"'),
         (["tail", "--from", "soon"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, '--from is "soon"'),
+        (["check"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": "redis://127.0.0.1:1/abc"}, 2, "abc"),
         (["run", "--only", "dance"], {}, 2, 'no role "dance"'),
         (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
         (["once"], {"POLLER_FAILPOINT": "nowhere"}, 2, "POLLER_FAILPOINT"),
@@ -40,6 +41,12 @@ async def test_exit_codes(poller: Poller, arguments: list[str], environ: dict[st
     assert ended.code == code, ended
     assert says in ended.err
     assert paragraph(ended.err) if code else not ended.err
+
+
+async def test_no_command_is_answered_by_the_help(poller: Poller) -> None:
+    """The page as ``--help`` prints it, whole and nothing with it; it is wrong usage all the same."""
+    ended, asked = await poller(), await poller("--help")
+    assert (ended.code, ended.out, ended.err.strip()) == (2, "", asked.out.strip())
 
 
 async def test_traceback_on_demand(poller: Poller, tmp_path: Path) -> None:

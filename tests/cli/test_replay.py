@@ -52,6 +52,11 @@ async def _registered(url: str) -> None:
         await registry.pause("a", Paused("operator", "why", NOW))
 
 
+async def _resumed(url: str) -> None:
+    async with commands(url) as client:
+        await Registry(client, SubscriptionKeys.of("poller")).resume("a")
+
+
 @pytest.fixture
 def configured(server: str) -> dict[str, str]:
     return {"POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "t", "REDIS_URL": server}
@@ -99,7 +104,11 @@ def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis)
 async def test_one_that_is_under_way_can_be_waited_for(
     configured: dict[str, str], store: Redis, tmp_path: Path
 ) -> None:
-    """From any terminal: it says what is left, and ends when whoever delivers has noted the end; else there is none."""
+    """From any terminal: it says what is left, and ends when whoever delivers has noted the end; else there is none.
+
+    Not all of it need be delivered by then: it says how many events wait for their next attempt.
+    """
+    await _resumed(configured["REDIS_URL"])
     async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as none:
         _, err = await none.communicate()
         assert (none.returncode, b"no replay of a is under way" in err) == (1, True)
@@ -110,10 +119,32 @@ async def test_one_that_is_under_way_can_be_waited_for(
         assert joined.stdout is not None
         assert await joined.stdout.readline() == f"{FEED}: 7 events left of a replay\n".encode()
         assert await joined.stdout.readline() == f"{FEED}: 0 of 7\n".encode()
+        store.hset(KEYS.parked, "3000-0", b"x")
+        store.hset(KEYS.parked, "4000-0", b"x")
         store.hset(KEYS.state, "replayed", "r")
         store.hdel(KEYS.state, *span)
-        assert await joined.stdout.read() == f"{FEED}: 7 of 7\n".encode()
+        assert await joined.stdout.read() == (f"{FEED}: 7 of 7\n{FEED}: 2 events wait for the next attempt\n".encode())
         assert await joined.wait() == 0
+
+
+async def test_a_pause_ends_the_waiting(configured: dict[str, str], store: Redis, tmp_path: Path) -> None:
+    """At once or when it comes, with who and why, and with 1: nothing would ever come of it. The replay stays."""
+    asking = ("replay", "a", "--from", "earliest", "--wait")
+    async with started(*asking, cwd=tmp_path, **configured) as asked, patience("its end"):
+        _, err = await asked.communicate()
+    assert (asked.returncode, b"a is paused (operator: why)" in err) == (1, True)
+    assert err.count(b"is paused") == 1
+    await _resumed(configured["REDIS_URL"])
+    async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("its end"):
+        assert joined.stdout is not None
+        assert await joined.stdout.readline() == f"{FEED}: 9 events left of a replay\n".encode()
+        assert await joined.stdout.readline() == f"{FEED}: 0 of 9\n".encode()
+        async with commands(configured["REDIS_URL"]) as client:
+            gone = Paused("sink", "it answered 410", NOW)
+            await Registry(client, SubscriptionKeys.of("poller")).pause("a", gone)
+        _, err = await joined.communicate()
+    assert (joined.returncode, b"a is paused (sink: it answered 410)" in err) == (1, True)
+    assert kept(store)[1] == b"9000-0"
 
 
 def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], store: Redis) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from poller.store.registering import PARTS
-from tests.cli.conftest import Poller
+from tests.cli.conftest import Poller, environment
 from tests.cli.test_dead_letters import on_terminal
+from tests.harness.waiting import patience
+from tests.programs import for_the_block
 from tests.receiver import Reply, receiving
 from tests.stores import looking
 
@@ -126,6 +130,19 @@ async def test_removed_only_when_somebody_is_sure(poller: Poller, configured: di
     ended = await poller("subscriptions", "remove", "a", **configured)
     assert ended.code == 2
     assert "--yes" in ended.err
+    asked = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "poller", "subscriptions", "remove", "a"),
+        env=environment(configured),
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with for_the_block(asked), patience("its end"):
+        assert asked.stderr is not None
+        await asked.stderr.readuntil(b"[y/N]")
+        asked.send_signal(signal.SIGINT)
+        _, told_last = await asked.communicate()
+    assert (asked.returncode, b"--yes" in told_last) == (130, False)
+    assert "\na " in (await poller("subscriptions", "list", **configured)).out
 
 
 def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:

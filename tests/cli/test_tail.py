@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
+from poller.cli.tail import start_of
 from poller.delivery.announcements import Announcement, Kind, announcement_bytes
+from poller.errors import ConfigurationError
 from poller.store.keys import FeedKeys, operations_key
 from tests.cli.conftest import started
 from tests.harness.waiting import patience
@@ -35,7 +39,10 @@ def event(kind: str, subject: str, *changed: str) -> bytes:
 
 
 async def test_it_shows_what_is_wanted_and_what_the_daemon_says(tmp_path: Path, store_url: str) -> None:
-    """Of the feed what has changed there, the announcements of its kind, and nothing else; each on a line."""
+    """Of the feed what has changed there, the announcements of its kind, and nothing else; each on a line.
+
+    Of another day it says which.
+    """
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
         for one in (event("created", "a"), event("modified", "b", "/name"), event("modified", "c", "/reason")):
@@ -44,13 +51,24 @@ async def test_it_shows_what_is_wanted_and_what_the_daemon_says(tmp_path: Path, 
         client.xadd(operations_key("poller"), {"data": paused})
     wanted = ("--changed", "/reason", "--from", "earliest")
     assert await _lines(tmp_path, environ, "contractTypes", *wanted, count=1) == [
-        f'08:15:00.000  {FEED}  modified  c         r1  reason: … → "x"'
+        f'2026-03-02 08:15:00.000  {FEED}  modified  c         r1  reason: … → "x"'
     ]
     all_of = await _lines(tmp_path, environ, "--operations", "--from", "earliest", count=1)
-    assert all_of == [f"08:15:00.000  operations  feed.paused  {FEED}  moving [31m house"]
+    assert all_of == [f"2026-03-02 08:15:00.000  operations  feed.paused  {FEED}  moving [31m house"]
     both = ("contractTypes", "--operations", "--type", "created", "--type", "poller.feed.*", "--json")
     shown = await _lines(tmp_path, environ, *both, "--from", "earliest", count=2)
     assert {json.loads(line)["subject"] for line in shown} == {"a", FEED}
+
+
+def test_where_it_starts() -> None:
+    """Of a moment, or so long ago, the events at it too; after the entry whose id is given, which stays as it is."""
+    for same in ("now", "earliest", "5-7", "5"):
+        assert start_of(same, AT) == same
+    since = f"1772439299999-{2**64 - 1}"
+    assert start_of("0s", AT) == start_of("2026-03-02T08:15:00Z", AT) == since
+    assert start_of("2h", AT + timedelta(hours=2)) == since
+    with pytest.raises(ConfigurationError, match='--from is "soon"'):
+        start_of("soon", AT)
 
 
 async def _lines(cwd: Path, environ: dict[str, str], *arguments: str, count: int) -> list[str]:

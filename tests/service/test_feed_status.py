@@ -13,7 +13,7 @@ from poller.service.feed_status import feed_status
 from poller.source.learning import Learnt
 from poller.store.keys import FeedKeys
 from poller.store.pauses import Pause, pause
-from poller.store.state import LEARNT, LOST, LOST_AT, NEXT_AT, OLDEST, REFUSALS
+from poller.store.state import HELD, HELD_AT, LEARNT, LOST, LOST_AT, NEXT_AT, OLDEST, REFUSALS, ROUND
 
 KEYS = FeedKeys.of("poller", "acme/achievements")
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -90,8 +90,22 @@ async def test_the_next_round_is_known_while_somebody_polls(client: FakeAsyncRed
     assert (status.next_seconds, status.next_at) == (12.0, "2026-03-02T08:15:12.000Z")
 
 
+async def test_what_is_held_outlives_a_good_round(client: FakeAsyncRedis) -> None:
+    """Why and since when, though the last round was good; not any more once the mark is gone."""
+    good = '{"mode":"delta","ok":true}'
+    since = NOW - timedelta(hours=2)
+    await client.hset(KEYS.state, mapping={ROUND: good, HELD: "12 of 60 are missing", HELD_AT: since.isoformat()})
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (status.state, status.error) == ("held", None)
+    assert (status.held_reason, status.held_age_seconds) == ("12 of 60 are missing", 7200.0)
+    assert status.held_at == "2026-03-02T06:15:00.000Z"
+    await client.hdel(KEYS.state, HELD)
+    over = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert (over.state, over.held_reason, over.held_at, over.held_age_seconds) == ("ok", None, None, None)
+
+
 async def test_a_pause_is_told_before_all_else(client: FakeAsyncRedis) -> None:
-    """Who, why and since when; there is no next round, and held removals are told by the error alone."""
+    """Who, why and since when; there is no next round, and what is held is told beside it."""
     held = {"generation": "g", "sequence": "0", "held": "x", NEXT_AT: NOW.isoformat()}
     for name, value in held.items():
         await client.hset(KEYS.state, name, value)
@@ -101,3 +115,4 @@ async def test_a_pause_is_told_before_all_else(client: FakeAsyncRedis) -> None:
     assert (status.state, status.next_at, status.next_seconds) == ("paused", None, None)
     assert (status.paused_by, status.paused_reason, status.paused_age_seconds) == ("anna", "moving", 3600.0)
     assert status.paused_at == "2026-03-02T07:15:00.000Z"
+    assert status.held_reason == "x"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from poller.delivery.health import Health
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
 from poller.service import subscribing
 from poller.service.subscribing import filed, registry_of
-from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.keys import FeedKeys, PairKeys, group_of, operations_key
 from poller.store.registrations import Paused
 from tests.service.subscribed import FEEDS, NOW, added, configured
 
@@ -24,19 +25,19 @@ async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path
     with pytest.raises(SubscriptionTaken):
         await added(client, settings, "a")
     with pytest.raises(SubscriptionUnknown, match="no daemon has been started"):
-        await subscribing.pause(registry, settings, "a", reason="", now=NOW)
+        await subscribing.pause(client, settings, "a", reason="", now=NOW)
     with pytest.raises(ConfigurationError, match="take it out of there"):
         await subscribing.remove(client, settings, "a")
     await registry.sync(filed(settings), NOW)
-    assert await subscribing.pause(registry, settings, "a", reason="so", now=NOW) is None
-    assert await subscribing.resume(registry, settings, "a") == Paused("operator", "so", NOW)
+    assert await subscribing.pause(client, settings, "a", reason="so", now=NOW) is None
+    assert await subscribing.resume(client, settings, "a", now=NOW) == Paused("operator", "so", NOW)
     with pytest.raises(ConfigurationError, match="take it out of there"):
         await subscribing.remove(client, settings, "a")
 
     without = configured(tmp_path)
     await registry.sync(filed(without), NOW)
     with pytest.raises(ConfigurationError, match="put it back there"):
-        await subscribing.resume(registry, without, "a")
+        await subscribing.resume(client, without, "a", now=NOW)
     await subscribing.remove(client, without, "a")
     assert not (await registry.all()).registered
 
@@ -79,6 +80,36 @@ async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, t
     assert not await client.exists(lease)
 
 
+async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Pause and resume, each once, with the reason; what changes nothing is not."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    await subscribing.resume(client, settings, "a", now=NOW)
+    await subscribing.pause(client, settings, "a", reason="moving", now=NOW)
+    await subscribing.pause(client, settings, "a", reason="again", now=NOW)
+    await subscribing.resume(client, settings, "a", now=NOW)
+    await subscribing.resume(client, settings, "a", now=NOW)
+    told = await _announced(client)
+    assert [(one["type"], one["subject"], one["data"]) for one in told] == [
+        ("poller.subscription.paused.v1", "a", {"by": "operator", "reason": "moving"}),
+        ("poller.subscription.resumed.v1", "a", {"by": "operator", "reason": "it had been paused: moving"}),
+    ]
+
+
+async def test_a_pause_of_one_that_left_the_file_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """For it takes the place of that other pause; a sink's own pause stays, and nothing is announced."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    await added(client, settings, "b")
+    registry = registry_of(settings, client)
+    await registry.pause("a", Paused("removed", "gone", NOW))
+    await registry.pause("b", Paused("sink", "410", NOW))
+    for one in "ab":
+        await subscribing.pause(client, settings, one, reason="moving", now=NOW)
+    told = [one["subject"] for one in await _announced(client)]
+    assert told == ["a"]
+
+
 async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
     """What it counted stays, since when it fails does not; health of another version is left as it is."""
     settings = configured(tmp_path)
@@ -88,10 +119,15 @@ async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) ->
     for feed in FEEDS:
         await registry.note_health("a", feed, msgspec.json.encode(bad))
     await registry.pause("a", Paused("failures", "5 d", NOW))
-    await subscribing.resume(registry, settings, "a")
+    await subscribing.resume(client, settings, "a", now=NOW)
     kept = await registry.all()
     for feed in FEEDS:
         found = msgspec.json.decode(kept.health["a"][feed], type=Health)
         assert (found.failing_since, found.failed, found.unwell) == (None, 9, True)
     assert not kept.paused
     assert subscribing.health_resumed(b"[]") == b"[]"
+
+
+async def _announced(client: FakeAsyncRedis) -> list[dict[str, Any]]:
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(operations_key("poller")))
+    return [msgspec.json.decode(fields[b"data"]) for _, fields in entries]

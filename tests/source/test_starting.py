@@ -19,6 +19,7 @@ from poller.store.state import (
     FIELDS,
     GOOD_AT,
     HELD,
+    HELD_AT,
     ID_FIELD,
     NEXT_AT,
     OLDEST,
@@ -142,6 +143,19 @@ def test_a_full_reading_takes_off_the_orders_that_it_found() -> None:
         RESYNC: None,
         RELEASED: "as it was",
     }
+
+
+def test_since_when_it_is_held_is_told_by_the_first_reading_that_held_it() -> None:
+    """Later ones that hold it leave the moment as it is; a delta touches neither; one that holds nothing ends both."""
+    first = msgspec.structs.replace(READ, resync=True)
+    too_many = msgspec.structs.replace(GOOD, held="too many")
+    marks = marks_of(FEED, start_of(FEED, first, NOON), too_many)
+    assert marks[HELD_AT] == "2025-03-01T13:00:00.000Z"
+    held = msgspec.structs.replace(first, held="too many", held_at=NOON)
+    assert marks_of(FEED, start_of(FEED, held, NOON + HOUR), too_many)[HELD_AT] == TEXT
+    assert not {HELD, HELD_AT} & set(marks_of(FEED, start_of(FEED, READ, NOON), GOOD))
+    over = marks_of(FEED, start_of(FEED, held, NOON + HOUR), GOOD)
+    assert (over[HELD], over[HELD_AT]) == (None, None)
 
 
 def test_a_listing_that_is_as_it_was_counts_as_read() -> None:

@@ -115,8 +115,10 @@ _BAD: Final = ' class="bad"'
 
 
 def _feed(one: FeedStatus) -> tuple[str, ...]:
-    why = [one.error] if one.error else []
-    why += ["removals wait for poller release"] if one.state == "held" else []
+    why = [one.error] if one.error and one.error != one.held_reason else []
+    if one.held_reason is not None:
+        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
+        why.append(f"held{since}: {one.held_reason}")
     why += [f"{one.quarantined} records that cannot be used"] if one.quarantined else []
     why += (
         [f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"] if one.lost and one.lost_age_seconds is not None else []

@@ -134,13 +134,13 @@ class _Subscriptions:
         """POST: its events wait."""
         name, backing = _name(request), self._backing
         reason = await reason_of(request)
-        await subscribing.pause(backing.registry, backing.settings, name, reason=reason, now=backing.now())
+        await subscribing.pause(backing.client, backing.settings, name, reason=reason, now=backing.now())
         return as_json(await self._object(name))
 
     async def resumed(self, request: Request) -> Response:
         """POST: it goes on."""
-        name = _name(request)
-        await subscribing.resume(self._backing.registry, self._backing.settings, name)
+        name, backing = _name(request), self._backing
+        await subscribing.resume(backing.client, backing.settings, name, now=backing.now())
         return as_json(await self._object(name))
 
     async def _object(self, name: str, *, secret: str | None = None) -> SubscriptionObject:

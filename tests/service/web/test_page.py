@@ -56,6 +56,13 @@ async def test_it_says_how_it_is(given: Served) -> None:
     text = Read(page(msgspec.structs.replace(one, feeds=(failing,), subscriptions=(paused,)))).text
     for word in ("2 amiss", "failing", "status 500", "5 min ago", "paused", "by sink: 410", "3"):
         assert word in text
+    reason = "12 of 60 are missing; poller release acme/x"
+    held = msgspec.structs.replace(one.feeds[0], state="held", held_reason=reason, held_age_seconds=7200.0)
+    for error in (None, reason):
+        held = msgspec.structs.replace(held, error=error)
+        text = Read(page(msgspec.structs.replace(one, feeds=(held,)))).text
+        assert f"held for 2 h: {reason}" in text
+        assert text.count(reason) == 1
     away = Read(page(Glance(NOW, ready=False, reasons=("store: away",)))).text
     assert "not ready" in away
     assert "store: away" in away
