@@ -42,6 +42,9 @@ _SENSELESS: Final = {
 }
 
 
+_NOBODY: Final = ("no daemon polls; it takes effect with the next one", "no daemon polls, and it holds all the same")
+
+
 class Order(StrEnum):
     """What may be asked of a feed.
 
@@ -121,7 +124,7 @@ async def asked(
         await _announced(client, settings, feed_id, order, Pause(by, reason, now()))
     there = await members_now(client, MemberKeys.of(settings.redis.prefix))
     if not any("poll" in roles for roles in there.values()):
-        return Answer(feed_id, order, "no daemon", "no daemon polls; it takes effect with the next one", before=before)
+        return Answer(feed_id, order, "no daemon", _NOBODY[order in (Order.PAUSE, Order.RESUME)], before=before)
     asking, wanted = Asking(client, settings.redis.prefix), AskedOrder(secrets.token_hex(8), feed_id, order, now())
     await asking.ask(wanted)
     said = await _said(asking, wanted, patience=patience, wait=wait, sleep=sleep)

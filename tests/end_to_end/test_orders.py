@@ -38,7 +38,8 @@ async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> 
             assert (paused.code, paused.err) == (0, "")
             assert paused.out.splitlines()[1] == f"{member}: no round was under way"
             refused = await poller.run("resync", FEED, "--wait", "-c", str(config))
-            assert "it is carried out when the feed is resumed" in refused.out
+            assert refused.code == 1
+            assert "it is carried out when the feed is resumed" in refused.err
         once = await poller.run("once", "--json", "-c", str(config))
         modes = {line["feed"]: line for line in map(json.loads, once.out.splitlines())}
         assert (once.code, modes[FEED]["mode"], modes[FEED]["ok"]) == (0, "skipped", True)
