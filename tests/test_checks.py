@@ -36,7 +36,7 @@ _SLEEPING = {
     "harness/sinks.py": 1,  # so is a slow sink
     "receiver.py": 1,  # so is an answer that drips
     "harness/naive_dispatcher.py": 1,  # the pause of a program that is wrong on purpose
-    "bench/scale.py": 5,  # spans that are measured, and paces
+    "bench/scale.py": 3,  # spans that are measured, and paces
     "bench/delivering.py": 1,  # a pace
     "bench/metering.py": 1,  # a span that is measured
 }

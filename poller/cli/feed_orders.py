@@ -23,11 +23,7 @@ def pause(
     log_level: Verbosity = None,
 ) -> None:
     """Polls a feed no more, in any process, until it is resumed."""
-    from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
-
-    asked = Asked.by(context, config, log_format, log_level)
-    _exit(good=order(asked, feed, Order.PAUSE, wait=wait, reason=reason))
+    _give(Asked.by(context, config, log_format, log_level), feed, "pause", wait=wait, reason=reason)
 
 
 @app.command()
@@ -41,10 +37,7 @@ def resume(
     log_level: Verbosity = None,
 ) -> None:
     """Polls a paused feed again, at once."""
-    from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
-
-    _exit(good=order(Asked.by(context, config, log_format, log_level), feed, Order.RESUME, wait=wait))
+    _give(Asked.by(context, config, log_format, log_level), feed, "resume", wait=wait)
 
 
 @app.command()
@@ -58,10 +51,7 @@ def release(
     log_level: Verbosity = None,
 ) -> None:
     """Lets the removals through that a round has held."""
-    from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
-
-    _exit(good=order(Asked.by(context, config, log_format, log_level), feed, Order.RELEASE, wait=wait))
+    _give(Asked.by(context, config, log_format, log_level), feed, "release", wait=wait)
 
 
 @app.command()
@@ -76,13 +66,12 @@ def resync(
     log_level: Verbosity = None,
 ) -> None:
     """Reads a feed again in full. Publishes nothing unless something differs."""
+    _give(Asked.by(context, config, log_format, log_level), feed, "anew" if anew else "resync", wait=wait)
+
+
+def _give(asked: Asked, feed: str, word: str, *, wait: bool | None, reason: str = "") -> None:
     from poller.cli.orders import order  # noqa: PLC0415 -- late
     from poller.service.ordering import Order  # noqa: PLC0415 -- late
 
-    asked = Asked.by(context, config, log_format, log_level)
-    _exit(good=order(asked, feed, Order.ANEW if anew else Order.RESYNC, wait=wait))
-
-
-def _exit(*, good: bool) -> None:
-    if not good:
+    if not order(asked, feed, Order(word), wait=wait, reason=reason):
         raise typer.Exit(1)

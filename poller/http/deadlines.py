@@ -20,8 +20,11 @@ REQUEST_SECONDS: Final = 20.0
 class PromptProtocol(H11Protocol):
     """One connection."""
 
-    seconds: float = REQUEST_SECONDS
-    _deadline: asyncio.TimerHandle | None = None
+    def __init__(self, *given: Any, seconds: float = REQUEST_SECONDS, **more: Any) -> None:
+        """Take what uvicorn gives, and how long a request may take to be there."""
+        super().__init__(*given, **more)
+        self._seconds = seconds
+        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """It is there, and the first request is due."""
@@ -52,15 +55,9 @@ class PromptProtocol(H11Protocol):
 
     def _expect(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.seconds, self.transport.close)
+            self._deadline = self.loop.call_later(self._seconds, self.transport.close)
 
     def _relax(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-def prompt(seconds: float) -> type[asyncio.Protocol]:
-    """The protocol with another deadline."""
-    own: dict[str, Any] = {"seconds": seconds}
-    return type("PromptProtocol", (PromptProtocol,), own)

@@ -11,12 +11,13 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
 
 from poller.errors import AddressTaken, ConfigurationError
-from poller.http.deadlines import REQUEST_SECONDS, prompt
+from poller.http.deadlines import REQUEST_SECONDS, PromptProtocol
 
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
 _GRACE_SECONDS: Final = 2
@@ -60,7 +61,7 @@ async def listening(
         config = uvicorn.Config(
             app,
             interface="asgi3",
-            http=prompt(request_seconds),
+            http=partial(PromptProtocol, seconds=request_seconds),  # type: ignore[arg-type] # it is called, no more
             h11_max_incomplete_event_size=longest_head,
             lifespan="off",
             ws="none",

@@ -18,12 +18,13 @@ from typing import Final, Protocol
 import structlog
 
 from poller.errors import StoreError
+from poller.service.ordering import Order
 from poller.source.result import RoundResult
 from poller.stopping import ended
 from poller.store.asking import KEPT, AskedOrder, Asking, OrderAnswer
 
 LOOK_SECONDS: Final = 0.25
-_KNOWN: Final = frozenset({"pause", "resume", "resync", "anew", "release"})  # others are a newer version's, and wait
+_KNOWN: Final = frozenset(map(str, Order))  # others are a newer version's, and wait
 
 _log = structlog.get_logger("poller.daemon")
 

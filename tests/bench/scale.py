@@ -37,7 +37,6 @@ _LOOK: Final = 1.0
 _READINGS: Final = (100_000, 1_000_000)
 _SUBSCRIPTIONS: Final = (100, 1_000)
 _IDLE: Final = 30.0
-_RUSH: Final = 10.0
 _LONG: Final = 1200.0  # seconds; so long the first readings may take
 
 _HEAD: Final = """\
@@ -161,8 +160,9 @@ async def _daemons(root: Path, sources: int, processes: int) -> AsyncIterator[tu
                 raise RuntimeError(f"daemons left: {left}")
             return len(seen) == sources * len(RESOURCES)
 
-        await until(all_seen, "each feed to be polled", seconds=_LONG, every=_LOOK)
-        await asyncio.sleep(_LATE * _INTERVAL)  # the first rush passes
+        for _ in range(2):  # the second time each comes in its turn, and the first rush is over
+            await until(all_seen, "each feed to be polled", seconds=_LONG, every=_LOOK)
+            seen.clear()
         yield daemons, server, url
 
 
@@ -237,14 +237,15 @@ async def _records(root: Path) -> AsyncIterator[Figure]:
                 yield Figure("", f"read again {again:,.0f}/s", f"{again0:,.0f}/s", again / again0)
 
 
-async def _until_taken(store: str, pairs: int) -> None:
-    """Wait until each pair has its lease."""
+async def _until_reading(store: str, pairs: int) -> None:
+    """Wait until each pair waits for what comes: its group has somebody who reads."""
     async with Redis.from_url(store) as client:
 
-        async def all_taken() -> bool:
-            return len(await client.keys("poller:*:sub:*:lease")) == pairs
+        async def all_reading() -> bool:
+            groups = [await client.xinfo_groups(key) for key in await client.keys("poller:*/*:events")]
+            return sum(int(group["consumers"]) for of_one in groups for group in of_one) >= pairs
 
-        await until(all_taken, f"{pairs} leases", seconds=_LONG, every=_LOOK)
+        await until(all_reading, f"{pairs} readers", seconds=_LONG, every=_LOOK)
 
 
 async def _subscriptions(root: Path) -> AsyncIterator[Figure]:
@@ -257,8 +258,7 @@ async def _subscriptions(root: Path) -> AsyncIterator[Figure]:
             subscriptions = (_SUBSCRIPTION.format(number=number, sink=sink) for number in range(count))
             config.write_text(config.read_text() + "".join(subscriptions))
             async with daemon(config, command=("poller", "run", "--only", "deliver"), level="warning") as one:
-                await _until_taken(server.url, 4 * count)
-                await asyncio.sleep(_RUSH)  # the first rush passes
+                await _until_reading(server.url, 4 * count)
                 before, rss = _cpu(one.pid), psutil.Process(one.pid).memory_info().rss
                 await asyncio.sleep(_IDLE)  # what is measured
                 costs.append(((_cpu(one.pid) - before) / _IDLE / count, rss / count))

@@ -37,16 +37,34 @@ class Site:
 
 
 @asynccontextmanager
+async def served(site: Site, seconds: float) -> AsyncIterator[int]:
+    """The port of it, with so long for each request."""
+    async with listening(site, "127.0.0.1", 0, request_seconds=seconds) as url, patience("an answer, or the end"):
+        yield int(url.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def opened(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+@asynccontextmanager
 async def connected(site: Site, seconds: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection to it, with so long for each request."""
-    async with listening(site, "127.0.0.1", 0, request_seconds=seconds) as url:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        try:
-            async with patience("an answer, or the end"):
-                yield reader, writer
-        finally:
-            writer.close()
-            await writer.wait_closed()
+    """A connection to a site that is served for the time of the block."""
+    async with served(site, seconds) as port, opened(port) as both:
+        yield both
+
+
+async def passed(port: int) -> None:
+    """Return when what was begun before this has met its deadline, if it has one: as who says nothing has."""
+    async with opened(port) as (reader, _):
+        assert await reader.read() == b""
 
 
 @pytest.mark.parametrize(
@@ -82,18 +100,13 @@ async def test_a_second_request_has_its_time_from_its_first_byte() -> None:
 async def test_who_has_asked_may_wait_for_the_answer_and_ask_again() -> None:
     """Law: no deadline is left behind by a whole request, for however long its answer or the next request takes."""
     site = Site()
-    async with connected(site, SOON) as (reader, writer):
+    async with served(site, SOON) as port, opened(port) as (reader, writer):
         site.answer.clear()
         writer.write(WHOLE)
-        loop = asyncio.get_running_loop()
-        passed = asyncio.Event()
-        loop.call_later(3 * SOON, passed.set)  # well past the deadline, were there one
-        await passed.wait()
+        await passed(port)
         site.answer.set()
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
-        passed.clear()
-        loop.call_later(3 * SOON, passed.set)
-        await passed.wait()
+        await passed(port)
         writer.write(WHOLE)
         assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
 

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from poller.service.web.hosts import OwnNames
-from poller.service.web.problems import HANDLERS, problem
+from poller.service.web.problems import ANSWERS, problem
 
 LARGEST_BODY: Final = 64 * 1024
 """Bytes of a request's body."""
@@ -40,7 +40,7 @@ def application(*routes: BaseRoute, names: frozenset[str] | None = None) -> Any:
         routes: one for each path.
         names: by which it may be asked for, besides addresses; None: any.
     """
-    site = Starlette(routes=routes, exception_handlers=HANDLERS)
+    site = Starlette(routes=routes, exception_handlers=ANSWERS)
     site.router.redirect_slashes = False  # it would lead to whatever host the request has named
     bounded = _Bounded(site)
     return _Guarded(bounded if names is None else OwnNames(bounded, names))

@@ -92,7 +92,7 @@ async def _failed(_: Request, __: Exception) -> Response:
     return answer
 
 
-HANDLERS: Final[Mapping[Any, Any]] = {
+ANSWERS: Final[Mapping[Any, Any]] = {
     HTTPException: _refused,
     StoreError: _store_away,
     ClientDisconnect: _gone,
