@@ -29,14 +29,21 @@ async def strike(stage: Stage, rng: Random) -> None:
     """All processes share the clock, as those of one machine do."""
     before = {id(one): _told(one) for one in stage.replicas.running}
     hours = rng.choice(_HOURS)
-    (stage.directory / "clock").write_text(f"{hours:+d}h\n")
+    _set(stage.directory / "clock", f"{hours:+d}h")
     seconds = 0.5 + rng.random()
     await stage.rest(seconds)
     for one in stage.replicas.running:
         lines = _told(one) - before[id(one)]
         if lines > _A_SECOND_OF_LOG * (seconds + 1):
             stage.remarks.append(f"{lines} lines of log within {seconds:.1f} s of a jump by {hours} h: {one}")
-    (stage.directory / "clock").write_text("+0\n")
+    _set(stage.directory / "clock", "+0")
+
+
+def _set(clock: Path, offset: str) -> None:
+    """In one step: libfaketime ends a process whose first look at the file finds it made and not yet filled."""
+    written = clock.with_suffix(".new")
+    written.write_text(f"{offset}\n")
+    written.replace(clock)
 
 
 def _told(one: Daemon) -> int:
