@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+
+def bare_environ() -> dict[str, str]:
+    """The environment of these tests without what it says to poller."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
 
 
 @contextmanager

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from poller.config.schema import config_schema
-
-README: Final = Path(__file__).parent.parent / "README.md"
+from tests.readme import write_table
 
 _DEFAULT: Final = re.compile(r" Default: (.*)\.$")
 _AUTH_ONCE: Final = "sources[].auth."
@@ -58,30 +56,6 @@ def _told(description: str, *, required: bool) -> tuple[str, str]:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {"configuration": configuration}
 
 
-def written(text: str, name: str) -> str:
-    """What stands in the README for a table.
-
-    Raises:
-        AssertionError: there is no place for it.
-    """
-    start, end = _place(text, name)
-    return text[start:end]
-
-
-def rewritten(text: str) -> str:
-    """The README with all its tables as the code has them."""
-    for name, table in TABLES.items():
-        start, end = _place(text, name)
-        text = text[:start] + table() + text[end:]
-    return text
-
-
-def _place(text: str, name: str) -> tuple[int, int]:
-    begin, end = f"<!-- begin {name} -->\n\n", f"\n\n<!-- end {name} -->"
-    assert begin in text, f"README.md has no {begin!r}"
-    assert end in text, f"README.md has no {end!r}"
-    return text.index(begin) + len(begin), text.index(end)
-
-
 if __name__ == "__main__":
-    README.write_text(rewritten(README.read_text("utf-8")), "utf-8")
+    for name, made in TABLES.items():
+        write_table(name, made())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -26,22 +25,14 @@ from poller.delivery.sink import Sink
 from poller.http.addresses import Allowance
 from tests.delivery.events import entry, pair
 from tests.node import needs_node
-from tests.readme_tables import README as FILE
-from tests.readme_tables import TABLES, written
+from tests.readme import block, table
+from tests.readme_tables import TABLES
 from tests.receiver import receiving
 from tests.servers import running
 
-README: Final = FILE.read_text("utf-8")
 SECRET: Final = new_secret(b"s" * 32)
 OTHER: Final = new_secret(b"o" * 32)
 EVENT: Final = entry(b'{"id":"K","name":"caf\xc3\xa9"}', key="K")
-
-
-def block(name: str) -> str:
-    """The code block that follows the comment of this name."""
-    found = re.search(rf"<!-- {re.escape(name)} -->\n```\w+\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    assert found, f"README.md has no code block after <!-- {name} -->"
-    return found[1]
 
 
 def free_port() -> int:
@@ -144,4 +135,4 @@ def test_the_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables(name: str) -> None:
     """They say what the code says; ``python -m tests.readme_tables`` writes them."""
-    assert written(README, name) == TABLES[name]()
+    assert table(name) == TABLES[name]()

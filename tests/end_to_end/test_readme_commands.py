@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shlex
 import signal
@@ -24,10 +23,10 @@ from tests.cli.commands import commands_in
 from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene
 from tests.harness.waiting import patience, until
-from tests.programs import for_the_block
+from tests.programs import bare_environ, for_the_block
+from tests.readme import block, text
 from tests.receiver import Receiver, Reply, receiving
 from tests.servers import free_port
-from tests.test_readme import README, block
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,6 +44,8 @@ ENDLESS: Final = ("poller run", "poller tail", "poller sandbox", "poller demo", 
 
 ELSEWHERE: Final = {
     # Who else runs it, or why it is not run.
+    "source .venv": "tests/test_newcomer.py",
+    "python -m tests.newcomer": "fetches packages; tests/test_newcomer.py walks the same without that",
     "python3 -m venv": "the continuous integration, which is told by the README how to install and to test",
     "pip install": "it comes with the tests' extra",
     "npm install": "the continuous integration",
@@ -94,7 +95,7 @@ class Stage:
 
     @asynccontextmanager
     async def _started(self, script: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        here = {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
+        here = bare_environ()
         path = f"{Path(sys.executable).parent}:{here['PATH']}"
         process = await asyncio.create_subprocess_exec(
             *("bash", "-euo", "pipefail", "-c", script),
@@ -146,13 +147,13 @@ async def staged(directory: Path, *, changes_per_second: float = 0) -> AsyncIter
     """The README's configuration, played by the sandbox, a store, a daemon and a receiver."""
     async with scene(directory, records=40, changes_per_second=changes_per_second) as played, receiving() as sink:
         played.config()  # leaves the token
-        text = block("poller.toml").replace("redis://127.0.0.1:6379/0", played.store)
-        text = text.replace("https://api.example.org/v1", played.source)
-        text = text.replace("/run/secrets/acme", str(directory / "token"))
-        text = text.replace("[redis]", f'http = {{ admin_token_file = "{directory / "token"}" }}\n[redis]', 1)
-        text = text.replace('"contractTypes"\n', '"contractTypes"\ninterval = "500ms"\n')
+        told = block("poller.toml").replace("redis://127.0.0.1:6379/0", played.store)
+        told = told.replace("https://api.example.org/v1", played.source)
+        told = told.replace("/run/secrets/acme", str(directory / "token"))
+        told = told.replace("[redis]", f'http = {{ admin_token_file = "{directory / "token"}" }}\n[redis]', 1)
+        told = told.replace('"contractTypes"\n', '"contractTypes"\ninterval = "500ms"\n')
         config = directory / "poller.toml"
-        config.write_text(text, "utf-8")
+        config.write_text(told, "utf-8")
         address = f"127.0.0.1:{free_port()}"
         async with daemon(config, environ={"POLLER_HTTP_BIND": address}) as running:
             await running.polled(["contractTypes", "evidenceVariants", "achievements"])
@@ -161,13 +162,13 @@ async def staged(directory: Path, *, changes_per_second: float = 0) -> AsyncIter
 
 def scripts() -> list[str]:
     """The shell blocks, in their order."""
-    return re.findall(r"^```sh\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```sh\n(.*?)^```$", text(), re.DOTALL | re.MULTILINE)
 
 
 def commands() -> list[str]:
     """The commands within lines of text, each once."""
-    text = re.sub(r"^```.*?^```$", "", README, flags=re.DOTALL | re.MULTILINE)
-    spans = (" ".join(one.split()).replace(".venv/bin/", "") for one in re.findall(r"`([^`]+)`", text))
+    prose = re.sub(r"^```.*?^```$", "", text(), flags=re.DOTALL | re.MULTILINE)
+    spans = (" ".join(one.split()).replace(".venv/bin/", "") for one in re.findall(r"`([^`]+)`", prose))
     return [one for one in dict.fromkeys(spans) if COMMAND.match(one)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.harness.waiting import patience
-from tests.programs import for_the_block
+from tests.programs import bare_environ, for_the_block
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -135,11 +134,10 @@ async def daemon(
         level: of its log; with debug, skipped rounds are logged too.
         environ: what its environment has besides ours.
     """
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("POLLER_", "REDIS_"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", *command, "--config", str(config), "--log-format", "json", "--log-level", level),
         cwd=_ROOT,
-        env=ours | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {}),
+        env=bare_environ() | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {}),
         stderr=asyncio.subprocess.PIPE,
         limit=2**20,
     )
