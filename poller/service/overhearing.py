@@ -19,8 +19,10 @@ from poller.errors import StoreError
 from poller.stopping import unless
 from poller.store.remembering import Memory, notes
 
-FIRST_SECONDS: Final = 1.0
+FIRST_SECONDS: Final = 0.1
 LONGEST_SECONDS: Final = 60.0
+_LATER: Final = 1.25
+"""Each look comes so much later than the one before it: what is there is known before it is a quarter older."""
 
 
 class Remembering(Protocol):
@@ -38,7 +40,7 @@ async def overhear(
     *,
     pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
 ) -> None:
-    """Read the notes again and again, soon at first, then once a minute.
+    """Read the notes again and again, at once at first, then ever later, up to once a minute.
 
     Args:
         stop: ends it.
@@ -50,7 +52,7 @@ async def overhear(
     feeds, seconds = list(stores), FIRST_SECONDS
     while not stop.is_set():
         await pause(stop, seconds)
-        seconds = min(2 * seconds, LONGEST_SECONDS)
+        seconds = min(_LATER * seconds, LONGEST_SECONDS)
         try:
             noted = await notes(client, key)
         except StoreError:

@@ -95,11 +95,11 @@ if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence"
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end
 redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
-redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept', '0 0 0')
-if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new'} end
 local time = redis.call('TIME')
-redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200),
-  'anew_at', time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000)))
+local now = time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000))
+redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept', '0 0 0', 'begun_at', now)
+if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new'} end
+redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200), 'anew_at', now)
 return {redis.call('HGETALL', KEYS[2]), found}
 """
 )

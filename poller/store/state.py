@@ -13,6 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
+GENERATION: Final = "generation"
+
 # The marks: names of fields that a round sets.
 DELTA_TOKEN: Final = "delta_token"  # noqa: S105 -- a field's name
 QUERY: Final = "query"
@@ -32,6 +34,7 @@ ROTATION: Final = "rotation"
 OLDEST: Final = "oldest"
 ID_FIELD: Final = "id_field"
 ANEW_AT: Final = "anew_at"
+BEGUN_AT: Final = "begun_at"
 LOST: Final = "lost"
 LOST_AT: Final = "lost_at"
 NEXT_AT: Final = "next_at"
@@ -84,6 +87,7 @@ class FeedState(msgspec.Struct, frozen=True):
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
         formers: the generations before this one, as far as they are known, the newest first.
         anew_at: when the feed was begun anew because a part of it was lost, milliseconds of the server's clock.
+        begun_at: when this state was created, likewise; None where an older version did.
         lost: what was lost last, in words.
         lost_at: when that was noticed.
         loss: what was found to be lost when the lease was taken, where nobody has told it yet. Not a part of the hash.
@@ -109,6 +113,7 @@ class FeedState(msgspec.Struct, frozen=True):
     next_at: datetime | None = None
     formers: tuple[str, ...] = ()
     anew_at: int | None = None
+    begun_at: int | None = None
     lost: str | None = None
     lost_at: datetime | None = None
     loss: Loss | None = None
@@ -118,7 +123,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
     """The state from the hash as Redis answers it."""
     text = {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}
     return FeedState(
-        generation=text.get("generation", ""),
+        generation=text.get(GENERATION, ""),
         sequence=int(text.get("sequence", "0")),
         delta_token=text.get(DELTA_TOKEN) or None,
         query=text.get(QUERY),
@@ -138,6 +143,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         next_at=_moment(text.get(NEXT_AT)),
         formers=tuple(text.get("formers", "").split()),
         anew_at=int(text[ANEW_AT]) if ANEW_AT in text else None,
+        begun_at=int(text[BEGUN_AT]) if BEGUN_AT in text else None,
         lost=text.get(LOST),
         lost_at=_moment(text.get(LOST_AT)),
     )

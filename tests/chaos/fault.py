@@ -52,7 +52,6 @@ class Fault:
         most: how many strikes a chapter has at most.
         replaces: whether a process may go on that has been replaced meanwhile; it may end the requests it had begun.
         loses_writes: whether the store forgets what it acknowledged; then what is sent again carries the same ids.
-        loses_all: whether it forgets everything; then there is a new baseline, which no sink is told.
         patience: in how many seconds all has to be well after the last strike.
         missing: why it cannot be made on this machine; None: it can.
     """
@@ -65,7 +64,6 @@ class Fault:
     most: int = 20
     replaces: bool = False
     loses_writes: bool = False
-    loses_all: bool = False
     patience: float = 60.0
     missing: Callable[[], str | None] = lambda: None
 

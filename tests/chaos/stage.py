@@ -78,6 +78,7 @@ class Stage:
         proxy: what reads Redis' words between program and store, likewise.
         begun: how much the store had written when all had begun, in bytes.
         remarks: what was found wrong on the way.
+        begun_anew: the feeds of which the store has lost all: each has a new baseline, which no sink is told.
     """
 
     directory: Path
@@ -90,6 +91,7 @@ class Stage:
     proxy: Proxy | None
     begun: int = 0
     remarks: list[str] = field(default_factory=list)
+    begun_anew: set[str] = field(default_factory=set)
     _never: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -145,13 +147,12 @@ class Stage:
     async def judged(self, outcome: Outcome, fault: Fault) -> Outcome:
         """Let all come to rest, and say what is found."""
         upto, deadline = await self.quiet(fault.patience)
-        baselines = not fault.loses_all
-        stream = await answered(partial(self.scene.published, upto, deadline, from_one=baselines))
-        sinks = await answered(partial(self.scene.delivered, deadline, baselines=baselines))
+        stream = await answered(partial(self.scene.published, upto, deadline, begun_anew=self.begun_anew))
+        sinks = await answered(partial(self.scene.delivered, deadline, begun_anew=self.begun_anew))
         if fault.loses_writes:
-            sinks = {wish.sink: await self._after_loss(wish, baselines=baselines) for wish in self.scene.wishes}
+            sinks = {wish.sink: await self._after_loss(wish) for wish in self.scene.wishes}
         self.remarks += self.replicas.strayed() + await told_secrets(self)
-        for wish in self.scene.wishes if baselines else ():
+        for wish in () if self.begun_anew else self.scene.wishes:
             told = await self.scene.told_by(wish, upto)
             if told is not None and told.lost and not sinks[wish.sink].lost and not stream.lost:
                 self.remarks.append(f"{wish.sink} was not told all that the source did: {told}")
@@ -165,10 +166,11 @@ class Stage:
             remarks=tuple(self.remarks),
         )
 
-    async def _after_loss(self, wish: Wish, *, baselines: bool) -> Deliveries:
+    async def _after_loss(self, wish: Wish) -> Deliveries:
         log = list(self.scene.sinks.of(wish.sink))
         streams = {feed: await self.scene.entries(feed) for feed in self.scene.feeds}
-        return judge_after_loss(log, streams, await self.log(), SECRET if wish.signed else None, baseline=baselines)
+        secret = SECRET if wish.signed else None
+        return judge_after_loss(log, streams, await self.log(), secret, begun_anew=self.begun_anew)
 
     async def keep(self, directory: Path) -> None:
         """Write down what there is to see."""

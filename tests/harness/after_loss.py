@@ -24,7 +24,7 @@ from tests.harness.json_values import equal, read
 from tests.harness.requests import Arrived, events_of, forged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tests.harness.delivered import Entry
     from tests.harness.requests import Line
@@ -38,7 +38,7 @@ def judge_after_loss(
     history: Iterable[Mapping[str, Any]],
     secret: str | None,
     *,
-    baseline: bool = True,
+    begun_anew: Collection[str] = (),
 ) -> Deliveries:
     """Compare.
 
@@ -47,13 +47,13 @@ def judge_after_loss(
         streams: each feed's entries in the end, under the name of its resource.
         history: the source's log.
         secret: signs the requests.
-        baseline: whether the sink is to get what stands there as a baseline. Where it is not, revisions begin where the
-            sink was not told, and are not looked at.
+        begun_anew: the resources of which all was lost. Their baselines tell the sink nothing new, so it is to get
+            none; and revisions begin where it was not told, and are not looked at.
     """
-    judge = _Judge(pasts(history), secret, baseline=baseline)
-    for entries in streams.values():
+    judge = _Judge(pasts(history), secret, begun_anew)
+    for resource, entries in streams.items():
         for entry, text in entries:
-            judge.stands(entry, read(text))
+            judge.stands(entry, read(text), told=resource in begun_anew)
     for line in log:
         if isinstance(line, Arrived):
             judge.arrived(line)
@@ -65,8 +65,10 @@ def judge_after_loss(
 class _Judge:
     """One sink while its log is replayed."""
 
-    def __init__(self, records: Mapping[str, Mapping[str, Past]], secret: str | None, *, baseline: bool) -> None:
-        self._baseline = baseline
+    def __init__(
+        self, records: Mapping[str, Mapping[str, Past]], secret: str | None, begun_anew: Collection[str]
+    ) -> None:
+        self._uncounted = {key for resource in begun_anew for key in records.get(resource, ())}
         self._records = {key: past for known in records.values() for key, past in known.items()}
         self._secret = secret
         self._found = Deliveries()
@@ -78,9 +80,9 @@ class _Judge:
         self._taken: set[str] = set()
         self._reached: Counter[tuple[str, str]] = Counter()
 
-    def stands(self, entry: str, event: Event) -> None:
+    def stands(self, entry: str, event: Event, *, told: bool) -> None:
         self._meant[event["id"]] = event
-        if self._baseline or event["data"]["cause"] != "baseline":
+        if not told or event["data"]["cause"] != "baseline":
             self._standing[event["id"]] = entry
         else:
             self._unwanted.add(event["id"])
@@ -101,7 +103,7 @@ class _Judge:
             reached, revision = self._reached[_key(event)], int(event["data"]["revision"])
             if event["id"] in self._unwanted:
                 found.unwanted.append(Fault(request.at, f"{where}: a baseline"))
-            if revision > reached + 1 and self._baseline:
+            if revision > reached + 1 and event["subject"].lower() not in self._uncounted:
                 text = f"{where}: revision {revision} of {event['subject']}, taken so far {reached}"
                 found.out_of_order.append(Fault(request.at, text))
             self._sent.add(event["id"])

@@ -19,10 +19,12 @@ from tests.harness.history import Past, pasts
 from tests.harness.json_values import differing, equal, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 _SHOWN = 5
 _UNKNOWN = Past()
+_LISTED = "achievements"
+"""The resource that is found by the qualifications that the others name."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,11 @@ class _Published:
 
 
 def judge(
-    log: Iterable[Mapping[str, Any]], streams: Mapping[str, Sequence[bytes]], *, upto: int, from_one: bool = True
+    log: Iterable[Mapping[str, Any]],
+    streams: Mapping[str, Sequence[bytes]],
+    *,
+    upto: int,
+    begun_anew: Container[str] = (),
 ) -> Verdict:
     """Compare.
 
@@ -70,16 +76,31 @@ def judge(
         log: the lines of the source's log, from its first version to one after the streams were read.
         streams: for each resource its events in order, as they stand in the field ``data``.
         upto: the version number up to which everything must have been published.
-        from_one: whether a stream's first number has to be 1; it is not after a loss of all that was in it.
+        begun_anew: the resources of which the store has lost all. Their streams' first numbers are not 1, and
+            achievements of a qualification that no record names any more cannot be found again.
     """
     verdict = Verdict()
     known = pasts(log)
     for resource in streams.keys() | known.keys():
-        published = _Stream(resource, known.get(resource, {}), verdict, from_one=from_one)
+        records = known.get(resource, {})
+        published = _Stream(resource, records, verdict, from_one=resource not in begun_anew)
         for entry in streams.get(resource, ()):
             published.take(read(entry))
-        published.settle(upto)
+        published.settle(upto, _nameless(known, upto) if resource == _LISTED and resource in begun_anew else ())
     return verdict
+
+
+def _nameless(known: Mapping[str, Mapping[str, Past]], upto: int) -> set[str]:
+    """The achievements whose qualification no record names at this version."""
+
+    def present(resource: str) -> Iterator[tuple[str, Any]]:
+        for key, past in known.get(resource, {}).items():
+            due = past.until(upto)
+            if due is not None and past.versions[due].record is not None:
+                yield key, past.versions[due].record.get("qualificationID")
+
+    named = {name for resource in known.keys() - {_LISTED} for _, name in present(resource)}
+    return {key for key, name in present(_LISTED) if name not in named}
 
 
 class _Stream:
@@ -120,14 +141,14 @@ class _Stream:
             self._verdict.misclassified.append(f"{where}: {fault}")
         return place if found is None else found
 
-    def settle(self, upto: int) -> None:
-        """The end of the stream: what is missing?"""
+    def settle(self, upto: int, besides: Container[str]) -> None:
+        """The end of the stream: what is missing, besides records that need never have been published?"""
         for key, past in self._records.items():
             due = past.until(upto)
             if due is None:
                 continue
             said = self._said.get(key)
-            if said is None and past.versions[due].record is not None:
+            if said is None and past.versions[due].record is not None and key not in besides:
                 self._verdict.lost.append(f"{self._resource} {key}: never published")
             elif said is not None and past.after(due, said.record) is None:
                 self._verdict.lost.append(f"{self._resource} {key}: version {past.versions[due].number} not published")

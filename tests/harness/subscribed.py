@@ -26,7 +26,7 @@ from tests.harness.waiting import PATIENCE, patience
 from tests.harness.wishes import SECRET, Wish
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
 
     from tests.harness.delivered import Deliveries, Entry
 
@@ -94,10 +94,10 @@ class Subscribed:
         found: Any = await self.played.client.xrange(stream(feed))
         return [(entry.decode(), fields[b"data"]) for entry, fields in found]
 
-    async def source_verdict(self, upto: int, *, from_one: bool = True) -> Verdict:
+    async def source_verdict(self, upto: int, *, begun_anew: Container[str] = ()) -> Verdict:
         """Judge the streams by the source's history."""
         streams = {feed: [event for _, event in await self.entries(feed)] for feed in self.feeds}
-        return judge(await self._log(), streams, upto=upto, from_one=from_one)
+        return judge(await self._log(), streams, upto=upto, begun_anew=begun_anew)
 
     async def caught_up(self, *, seconds: float = PATIENCE) -> dict[str, Deliveries]:
         """Wait until each sink has what the source has at this moment, or in vain; the verdict on each."""
@@ -111,16 +111,18 @@ class Subscribed:
                 assert told is None or not told.lost, f"{wish.sink}: {told}"
         return verdicts
 
-    async def published(self, upto: int, deadline: float, *, from_one: bool = True) -> Verdict:
+    async def published(self, upto: int, deadline: float, *, begun_anew: Container[str] = ()) -> Verdict:
         """Wait until the streams have what the source had up to a version, or for the deadline; the verdict on them."""
-        while (found := await self.source_verdict(upto, from_one=from_one)).lost and time.monotonic() < deadline:
+        while True:
+            found = await self.source_verdict(upto, begun_anew=begun_anew)
+            if not found.lost or time.monotonic() >= deadline:
+                return found
             await self._soon(within=0.25)  # a verdict costs more than a look
-        return found
 
-    async def delivered(self, deadline: float, *, baselines: bool = True) -> dict[str, Deliveries]:
-        """Wait until each sink has what the streams have, or for the deadline; the verdict on each."""
+    async def delivered(self, deadline: float, *, begun_anew: Container[str] = ()) -> dict[str, Deliveries]:
+        """Wait until each sink has what it is to get of the streams, or for the deadline; the verdict on each."""
         due = {feed: len(await self.entries(feed)) for feed in self.feeds}
-        owed = {wish.sink: await self._owed_ids(wish, baselines=baselines) for wish in self.wishes}
+        owed = {wish.sink: await self._owed_ids(wish, begun_anew) for wish in self.wishes}
         while time.monotonic() < deadline and any(owed[name] - self.taken(name) for name in owed):
             await self._soon()
         return {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
@@ -212,12 +214,11 @@ class Subscribed:
                         return event
                 await self._soon()
 
-    async def _owed_ids(self, wish: Wish, *, baselines: bool) -> set[str]:
-        events = [read(event) for event in await self._owed(wish)]
-        return {event["id"] for event in events if baselines or event["data"]["cause"] != "baseline"}
-
-    async def _owed(self, wish: Wish) -> list[bytes]:
-        return [event for feed in self.feeds for _, event in await self.entries(feed) if wish.wants(read(event))]
+    async def _owed_ids(self, wish: Wish, begun_anew: Container[str]) -> set[str]:
+        """Of feeds that were begun anew no baseline is owed."""
+        events = [(feed, read(event)) for feed in self.feeds for _, event in await self.entries(feed)]
+        owed = ((feed, event) for feed, event in events if wish.wants(event))
+        return {event["id"] for feed, event in owed if feed not in begun_anew or event["data"]["cause"] != "baseline"}
 
     async def _log(self) -> list[dict[str, Any]]:
         return [line for line in await self.played.log() if line["resource"] in self.feeds]

@@ -25,7 +25,7 @@ def _event(name: str, revision: int, shows: int, **more: Any) -> dict[str, Any]:
         "source": "s",
         "subject": "a",
         "type": "t",
-        "data": {"revision": revision, "record": {"id": "a", "n": shows}},
+        "data": {"revision": revision, "record": {"id": "a", "n": shows}, "cause": "delta"},
         **more,
     }
 
@@ -33,7 +33,9 @@ def _event(name: str, revision: int, shows: int, **more: Any) -> dict[str, Any]:
 _FIRST, _FORGOTTEN, _INSTEAD = _event("1", 1, 1), _event("2", 2, 2), _event("2'", 2, 3)
 
 
-def _judged(sent: list[dict[str, Any]], stands: list[dict[str, Any]]) -> Deliveries:
+def _judged(
+    sent: list[dict[str, Any]], stands: list[dict[str, Any]], *, begun_anew: tuple[str, ...] = ()
+) -> Deliveries:
     log: list[Line] = []
     for number, event in enumerate(sent):
         headers = {"content-type": "application/cloudevents+json", "webhook-id": event["id"]}
@@ -42,7 +44,7 @@ def _judged(sent: list[dict[str, Any]], stands: list[dict[str, Any]]) -> Deliver
             Ended(number, "s", number + 0.5, 204),
         ]
     entries = [(f"{number}-0", json.dumps(event).encode()) for number, event in enumerate(stands)]
-    return judge_after_loss(log, {"things": entries}, _HISTORY, None)
+    return judge_after_loss(log, {"things": entries}, _HISTORY, None, begun_anew=begun_anew)
 
 
 def test_what_was_forgotten_may_have_been_sent() -> None:
@@ -69,3 +71,13 @@ def test_an_id_means_one_thing() -> None:
 def test_a_revision_comes_after_the_one_before() -> None:
     """None is left out."""
     assert len(_judged([_FIRST, _event("3", 3, 3)], [_FIRST]).out_of_order) == 1
+
+
+def test_the_baseline_of_what_was_begun_anew_is_not_told_and_no_other_is_left_out() -> None:
+    """What a feed that was never lost begins with is owed, as ever."""
+    baseline = _event("1", 1, 1, data={"revision": 1, "record": {"id": "a", "n": 1}, "cause": "baseline"})
+    assert len(_judged([baseline], [baseline], begun_anew=("things",)).unwanted) == 1
+    assert _judged([_INSTEAD], [baseline, _INSTEAD], begun_anew=("things",)).clean
+    assert _judged([baseline], [baseline], begun_anew=("others",)).clean
+    assert len(_judged([], [baseline], begun_anew=("others",)).lost) == 1
+    assert len(_judged([_INSTEAD], [baseline, _INSTEAD], begun_anew=("others",)).out_of_order) == 1

@@ -144,3 +144,31 @@ def test_numbers_are_equal_by_value_and_never_true() -> None:
     assert not equal(read("1"), read("true"))
     assert not equal(read("0.1"), read("0.1000000000000000000001"))
     assert differing(read('{"a/b": null, "c": {"d~": [1]}}'), read('{"c": {"d~": [1, 2]}}')) == ["/a~1b", "/c/d~0"]
+
+
+@pytest.mark.parametrize(
+    ("begun_anew", "named", "lost"),
+    [((), "q", 1), (("achievements",), "q", 1), ((), "r", 1), (("achievements",), "r", 0), (("things",), "r", 1)],
+)
+def test_achievements_that_nothing_leads_to_any_more_need_not_be_found_again(
+    begun_anew: tuple[str, ...], named: str, lost: int
+) -> None:
+    """Only where the store has lost that it knew them, and no record names their qualification any more."""
+    log = [
+        {"version": 1, "resource": "things", "id": "A", "record": {"id": "A", "qualificationID": "q"}},
+        {"version": 2, "resource": "achievements", "id": "x", "record": {"id": "x", "qualificationID": "q"}},
+        {"version": 3, "resource": "things", "id": "A", "record": {"id": "A", "qualificationID": named}},
+    ]
+    told = json.dumps(_event(1, "created", {"id": "A", "qualificationID": named})).encode()
+    verdict = judge(read(json.dumps(log)), {"things": [told]}, upto=3, begun_anew=begun_anew)
+    assert len(verdict.lost) == lost
+    assert verdict.sound, verdict
+
+
+def test_numbers_go_on_where_the_store_lost_those_before() -> None:
+    """They rise by one from wherever they begin."""
+    told = [json.dumps(_event(sequence, "created", record)).encode() for sequence, record in ((7, _A1), (8, _B1))]
+    log = read(json.dumps(_LOG[:2]))
+    assert judge(log, {"things": told}, upto=2, begun_anew=("things",)).clean
+    assert judge(log, {"things": told}, upto=2).gaps
+    assert judge(log, {"things": [told[0], told[0].replace(b"7", b"9")]}, upto=2, begun_anew=("things",)).gaps

@@ -36,7 +36,7 @@ async def _heard(client: Redis, **stores: _Store) -> None:
             stop.set()
 
     await overhear(stop, client, _KEY, stores.items(), pause=pause)
-    assert looks == [1.0, 2.0]
+    assert looks == [0.1, 0.125]
 
 
 async def test_feeds_of_others_are_known(client: Redis) -> None:

@@ -40,24 +40,48 @@ async def test_who_was_lost_with_its_feed_begins_where_that_does(
     """Law: it gets everything of the feed's new beginning; who is new begins where it was asked to."""
     last = (await store_client.xadd(FEED.events, {"data": "{}"})).decode()  # type: ignore[union-attr] # bytes, as the client is set up
     if anew is not None:
-        await store_client.hset(FEED.state, "anew_at", str(anew))
+        await store_client.hset(FEED.state, mapping={"generation": "g", "anew_at": str(anew)})
     place, since = await beginning(store_client, subscribed=subscribed).place(start)
     if lost and anew is not None:
-        assert (place, since) == (f"{anew - 1}-18446744073709551615", subscribed)
+        assert (place, since) == (f"{anew - 1}-18446744073709551615", 0)
     else:
         assert place == (last if start == "now" else "0-0")
-        assert since >= NOW - 1000
+        assert since == (anew or 0)
 
 
 async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redis) -> None:
-    """Law: what counts is since when the pair is there; where that is not kept, since when the subscription is."""
+    """Law: what counts is which beginning the pair has seen; where that is not kept, since when its subscription is."""
     one = beginning(store_client, subscribed=NOW - 3 * HOUR)
     assert await one.anew() is None
-    await store_client.hset(FEED.state, "anew_at", str(NOW))
+    await store_client.hset(FEED.state, mapping={"generation": "g", "anew_at": str(NOW)})
     assert await one.anew() == NOW
-    await store_client.hset(PAIR.state, SINCE, str(NOW + 1))
+    await store_client.hset(PAIR.state, SINCE, str(NOW))
     assert await one.anew() is None
+    await store_client.hset(PAIR.state, SINCE, str(NOW - 1))
+    assert await one.anew() == NOW
     assert await Beginning(store_client, PAIR, FEED.events).anew() is None
+
+
+async def test_a_feed_begun_anew_in_the_millisecond_in_which_a_pair_began_is_news_to_it(store_client: Redis) -> None:
+    """Law: it began first, so its subscription was told before what that beginning tells."""
+    old = beginning(store_client, subscribed=NOW - HOUR)
+    _, seen = await old.place("earliest")
+    await store_client.hset(PAIR.state, SINCE, str(seen))
+    seconds, micros = await store_client.time()
+    same = int(seconds) * 1000 + int(micros) // 1000
+    await store_client.hset(FEED.state, mapping={"generation": "g", "anew_at": str(same)})
+    assert await old.anew() == same
+
+
+async def test_a_feed_that_is_lost_again_leaves_known_that_it_was_begun_anew(store_client: Redis) -> None:
+    """Law: entries that were read before the second loss, and are looked at after it, are as old as they were."""
+    one = beginning(store_client, subscribed=NOW - HOUR)
+    await store_client.hset(FEED.state, mapping={"generation": "g", "anew_at": str(NOW)})
+    await one.place("earliest")
+    await store_client.delete(FEED.state)
+    assert await one.anew() == NOW
+    await store_client.hset(FEED.state, "generation", "another's")
+    assert await one.anew() is None
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ async def strike(stage: Stage, rng: Random) -> None:
     client, feed = stage.scene.played.client, rng.choice(RESOURCES)
     if rng.randrange(2):
         await answered(client.flushall)
+        stage.begun_anew.update(RESOURCES)
     else:
         await answered(lambda: _without(client, feed))
+        stage.begun_anew.add(feed)
 
 
 async def _without(client: Redis, feed: str) -> None:
@@ -38,5 +40,4 @@ FAULT = Fault(
     most=5,
     replaces=True,
     loses_writes=True,
-    loses_all=True,
 )
