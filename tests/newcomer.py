@@ -175,7 +175,7 @@ async def main() -> None:
     """Walk both and write the table."""
     walked = {route: await _timed(route) for route in (to_the_first_event(), to_the_first_webhook())}
     readme.write_table("newcomer", found := table(walked))
-    sys.stdout.write(found)
+    sys.stdout.write(f"{found}\n")
 
 
 if __name__ == "__main__":
