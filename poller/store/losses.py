@@ -122,8 +122,8 @@ def loss_marks(loss: Loss, state: FeedState, *, now_ms: int) -> dict[str, str | 
 
 
 def _ours_from(state: FeedState, now_ms: int) -> int:
-    lately = state.begun_at is not None and now_ms - state.begun_at < LATELY
-    return state.begun_at if state.begun_at is not None and lately else now_ms
+    begun = state.begun_at
+    return begun if begun is not None and now_ms - begun < LATELY else now_ms
 
 
 def told_already(known: Remembered, noted: Remembered | None) -> bool:
