@@ -13,7 +13,7 @@ import pytest
 from poller.store.registering import PARTS
 from tests.cli.conftest import Poller, environment
 from tests.cli.test_dead_letters import on_terminal
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 from tests.programs import for_the_block
 from tests.receiver import Reply, receiving
 from tests.stores import looking
@@ -139,10 +139,16 @@ async def test_removed_only_when_somebody_is_sure(poller: Poller, configured: di
     async with for_the_block(asked), patience("its end"):
         assert asked.stderr is not None
         await asked.stderr.readuntil(b"[y/N]")
+        await until(lambda: _waits(asked.pid), "it to listen")  # a signal just before that would go unheard
         asked.send_signal(signal.SIGINT)
         _, told_last = await asked.communicate()
     assert (asked.returncode, b"--yes" in told_last) == (130, False)
     assert "\na " in (await poller("subscriptions", "list", **configured)).out
+
+
+def _waits(pid: int) -> bool:
+    """Whether a process is asleep, by the kernel's word."""
+    return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "S"
 
 
 def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:

@@ -24,7 +24,7 @@ from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene
 from tests.harness.waiting import patience, until
 from tests.programs import bare_environ, for_the_block
-from tests.readme import block, text
+from tests.readme import block, table, text
 from tests.receiver import Receiver, Reply, receiving
 from tests.servers import free_port
 
@@ -166,8 +166,8 @@ def scripts() -> list[str]:
 
 
 def commands() -> list[str]:
-    """The commands within lines of text, each once."""
-    prose = re.sub(r"^```.*?^```$", "", text(), flags=re.DOTALL | re.MULTILINE)
+    """The commands within lines of text, each once. Those of the table of what was timed stand in a block, too."""
+    prose = re.sub(r"^```.*?^```$", "", text().replace(table("newcomer"), ""), flags=re.DOTALL | re.MULTILINE)
     spans = (" ".join(one.split()).replace(".venv/bin/", "") for one in re.findall(r"`([^`]+)`", prose))
     return [one for one in dict.fromkeys(spans) if COMMAND.match(one)]
 

@@ -15,6 +15,8 @@ _POLL = ("poller", "run", "--only", "poll")
 _DELIVER = ("poller", "run", "--only", "deliver")
 _CONCURRENCY = 8
 _WISH = Wish("one")
+_FEED = "employmentUnavailabilities"
+_ONE_BY_ONE = Wish("one", lambda event: _FEED in event["source"], f'feeds = ["acme/{_FEED}"]\nconcurrency = 1')
 
 
 async def test_who_was_stopped_in_the_middle_of_sending_is_replaced(tmp_path: Path, store: str) -> None:
@@ -60,13 +62,13 @@ async def test_who_was_stopped_at_rest_takes_nothing_from_the_other(tmp_path: Pa
 
 
 async def test_a_pause_outlives_the_process_that_was_asked_for_it(tmp_path: Path, store: str) -> None:
-    """A sink asks for three seconds, the process that heard it is killed: the one that waited keeps silent as long."""
-    async with subscribed(tmp_path, [_WISH], store=store, changes_per_second=20) as scene:
+    """A sink asks for three seconds, the process that heard it is killed: the one that waited keeps silent as long.
+
+    One request is under way at a time: of several that were asked, the last might be heard by nobody.
+    """
+    async with subscribed(tmp_path, [_ONE_BY_ONE], store=store, changes_per_second=20) as scene:
         config = scene.config()
-        async with (
-            daemon(config, command=_POLL),
-            daemon(config, command=_DELIVER) as first,
-        ):
+        async with daemon(config, command=_POLL), daemon(config, command=_DELIVER) as first:
             await scene.more("one", 20)
             async with daemon(config, command=_DELIVER) as second:
                 await second.started()
