@@ -140,10 +140,10 @@ async def walk(terminal: Shell, route: Route) -> list[float]:
     ended = []
     *before, last = route.commands()
     for command in before:
-        if command.startswith("poller check"):
-            await until(partial(_all_listen, route.script), "what the check asks", despite=(ConnectionError,))
         await terminal.run(command)
         ended.append(time.monotonic() - begun)
+    if last.startswith("poller check"):
+        await until(partial(_all_listen, route.script), "what the check asks", despite=(ConnectionError,))
     await terminal.run(f"{last} &")
     await terminal.sees(route.goal)
     return [*ended, time.monotonic() - begun]

@@ -47,15 +47,45 @@ async def test_the_first_event(tmp_path: Path) -> None:
 
 
 async def test_the_first_webhook(tmp_path: Path) -> None:
-    """What stands there but for its ports leads to an event whose signature the README's receiver has verified."""
+    """But for its ports it leads to an event whose signature the README's receiver has verified.
+
+    A second terminal, to which nothing was exported, sees the same world.
+    """
     directory, route = checkout(tmp_path), installed(to_the_first_webhook())
     sandbox, receiver = str(free_port()), str(free_port())
     copy = directory / readme.FILE.name
     copy.write_text(copy.read_text("utf-8").replace("8000", receiver), "utf-8")
     script = route.script.replace("8000", receiver).replace("8090", sandbox)
     route = replace(route, script=script.replace("poller sandbox", f"poller sandbox --port {sandbox}"))
-    async with shell(directory, environ()) as terminal:
+    here = environ() | {"XDG_STATE_HOME": str(elsewhere := tmp_path / "elsewhere")}
+    async with shell(directory, here) as terminal, shell(directory, here) as second:
         assert len(await walk(terminal, route)) == len(route.commands())
+        for command in ("cd trial", "source ../.venv/bin/activate", "poller status"):
+            await second.run(command)
+        assert re.search("acme/employmentUnavailabilities +(ok|reading) ", second.screen)
+    assert not elsewhere.exists()
+
+
+async def test_what_is_pasted_again_does_no_harm(tmp_path: Path) -> None:
+    """From the checkout as from within: nothing but one directory comes, what it keeps is its owner's, secrets stay."""
+    directory, commands = checkout(tmp_path), installed(to_the_first_webhook()).commands()
+    there, kept = sorted(one.name for one in directory.iterdir()), directory / "trial"
+    nothing = directory / ".venv" / "nothing"
+    nothing.mkdir()
+    for name in ("poller", "pip", "python"):
+        (nothing / name).symlink_to("/bin/true")
+    (directory / ".venv" / "bin" / "activate").write_text(f'PATH="{nothing}:$PATH"\n')
+    secrets = set()
+    async with shell(directory, environ()) as terminal:
+        for where in (directory, directory, kept):
+            for command in (f"cd '{where}'", *commands):
+                await terminal.run(command)
+            secrets.add((kept / "secret").read_text())
+    assert len(secrets) == 1
+    assert sorted(one.name for one in directory.iterdir()) == [*there, "trial"]
+    assert {one.name for one in kept.iterdir() if one.stat().st_mode & 0o077 == 0} == {"secret", "token"}
+    assert kept.stat().st_mode & 0o077 == 0
+    assert not (kept / "trial").exists()
 
 
 async def test_what_fails_ends_the_walk(tmp_path: Path) -> None:
