@@ -29,6 +29,10 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
         r"of markup|<html|<!doctype",
         "a page for people, not the API: is base_url right, or is a login or proxy in between?",
     ),
+    (
+        r"expected the key results",
+        'another envelope than {"results": […], "pageToken": "…", "deltaToken": "…"}; or is base_url, or path, wrong?',
+    ),
     (r"not JSON|not a list envelope", "this is no list of records: is base_url right, and path, if it is set?"),
     (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
     (r"(?i)wrong version number|record layer", "no TLS is spoken there: is it http://, or another port?"),

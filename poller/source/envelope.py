@@ -9,6 +9,7 @@ import msgspec
 
 from poller.changes.unambiguous import MAX_DEPTH, TOO_DEEP, deeper_than, own_members
 from poller.errors import SourceNonsense
+from poller.source.other_envelopes import keys_instead
 from poller.source.splitting import split_results
 
 MAX_TOKEN_LENGTH: Final = 64 * 1024
@@ -82,7 +83,9 @@ def _read(body: bytes) -> _Envelope:
         _refuse_ambiguous(body)
         return envelope
     except msgspec.ValidationError as error:
-        raise SourceNonsense(f"the answer is not a list envelope: {error}") from None
+        found = keys_instead(body, _RESULTS)
+        what = str(error) if found is None else f"expected the key {_RESULTS}, found {found}"
+        raise SourceNonsense(f"the answer is not a list envelope: {what}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # None of the body is shown: what is not ours to read may echo what we sent, the credential too.
         raise SourceNonsense(f"the answer is not JSON ({_looks(body)}): {error}") from None

@@ -18,6 +18,8 @@ from poller.service.ways_out import clock_apart, way_out
         ("GET /x: the API answered 302", "redirects"),
         ("GET /x: the API answered 503 (3 attempts)", "by itself"),
         ("GET /x: the API answered 429 (3 attempts)", "rate"),
+        ("the answer is not a list envelope: expected the key results, found data", '{"results": […], "pageToken"'),
+        ("the answer is not a list envelope: Expected `object`, got `array`", "no list of records"),
         ("GET /x: no complete answer within 30 s (3 attempts)", "timeout"),
     ],
 )

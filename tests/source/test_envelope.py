@@ -48,7 +48,8 @@ def test_tokens_are_opaque(token: str) -> None:
         (b"\xff", "not JSON"),
         (b'{"results":[NaN]', "not JSON"),
         (b"[]", "not a list envelope"),
-        (b"{}", "not a list envelope"),
+        (b"{}", "not a list envelope: expected the key results, found none"),
+        (b'{"data":[],"next":1}', "not a list envelope: expected the key results, found data, next"),
         (b'{"results":null}', "not a list envelope"),
         (b'{"results":{}}', "not a list envelope"),
         (b'{"results":[],"pageToken":5}', "not a list envelope"),
@@ -87,7 +88,13 @@ def test_what_stands_around_the_records_is_none_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"Authorization: Bearer s3cret", b'"s3cret"', b'{"results":"s3cret"}', b'{"s3cret":1,"s3cret":1}']
+    "body",
+    [
+        b"Authorization: Bearer s3cret",
+        b'"s3cret"',
+        b'{"results":"s3cret"}',
+        b'{"s3cret":1,"s3cret":1,"data":"s3cret"}',
+    ],
 )
 def test_an_error_repeats_nothing_of_the_body(body: bytes) -> None:
     """A proxy may echo the request, credential included; the error shows none of it."""
