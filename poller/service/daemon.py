@@ -24,6 +24,7 @@ from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
 from poller.service.delivering import Deliverer
 from poller.service.feed_rounds import poll_until
+from poller.service.first_credentials import look_for_credentials
 from poller.service.first_look import look_first
 from poller.service.loop_lag import measured
 from poller.service.membership import Membership
@@ -121,6 +122,8 @@ class _Daemon:
         """Do everything but serving; ``over`` is set when it has ended."""
         settings, environ, now, watch = self._settings, self._environ, self._now, self._watch
         try:
+            if "poll" in roles:
+                await look_for_credentials(settings.sources, environ)
             async with AsyncExitStack() as stack:
                 # What may take long at the start is given up when told to stop.
                 store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
