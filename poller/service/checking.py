@@ -114,7 +114,7 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> A
     except ConfigurationError as error:
         yield Checked("error", f"source {source.name}", str(error))
         return
-    yield Checked("ok", f"source {source.name}", source.base_url)
+    yield Checked("ok", f"source {source.name}", f"configured, {source.base_url}; what it answers, each feed says")
     seen: dict[str, None] = {}
     async with client as api:
         own = [feed for feed in feeds if not feed.resource.per_qualification]

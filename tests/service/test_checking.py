@@ -71,6 +71,7 @@ async def test_an_answer_that_is_none_has_a_way_out(tmp_path: Path, status: byte
     async with answering(status, body) as url:
         found = await told(tmp_path, url)
     assert way in found["acme/contractTypes"]
+    assert found["source acme"] == f"configured, {url}; what it answers, each feed says"
 
 
 async def test_a_source_whose_clock_is_off_is_told(tmp_path: Path) -> None:
