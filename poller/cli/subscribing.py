@@ -23,6 +23,7 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.config.urls import redacted
 from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError, PollerError
+from poller.http.hosts import PRIVATE
 from poller.service import subscribing
 from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.subscribing import registry_of
@@ -69,7 +70,7 @@ def add_one(asked: Asked, wanted: Wanted, *, from_json: str | None, unsigned: bo
     asked.set_up_logs("error")
     settings = asked.settings()
     if from_json is None:
-        one = subscription_of(_table(wanted, settings), settings, where="subscription")
+        one = _of_options(wanted, settings)
     else:
         where = "standard input" if from_json == "-" else from_json
         one = subscription_of(_of_json(_text(from_json), where), settings, where=where)
@@ -133,6 +134,14 @@ def resume_one(asked: Asked, subscription: str) -> None:
         say(f"{subscription}: was not paused")
     else:
         say(f"{subscription}: goes on where it was; it had been paused {_why(before)}")
+
+
+def _of_options(wanted: Wanted, settings: Settings) -> SubscriptionSettings:
+    """The subscription that they make; what is wrong with it is said in the words of a command line."""
+    try:
+        return subscription_of(_table(wanted, settings), settings, where="subscription")
+    except ConfigurationError as error:
+        raise ConfigurationError(str(error).replace(PRIVATE, "--allow-private")) from None
 
 
 def _table(wanted: Wanted, settings: Settings) -> dict[str, Any]:

@@ -20,7 +20,10 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 _LONGEST: Final = 253
 _UNFIT: Final = re.compile(r"[^\x21-\x7e]|\\|%(?:00|0[aA]|0[dD])")
-_HOW: Final = "allow_private = true or allow_hosts lets it through"
+PRIVATE: Final = "allow_private = true"
+"""What lets a host through that leads inwards, as it stands in a configuration."""
+
+_HOW: Final = f"{PRIVATE} or allow_hosts lets it through"
 
 
 def misspelling(host: str) -> str | None:
@@ -73,7 +76,7 @@ def _inwards(host: str, allowed: Allowance) -> str | None:
 
 def _plain(scheme: str, host: str, allowed: Allowance) -> str | None:
     if scheme == "http" and not (allowed.private or allowed.names(host)):
-        return "https://; http:// only with allow_private = true, or to a host of allow_hosts"
+        return f"https://; http:// only with {PRIVATE}, or to a host of allow_hosts"
     return None
 
 

@@ -95,6 +95,8 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
 WRONG: tuple[tuple[list[str], str], ...] = (
     (["add", "filed", "https://sink.example.org"], '"filed" is in the configuration file'),
     (["add", "x", "http://127.0.0.1:1"], 'subscription: sink = "http://127.0.0.1:1": expected a host that'),
+    (["add", "x", "https://10.0.0.1"], "a private address; --allow-private or allow_hosts lets it through"),
+    (["add", "x", "http://sink.example.org"], "http:// only with --allow-private, or"),
     (["add", "x", "https://sink.example.org", "--feed", "contractType"], 'did you mean "contractTypes"?'),
     (["add", "x", "https://sink.example.org", "--mode", "odd"], 'mode = "odd": expected "structured"'),
     (["add", "x", "--from-json", "-"], "or --from-json FILE alone"),
