@@ -17,12 +17,14 @@ from typing import Final
 import pytest
 from redis import Redis
 
+from poller.changes.records import Record, record_reader
 from poller.config.load import load
 from poller.delivery.formats import RequestForm
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.signing import Signer, new_secret
 from poller.delivery.sink import Sink
 from poller.http.addresses import Allowance
+from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
 from tests.node import needs_node
 from tests.readme import block, table
@@ -123,6 +125,16 @@ async def test_the_request() -> None:
     async with receiving() as sink:
         await answer_to(f"{sink.url}/hooks", SECRET)
     assert [name for name, _ in sink.requests[0].headers] == shown
+
+
+def test_the_page() -> None:
+    """It is a list envelope with everything that one may have, and its record can be used."""
+    page = decode_page(block("page").encode())
+    assert page.page_token
+    assert page.delta_token
+    (record,) = map(record_reader("id"), page.records)
+    assert isinstance(record, Record)
+    assert record.modified is not None
 
 
 def test_the_configuration(tmp_path: Path) -> None:
