@@ -99,9 +99,16 @@ def line_of(event: Event, feed: str, *, feed_width: int = 0, today: str | None =
     return [
         (_when(event.recordedtime, today), "dim"),
         (f"  {feed:<{feed_width}}  ", ""),
-        (f"{event.kind:<{_KIND_WIDTH}}", STYLES.get(event.kind, "")),
-        (f"  {_printable(event.subject)[:SHOWN_OF_SUBJECT]:<{SHOWN_OF_SUBJECT}}  r{event.data.revision}  ", "dim"),
+        *whose(event, SHOWN_OF_SUBJECT),
         (what_changed(event.data), ""),
+    ]
+
+
+def whose(event: Event, shown: int) -> list[tuple[str, str]]:
+    """The parts of a line that say what became of which record; of its id so many characters."""
+    return [
+        (f"{event.kind:<{_KIND_WIDTH}}", STYLES.get(event.kind, "")),
+        (f"  {_printable(event.subject)[:shown]:<{shown}}  r{event.data.revision}  ", "dim"),
     ]
 
 
