@@ -31,7 +31,7 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"expected the key results",
-        'another envelope than {"results": […], "pageToken": "…", "deltaToken": "…"}; or is base_url, or path, wrong?',
+        'no {"results": […], "pageToken": "…", "deltaToken": "…"}: are lists wrapped otherwise here, or is path wrong?',
     ),
     (r"not JSON|not a list envelope", "this is no list of records: is base_url right, and path, if it is set?"),
     (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
