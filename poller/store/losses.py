@@ -13,6 +13,7 @@ the generation known, a lower sequence          rolled back: what came since com
 one that followed on the one known              a part was lost, and the feed was begun anew
 one that the one known had followed on          rolled back, to before something was lost
 one that followed on the same as the one known  a part was lost twice, and another process has begun the feed anew
+any other, begun within the last day            a part was lost, and a process that had not heard of it began it
 any other                                       replaced: it is another installation's
 ==============================================  =====================================================
 
@@ -84,13 +85,14 @@ class Remembered(msgspec.Struct, frozen=True):
         return (self.generation, *self.formers)
 
 
-def loss_of(known: Remembered | None, state: FeedState, found: str) -> Loss | None:
+def loss_of(known: Remembered | None, state: FeedState, found: str, *, now_ms: int) -> Loss | None:
     """What was lost; None where nothing was.
 
     Args:
         known: before.
         state: now.
         found: the word of :data:`poller.store.scripts.BEGIN` on what was missing.
+        now_ms: the time, in milliseconds.
     """
     if found in _PARTS:
         return _loss(known, state, _PARTS[found])
@@ -101,7 +103,8 @@ def loss_of(known: Remembered | None, state: FeedState, found: str) -> Loss | No
     if state.generation in known.lineage:
         before = state.generation != known.generation
         return _rolled_back(known, state) if before or state.sequence < known.sequence else None
-    if not set(known.lineage).isdisjoint(state.formers):
+    lately = state.begun_at is not None and now_ms - state.begun_at < LATELY
+    if lately or not set(known.lineage).isdisjoint(state.formers):
         return _loss(known, state, "what was kept of it")
     return _with(
         known, state, kind="replaced", text="another installation's data stands in its place", advice=_REPLACED
@@ -112,18 +115,14 @@ def loss_marks(loss: Loss, state: FeedState, *, now_ms: int) -> dict[str, str | 
     """What the state is to say of a loss, for whoever asks how the feed does.
 
     A feed that is another's keeps what it holds, for it may be needed there; that nobody here gets it all as changes,
-    the next reading is its baseline. One that was begun lately was begun by a process of ours that had not heard of
-    the feed when the store lost it: it has published since, and that is for those who are older.
+    the next reading is its baseline. One that was begun by who had not heard of it was begun anew all the same.
     """
     marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: recorded_time(moment_of(now_ms))}
     if loss.kind == "replaced":
-        marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(_ours_from(state, now_ms))}
+        marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(now_ms)}
+    elif loss.kind == "lost" and loss.former not in (None, state.generation) and state.anew_at is None:
+        marks[ANEW_AT] = None if state.begun_at is None else str(state.begun_at)
     return marks
-
-
-def _ours_from(state: FeedState, now_ms: int) -> int:
-    begun = state.begun_at
-    return begun if begun is not None and now_ms - begun < LATELY else now_ms
 
 
 def told_already(known: Remembered, noted: Remembered | None) -> bool:

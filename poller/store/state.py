@@ -35,6 +35,7 @@ OLDEST: Final = "oldest"
 ID_FIELD: Final = "id_field"
 ANEW_AT: Final = "anew_at"
 BEGUN_AT: Final = "begun_at"
+BEGUN_AFTER: Final = "begun_after"  # the last entry of the stream at that moment, for beginnings
 LOST: Final = "lost"
 LOST_AT: Final = "lost_at"
 NEXT_AT: Final = "next_at"
