@@ -17,7 +17,6 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.store.keys import PairKeys
-from poller.store.losses import LATELY
 from poller.store.registrations import milliseconds_of
 from poller.store.scripts import answered
 from poller.store.state import ANEW_AT, BEGUN_AFTER, BEGUN_AT, GENERATION
@@ -26,6 +25,7 @@ from poller.store.stream import EARLIEST, last_id
 BEGINNING: Final = "beginning"
 _OLDER: Final = ""  # than any beginning
 _HIGHEST: Final = 2**64 - 1  # the second number of an entry's id
+_LATELY: Final = 24 * 3600 * 1000  # milliseconds; later a subscription may have been given a feed that it never had
 
 # KEYS: any of the pair's, for it decides which server is asked. Answers the clock of that one in milliseconds.
 _NOW: Final = "local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000)"
@@ -83,7 +83,7 @@ class Beginning(msgspec.Struct):
         if feed is not None and feed.after is not None and feed.anew_at is not None and self._older(feed.anew_at):
             with answered(self.client):
                 now = int(await self.client.eval(_NOW, 1, self.keys.state))
-            if now - feed.anew_at < LATELY:
+            if now - feed.anew_at < _LATELY:
                 return min(feed.after, last, key=_place), _OLDER
         return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
 

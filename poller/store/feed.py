@@ -161,11 +161,10 @@ class FeedStore:
 
     async def _without_loss(self, state: FeedState, found: str) -> FeedState:
         """The state once it says what was lost, if something was. A feed that is another's is to be read anew."""
-        now_ms = self._now_ms()
-        loss = await self.memory.loss(state, found, now_ms=now_ms)
+        loss = await self.memory.loss(state, found)
         if loss is None:
             return state
-        marks = loss_marks(loss, state, now_ms=now_ms)
+        marks = loss_marks(loss, now_ms=self._now_ms())
         await self.commit(Commit(state.generation, state.sequence, marks=marks))
         return msgspec.structs.replace(marked(state, marks), loss=loss)
 

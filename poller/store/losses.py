@@ -13,7 +13,6 @@ the generation known, a lower sequence          rolled back: what came since com
 one that followed on the one known              a part was lost, and the feed was begun anew
 one that the one known had followed on          rolled back, to before something was lost
 one that followed on the same as the one known  a part was lost twice, and another process has begun the feed anew
-any other, begun within the last day            a part was lost, and a process that had not heard of it began it
 any other                                       replaced: it is another installation's
 ==============================================  =====================================================
 
@@ -34,8 +33,6 @@ from poller.changes.events import recorded_time
 from poller.store.registrations import moment_of
 from poller.store.state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, ROTATION, FeedState, Loss
 
-LATELY: Final = 24 * 3600 * 1000
-"""Milliseconds; whose feed was begun anew longer ago may have been given it since."""
 ORDER: Final = "order"
 STREAM: Final = "stream"
 # What the script that begins a round says is missing, in words.
@@ -85,14 +82,13 @@ class Remembered(msgspec.Struct, frozen=True):
         return (self.generation, *self.formers)
 
 
-def loss_of(known: Remembered | None, state: FeedState, found: str, *, now_ms: int) -> Loss | None:
+def loss_of(known: Remembered | None, state: FeedState, found: str) -> Loss | None:
     """What was lost; None where nothing was.
 
     Args:
         known: before.
         state: now.
         found: the word of :data:`poller.store.scripts.BEGIN` on what was missing.
-        now_ms: the time, in milliseconds.
     """
     if found in _PARTS:
         return _loss(known, state, _PARTS[found])
@@ -103,25 +99,22 @@ def loss_of(known: Remembered | None, state: FeedState, found: str, *, now_ms: i
     if state.generation in known.lineage:
         before = state.generation != known.generation
         return _rolled_back(known, state) if before or state.sequence < known.sequence else None
-    lately = state.begun_at is not None and now_ms - state.begun_at < LATELY
-    if lately or not set(known.lineage).isdisjoint(state.formers):
+    if not set(known.lineage).isdisjoint(state.formers):
         return _loss(known, state, "what was kept of it")
     return _with(
         known, state, kind="replaced", text="another installation's data stands in its place", advice=_REPLACED
     )
 
 
-def loss_marks(loss: Loss, state: FeedState, *, now_ms: int) -> dict[str, str | None]:
+def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
     """What the state is to say of a loss, for whoever asks how the feed does.
 
     A feed that is another's keeps what it holds, for it may be needed there; that nobody here gets it all as changes,
-    the next reading is its baseline. One that was begun by who had not heard of it was begun anew all the same.
+    the next reading is its baseline.
     """
     marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: recorded_time(moment_of(now_ms))}
     if loss.kind == "replaced":
         marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(now_ms)}
-    elif loss.kind == "lost" and loss.former not in (None, state.generation) and state.anew_at is None:
-        marks[ANEW_AT] = None if state.begun_at is None else str(state.begun_at)
     return marks
 
 

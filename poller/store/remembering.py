@@ -84,24 +84,23 @@ class Memory:
             with translated(self._client):
                 await self._client.hsetnx(self._key, self._feed, _encode(self.known))
 
-    async def loss(self, state: FeedState, found: str, *, now_ms: int) -> Loss | None:
+    async def loss(self, state: FeedState, found: str) -> Loss | None:
         """What was lost and not told yet; None where nothing was.
 
         Args:
             state: as it is now.
             found: the word on what was missing.
-            now_ms: the time, in milliseconds.
 
         Raises:
             StoreError: see :func:`~poller.store.connection.translated`.
         """
-        loss = loss_of(self.known, state, found, now_ms=now_ms)
+        loss = loss_of(self.known, state, found)
         if loss is None or self.known is None:
             return loss
         noted = await self._read()
         if noted is not None and told_already(self.known, noted):
             self.known = self._noted = noted
-            return loss_of(noted, state, found, now_ms=now_ms)
+            return loss_of(noted, state, found)
         return loss
 
     def begun(self, state: FeedState, found: str) -> None:

@@ -201,19 +201,6 @@ async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> Non
     assert await there.anew() is not None
 
 
-async def test_who_comes_new_is_owed_what_was_begun_before(real: Redis) -> None:
-    """Law: that somebody finds out later that the feed had been begun anew takes its baseline from nobody new."""
-    one, unaware = Process(real, "a"), Process(real, "b")
-    await one.round(1, 2)
-    await flushed(real)
-    await unaware.round(1, 2)
-    await unaware.store.release()
-    new = await opened(real, "earliest", subscribed=NOW + HOUR)
-    loss = await one.round(1, 2)
-    assert loss is not None
-    assert await told(new) == 2
-
-
 async def test_of_another_installations_feed_no_baseline_is_told(real: Redis) -> None:
     """Law: a pair that stands in it is older than the moment from which it is ours."""
     one = Process(real, "a")

@@ -13,7 +13,6 @@ from poller.changes.commit import Commit
 from poller.errors import Stale
 from poller.store.feed import FeedStore, HeldElsewhere
 from poller.store.keys import remembered_key
-from poller.store.losses import LATELY
 from poller.store.orders import Order, give
 from poller.store.remembering import NOTE_EVERY, Memory, notes
 from poller.store.scripts import Scripts
@@ -205,7 +204,6 @@ async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
     await other.round(1, 2)
     await other.store.commit(_marks(await begun(other.store)))
     await other.store.release()
-    await store_client.hset(KEYS.state, "begun_at", str(1_000 - LATELY))
     foreign = await dumped(store_client)
     await flushed(store_client)
     one = Process(store_client, "a")
@@ -219,22 +217,6 @@ async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
     assert state.anew_at is not None
     assert await one.round(1, 2, 3) is None
     assert await sequences(store_client) == [1, 2, 3]
-
-
-async def test_a_feed_that_was_begun_by_who_had_not_heard_of_it_goes_on(store_client: Redis) -> None:
-    """Law: it is anew since it was begun, and not read as a baseline now: that would hide what changed since."""
-    one, unaware = Process(store_client, "a"), Process(store_client, "b")
-    await one.round(1)
-    await flushed(store_client)
-    assert await unaware.round(1, 2) is None
-    await unaware.store.commit(_marks(before := await begun(unaware.store)))
-    await unaware.store.release()
-    state = await begun(one.store)
-    assert state.loss is not None
-    assert (state.loss.kind, state.generation, state.loss.former) == ("lost", "b0", "a0")
-    assert (state.delta_token is None, state.anew_at, before.anew_at) == (False, before.begun_at, None)
-    assert await one.round(1, 2, reason="another") is None
-    assert [event["data"]["revision"] for event in await events(store_client)] == [1, 1, 2, 2]  # type: ignore[index] # as it is
 
 
 async def test_what_was_overheard_while_it_was_asked_for_is_kept(store_client: Redis) -> None:
