@@ -186,7 +186,10 @@ def test_in_the_end_it_goes_on_exactly_where_somebody_has_it(
             site.settle()
         elif site.there:
             name = sorted(site.there)[which % len(site.there)]
-            _ = site.leave(name) if step == "leave" else site.look(name)
+            if step == "leave":
+                site.leave(name)
+            else:
+                site.look(name)
     site.settle()
     for number, name in enumerate(sorted(site.there)):
         if number in last:
