@@ -108,7 +108,7 @@ class Books:
         return self._parked.event_of(entry)
 
     def take_in(
-        self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", anew: int | None = None
+        self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", anew: str | None = None
     ) -> Sequence[tuple[str, str]]:
         """Entries that were read, in the order of the stream; those that cannot be delivered, with the reason.
 
@@ -116,7 +116,7 @@ class Books:
             entries: what was read.
             now: the wall clock, UTC.
             known_to: entries up to this one were read before.
-            anew: baselines from this moment on (milliseconds, as of entries) tell again what was told before.
+            anew: baselines after this entry tell again what was told before.
         """
         refused = []
         known = place_of(known_to) if known_to else (-1, -1)
@@ -130,7 +130,7 @@ class Books:
             self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=place_of)
         return refused
 
-    def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: int | None) -> str | None:
+    def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: str | None) -> str | None:
         if event is None:
             self._draft.give_up(entry, b"null", GONE, now=now)
             self._draft.acked.append(entry)

@@ -48,8 +48,8 @@ _log = structlog.get_logger("poller.delivery")
 class Deliveries(Entries, Parked, Asked, Protocol):
     """What a pair needs of the store; see :class:`poller.store.deliveries.PairStore`."""
 
-    async def anew(self) -> int | None:
-        """Since when baselines tell nothing new."""
+    async def anew(self) -> str | None:
+        """The entry after which baselines tell nothing new."""
         ...
 
     async def settle(self, settlement: Settlement, *, now_ms: int) -> None:

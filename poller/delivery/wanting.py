@@ -24,7 +24,7 @@ def meets_baseline(subscription: Subscription, entries: Sequence[Entry]) -> bool
     return subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
 
 
-def wants(subscription: Subscription, envelope: Envelope, entry: str, event: bytes, *, anew: int | None) -> bool:
+def wants(subscription: Subscription, envelope: Envelope, entry: str, event: bytes, *, anew: str | None) -> bool:
     """Whether the subscription is to get an event.
 
     Args:
@@ -32,9 +32,9 @@ def wants(subscription: Subscription, envelope: Envelope, entry: str, event: byt
         envelope: the event's.
         entry: its id in the stream.
         event: all of it.
-        anew: baselines from this moment on (milliseconds, as of entries) tell again what was told before.
+        anew: baselines after this one tell again what was told before.
     """
     if event.endswith(_BASELINE):
-        told = anew is not None and place_of(entry)[0] >= anew
+        told = anew is not None and place_of(entry) > place_of(anew)
         return subscription.start != "now" and not told and subscription.wanted(envelope)
     return subscription.wanted(envelope)

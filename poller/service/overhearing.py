@@ -4,25 +4,30 @@ A store that loses everything loses the leases and the list of processes too, an
 he must know already that there was one: without that he would take the store for empty and its first reading for the
 first that anybody is told.
 
-Law: what is known here is replaced by what goes further, and by nothing else; a note that is gone takes nothing away.
+Law: what is known here is replaced by what goes further, and by nothing else; a note that is gone takes nothing away,
+and is written again, for those who start after the store has lost it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from redis.asyncio import Redis
 
 from poller.errors import StoreError
 from poller.stopping import unless
+from poller.store.losses import Remembered
 from poller.store.remembering import Memory, notes
 
 FIRST_SECONDS: Final = 0.1
 LONGEST_SECONDS: Final = 60.0
+SECONDS_UNKNOWN: Final = 5.0
+"""While nothing is known of a feed of another process."""
 _LATER: Final = 1.25
-"""Each look comes so much later than the one before it: what is there is known before it is a quarter older."""
+"""Each look comes so much later than the one before it, for feeds are first read when the processes start."""
 
 
 class Remembering(Protocol):
@@ -40,7 +45,7 @@ async def overhear(
     *,
     pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
 ) -> None:
-    """Read the notes again and again, at once at first, then ever later, up to once a minute.
+    """Read the notes again and again, at once at first, then ever later, up to once a minute; see the constants.
 
     Args:
         stop: ends it.
@@ -52,11 +57,17 @@ async def overhear(
     feeds, seconds = list(stores), FIRST_SECONDS
     while not stop.is_set():
         await pause(stop, seconds)
-        seconds = min(_LATER * seconds, LONGEST_SECONDS)
-        try:
-            noted = await notes(client, key)
-        except StoreError:
-            continue  # those who need it more say so
-        for feed, store in feeds:
-            if not store.held:
-                store.memory.overheard(noted.get(feed))
+        with suppress(StoreError):  # those who need it more say so
+            await _exchange(feeds, await notes(client, key))
+        unknown = any(store.memory.known is None and not store.held for _, store in feeds)
+        seconds = min(_LATER * seconds, SECONDS_UNKNOWN if unknown else LONGEST_SECONDS)
+
+
+async def _exchange(feeds: Sequence[tuple[str, Remembering]], noted: Mapping[str, Remembered]) -> None:
+    """Learn what is noted; note what is known here alone."""
+    for feed, store in feeds:
+        if not store.held:
+            store.memory.overheard(noted.get(feed))
+    for feed, store in feeds:
+        if feed not in noted and store.memory.known is not None:
+            await store.memory.remind()

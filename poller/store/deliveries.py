@@ -38,7 +38,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from poller.errors import Fenced, GroupGone
-from poller.store.beginnings import SINCE, Beginning
+from poller.store.beginnings import BEGINNING, Beginning
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
@@ -163,11 +163,12 @@ class PairStore:
 
         One that was lost with its feed begins where the feed was begun anew.
         """
+        await self._beginning.look()  # so it is known, should the feed be lost before its entries are looked at
         with answered(self._client):
             place = await self._place()
             if place is None:  # written before there is a group: so one that is lost at once has a place, too
-                new, since = await self._beginning.place(start)
-                await self._client.hsetnx(self.keys.state, SINCE, str(since))
+                new, beginning = await self._beginning.place(start)
+                await self._client.hsetnx(self.keys.state, BEGINNING, beginning)
                 await self._client.hsetnx(self.keys.state, _PLACE, new)
                 place = await self._place()
             try:
@@ -176,8 +177,8 @@ class PairStore:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
 
-    async def anew(self) -> int | None:
-        """When the feed was begun anew because it was lost, if this pair is older; milliseconds, as of entries.
+    async def anew(self) -> str | None:
+        """The entry after which the feed was begun anew because it was lost, if this pair is older.
 
         The baseline that was published then tells it nothing that it was not told before.
         """

@@ -164,7 +164,7 @@ class FeedStore:
         loss = await self.memory.loss(state, found)
         if loss is None:
             return state
-        marks = loss_marks(loss, state, now_ms=self._now_ms())
+        marks = loss_marks(loss, now_ms=self._now_ms())
         await self.commit(Commit(state.generation, state.sequence, marks=marks))
         return msgspec.structs.replace(marked(state, marks), loss=loss)
 

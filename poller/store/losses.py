@@ -33,8 +33,6 @@ from poller.changes.events import recorded_time
 from poller.store.registrations import moment_of
 from poller.store.state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, ROTATION, FeedState, Loss
 
-LATELY: Final = 24 * 3600 * 1000
-"""Milliseconds; whose feed was begun anew longer ago may have been given it since."""
 ORDER: Final = "order"
 STREAM: Final = "stream"
 # What the script that begins a round says is missing, in words.
@@ -108,22 +106,16 @@ def loss_of(known: Remembered | None, state: FeedState, found: str) -> Loss | No
     )
 
 
-def loss_marks(loss: Loss, state: FeedState, *, now_ms: int) -> dict[str, str | None]:
+def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
     """What the state is to say of a loss, for whoever asks how the feed does.
 
     A feed that is another's keeps what it holds, for it may be needed there; that nobody here gets it all as changes,
-    the next reading is its baseline. One that was begun lately was begun by a process of ours that had not heard of
-    the feed when the store lost it: it has published since, and that is for those who are older.
+    the next reading is its baseline.
     """
     marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: recorded_time(moment_of(now_ms))}
     if loss.kind == "replaced":
-        marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(_ours_from(state, now_ms))}
+        marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(now_ms)}
     return marks
-
-
-def _ours_from(state: FeedState, now_ms: int) -> int:
-    begun = state.begun_at
-    return begun if begun is not None and now_ms - begun < LATELY else now_ms
 
 
 def told_already(known: Remembered, noted: Remembered | None) -> bool:

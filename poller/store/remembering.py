@@ -60,9 +60,11 @@ class Memory:
         Raises:
             StoreError: see :func:`~poller.store.connection.translated`.
         """
-        if not self._recalled:
-            self.known = self._noted = await self._read()
-            self._recalled = True
+        if self._recalled:
+            return
+        noted = await self._read()
+        if not self._recalled:  # else more was overheard meanwhile
+            self.known, self._noted, self._recalled = noted, noted, True
 
     def overheard(self, noted: Remembered | None) -> None:
         """Another process has noted this of a feed that is not ours; what goes further than what is known counts."""
@@ -71,6 +73,16 @@ class Memory:
             return
         self.known = self._noted = noted
         self._recalled = True
+
+    async def remind(self) -> None:
+        """Write down what is known where nothing is: a process that starts may need it.
+
+        Raises:
+            StoreError: see :func:`~poller.store.connection.translated`.
+        """
+        if self._client is not None and self.known is not None:
+            with translated(self._client):
+                await self._client.hsetnx(self._key, self._feed, _encode(self.known))
 
     async def loss(self, state: FeedState, found: str) -> Loss | None:
         """What was lost and not told yet; None where nothing was.

@@ -43,7 +43,7 @@ xinfo|stream {events} | xinfo|groups {events} | xgroup|create {events} g 0 | xgr
 xtrim {events} MINID 1-1 | memory|usage {events} | zadd {rejected} 1 x | zrem {rejected} x | zcard {rejected}
 zrange {rejected} 0 1 | zrevrange {rejected} 0 1 | zrangebyscore {rejected} 0 1 | zremrangebyrank {rejected} 0 1
 mget {lease} {lease} | incr {version} | incrby {version} 1 | hset {pair} x x | hset {registry} x x | hset {roles} x x
-hset {remembered} x x | xadd {operations} * x x
+hset {remembered} x x | hsetnx {remembered} x x | xadd {operations} * x x
 """
 
 

@@ -34,7 +34,9 @@ ROTATION: Final = "rotation"
 OLDEST: Final = "oldest"
 ID_FIELD: Final = "id_field"
 ANEW_AT: Final = "anew_at"
+# When the state was created, as ANEW_AT, and after which entry of the stream; a round does not look at them.
 BEGUN_AT: Final = "begun_at"
+BEGUN_AFTER: Final = "begun_after"
 LOST: Final = "lost"
 LOST_AT: Final = "lost_at"
 NEXT_AT: Final = "next_at"
@@ -87,7 +89,6 @@ class FeedState(msgspec.Struct, frozen=True):
         next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
         formers: the generations before this one, as far as they are known, the newest first.
         anew_at: when the feed was begun anew because a part of it was lost, milliseconds of the server's clock.
-        begun_at: when this state was created, likewise; None where an older version did.
         lost: what was lost last, in words.
         lost_at: when that was noticed.
         loss: what was found to be lost when the lease was taken, where nobody has told it yet. Not a part of the hash.
@@ -113,7 +114,6 @@ class FeedState(msgspec.Struct, frozen=True):
     next_at: datetime | None = None
     formers: tuple[str, ...] = ()
     anew_at: int | None = None
-    begun_at: int | None = None
     lost: str | None = None
     lost_at: datetime | None = None
     loss: Loss | None = None
@@ -143,7 +143,6 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         next_at=_moment(text.get(NEXT_AT)),
         formers=tuple(text.get("formers", "").split()),
         anew_at=int(text[ANEW_AT]) if ANEW_AT in text else None,
-        begun_at=int(text[BEGUN_AT]) if BEGUN_AT in text else None,
         lost=text.get(LOST),
         lost_at=_moment(text.get(LOST_AT)),
     )

@@ -271,7 +271,7 @@ def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
     baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
     books = Books(subscription(start="earliest"))
-    books.take_in(entries, now=NOW, anew=5)
+    books.take_in(entries, now=NOW, anew="4-0")
     assert sent(books) == ["4-0", "6-0"]
 
 

@@ -48,7 +48,7 @@ class Counting(Ledger):
     async def replay(self) -> ReplaySpan | None:
         return None
 
-    async def anew(self) -> int | None:
+    async def anew(self) -> str | None:
         return None
 
     async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:

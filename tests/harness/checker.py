@@ -19,7 +19,7 @@ from tests.harness.history import Past, pasts
 from tests.harness.json_values import differing, equal, read
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
 _SHOWN = 5
 _UNKNOWN = Past()
@@ -77,7 +77,7 @@ def judge(
         streams: for each resource its events in order, as they stand in the field ``data``.
         upto: the version number up to which everything must have been published.
         begun_anew: the resources of which the store has lost all. Their streams' first numbers are not 1, and
-            achievements of a qualification that no record names any more cannot be found again.
+            achievements of a qualification that nothing published names cannot be found again.
     """
     verdict = Verdict()
     known = pasts(log)
@@ -86,21 +86,17 @@ def judge(
         published = _Stream(resource, records, verdict, from_one=resource not in begun_anew)
         for entry in streams.get(resource, ()):
             published.take(read(entry))
-        published.settle(upto, _nameless(known, upto) if resource == _LISTED and resource in begun_anew else ())
+        forgotten = resource == _LISTED and resource in begun_anew
+        published.settle(upto, _nameless(records, streams, upto) if forgotten else ())
     return verdict
 
 
-def _nameless(known: Mapping[str, Mapping[str, Past]], upto: int) -> set[str]:
-    """The achievements whose qualification no record names at this version."""
-
-    def present(resource: str) -> Iterator[tuple[str, Any]]:
-        for key, past in known.get(resource, {}).items():
-            due = past.until(upto)
-            if due is not None and past.versions[due].record is not None:
-                yield key, past.versions[due].record.get("qualificationID")
-
-    named = {name for resource in known.keys() - {_LISTED} for _, name in present(resource)}
-    return {key for key, name in present(_LISTED) if name not in named}
+def _nameless(records: Mapping[str, Past], streams: Mapping[str, Sequence[bytes]], upto: int) -> set[str]:
+    """Of these achievements those whose qualification no event of another resource has named."""
+    others = (read(entry)["data"] for resource, found in streams.items() if resource != _LISTED for entry in found)
+    named = {content["record"].get("qualificationID") for content in others if content.get("record")}
+    due = {key: past.versions[at].record for key, past in records.items() if (at := past.until(upto)) is not None}
+    return {key for key, record in due.items() if record is not None and record.get("qualificationID") not in named}
 
 
 class _Stream:

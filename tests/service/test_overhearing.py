@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from poller.service.overhearing import overhear
 from poller.store.losses import Remembered
-from poller.store.remembering import Memory
+from poller.store.remembering import Memory, notes
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -25,18 +25,40 @@ class _Store:
         self.memory.known = known
 
 
-async def _heard(client: Redis, **stores: _Store) -> None:
-    """One look at the notes."""
+async def _heard(client: Redis, *, looks: int = 1, **stores: _Store) -> list[float]:
+    """Look at the notes; the pauses before each look, and the one after the last."""
     stop = asyncio.Event()
-    looks: list[float] = []
+    pauses: list[float] = []
 
     async def pause(_stop: asyncio.Event, seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 2:
+        pauses.append(seconds)
+        if len(pauses) > looks:
             stop.set()
 
     await overhear(stop, client, _KEY, stores.items(), pause=pause)
-    assert looks == [0.1, 0.125]
+    return pauses
+
+
+async def test_looks_are_close_at_first(client: Redis) -> None:
+    """Law: each pause is a quarter longer, up to a minute; while a feed of others is unknown, up to 5 s."""
+    pauses = await _heard(client, looks=60, known=_Store(held=False, known=_NOTED), ours=_Store(held=True))
+    assert pauses[:2] == [0.1, 0.125]
+    assert pauses[-1] == 60.0
+    assert (await _heard(client, looks=60, unknown=_Store(held=False)))[-1] == 5.0
+
+
+async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
+    """Law: who starts after the store was lost hears of it; a note that is there is another's to change."""
+    further = Remembered("g1", 9)
+    await client.hset(_KEY, "kept", msgspec.json.encode(further))
+    stores: dict[str, Any] = {name: _Store(held=name != "theirs", known=_NOTED) for name in ("lost", "theirs", "kept")}
+    for name, store in stores.items():
+        store.memory = Memory(client, _KEY, name)
+        store.memory.known = _NOTED
+    await _heard(client, **stores)
+    assert await notes(client, _KEY) == {"lost": _NOTED, "theirs": _NOTED, "kept": further}
+    await stores["kept"].memory.remind()  # as if the note had come just after the look
+    assert (await notes(client, _KEY))["kept"] == further
 
 
 async def test_feeds_of_others_are_known(client: Redis) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import cast
 
@@ -13,10 +14,11 @@ from poller.errors import Stale
 from poller.store.feed import FeedStore, HeldElsewhere
 from poller.store.keys import remembered_key
 from poller.store.orders import Order, give
-from poller.store.remembering import NOTE_EVERY, Memory
+from poller.store.remembering import NOTE_EVERY, Memory, notes
 from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
 from poller.store.state import DELTA_TOKEN, READ_AT, FeedState, Loss
+from tests.harness.waiting import turns
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, begun, events, opened_by, write
 from tests.stores import flushed
@@ -215,6 +217,20 @@ async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
     assert state.anew_at is not None
     assert await one.round(1, 2, 3) is None
     assert await sequences(store_client) == [1, 2, 3]
+
+
+async def test_what_was_overheard_while_it_was_asked_for_is_kept(store_client: Redis) -> None:
+    """Law: the answer may be from after the loss, and what was heard from before it."""
+    one = Process(store_client, "a")
+    await one.round(1)
+    heard = (await notes(store_client, NOTES))[FEED]
+    await flushed(store_client)
+    two = Process(store_client, "b")
+    asking = asyncio.create_task(two.store.memory.recall())
+    await turns()
+    two.store.memory.overheard(heard)
+    await asking
+    assert two.store.memory.known == heard
 
 
 async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
