@@ -103,6 +103,10 @@ class Deliverer:
         """How many there are that do not rest."""
         return len(self._running)
 
+    def failing(self) -> Mapping[str, str]:
+        """Those of which nothing arrives, as far as this process delivers them, each with why."""
+        return {name: one.error for name, one in self._running.items() if one.error is not None}
+
     def _beside(self, name: str, until: datetime) -> list[str]:
         """The other subscriptions of the sink that this one delivers to; they are told that it wants nothing yet."""
         asking = self._running.get(name)
