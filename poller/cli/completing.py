@@ -24,12 +24,12 @@ PATIENCE_SECONDS: Final = 0.1
 
 def feeds(context: typer.Context, incomplete: str) -> list[str]:
     """Feeds as ``SOURCE/NAME``, and as ``NAME`` where that is what was begun."""
-    return _offered(lambda: _feeds(_configuration(context)), incomplete)
+    return _offered(lambda: _feeds(configuration(context)), incomplete)
 
 
 def subscriptions(context: typer.Context, incomplete: str) -> list[str]:
     """Ids of subscriptions, of the file and added at run time."""
-    return _offered(lambda: _subscriptions(_configuration(context)), incomplete)
+    return _offered(lambda: _subscriptions(configuration(context)), incomplete)
 
 
 def _offered(found: Callable[[], Iterator[str]], incomplete: str) -> list[str]:
@@ -81,8 +81,12 @@ def _embedded(file: Mapping[str, Any]) -> str | None:
     return f"unix://{Path(directory).absolute() / 'valkey.sock'}" if directory else None
 
 
-def _configuration(context: typer.Context) -> dict[str, Any]:
-    """The file that the line names, else that which counts; an empty one where there is none."""
+def configuration(context: typer.Context) -> dict[str, Any]:
+    """The file that the line names, else that which counts, its directory made absolute; empty where there is none."""
     named = context.params.get("config") or (context.parent and context.parent.params.get("config"))
     path = Path(str(named or os.environ.get("POLLER_CONFIG") or "poller.toml"))
-    return tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+    file = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+    embedded = file.get("embedded")
+    if isinstance(embedded, dict) and isinstance(embedded.get("data_dir"), str):
+        embedded["data_dir"] = str(path.absolute().parent / embedded["data_dir"])
+    return file

@@ -17,6 +17,7 @@ from poller.cli.escaping import escaped
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say
+from poller.config.paths import based
 from poller.config.settings import Settings
 from poller.config.subscribing import subscription_of
 from poller.config.subscriptions import SubscriptionSettings
@@ -74,6 +75,7 @@ def add_one(asked: Asked, wanted: Wanted, *, from_json: str | None, unsigned: bo
     else:
         where = "standard input" if from_json == "-" else from_json
         one = subscription_of(_of_json(_text(from_json), where), settings, where=where)
+    one = based(one, Path.cwd())  # whoever reads it in the registry was started elsewhere
     made = [] if unsigned or one.secret_files else [new_secret(secrets.token_bytes(_SECRET_BYTES))]
     run(_add(settings, one, made))
     say(f"{one.id}: added; a running daemon begins to deliver to {redacted(one.sink)}")
@@ -150,7 +152,7 @@ def _table(wanted: Wanted, settings: Settings) -> dict[str, Any]:
         "feeds": list(named_feeds(settings, list(wanted.feeds))) if wanted.feeds else [],
         "filters": [_of_json(text, "--filter") for text in wanted.filters],
         "headers": dict(map(_header, wanted.headers)),
-        "secret_files": [str(Path.cwd() / file) for file in wanted.secret_files],
+        "secret_files": [str(file) for file in wanted.secret_files],
     }
     return table | {name: value for name, value in more.items() if value}
 

@@ -4,8 +4,8 @@ Law: :func:`load` is the only way in from outside. It says everything that is wr
 Nothing here reads a secret, resolves a name or connects; nothing is read when the package is imported.
 
 The stages: ``file`` (text to values), ``overlay`` (the environment over them), ``settings`` and the tables beneath it
-(values to frozen settings), ``relations`` (what holds between tables), ``wording`` and ``showing`` (what is wrong, in
-plain words).
+(values to frozen settings), ``paths`` (what relative ones are relative to), ``relations`` (what holds between tables),
+``wording`` and ``showing`` (what is wrong, in plain words).
 """
 
 from __future__ import annotations

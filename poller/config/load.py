@@ -1,7 +1,8 @@
 """File and environment in, one frozen value out.
 
 Law: everything that is wrong is said at once, one line each: where, the key path, the value, what is expected.
-Nothing is read but the one file: not the process's environment, no secret, no network.
+Nothing is read but the one file: not the process's environment, no secret, no network. Relative paths of the file are
+relative to its directory, those of the environment to the working directory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from poller.config.file import read
 from poller.config.layers import EnvironmentLayer, FileLayer
 from poller.config.overlay import SECRETS, Overlay, overlay
+from poller.config.paths import based
 from poller.config.problems import Problem
 from poller.config.relations import broken_relations
 from poller.config.settings import Settings
@@ -42,7 +44,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
         problems += [*problems_of(invalid), *broken_relations(file | outside.values)]
     if settings is None or problems or outside.problems:
         raise ConfigurationError("\n".join(_lines(path, outside, problems, environ)))
-    return settings
+    return settings if path is None else based(settings, path.absolute().parent, outside.variable)
 
 
 def _literal_password(file: Mapping[str, Any]) -> list[Problem]:

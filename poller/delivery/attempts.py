@@ -10,7 +10,7 @@ outcome                                     step                                
 415                                         the same: the sink does not take the format
 429 or 503 with ``Retry-After``             pause the sink for so long                   see below
 429 without                                 pause the sink, for the schedule's wait      dead letter
-what signs or proves it cannot be had       again, after a little: it was not sent       the same
+what signs or proves it cannot be had       withhold all until it can: it was not sent  the same
 any other status, no answer                 again, after the schedule's wait             dead letter
 ==========================================  ===========================================  =============================
 
@@ -23,6 +23,9 @@ no reason to be silent to all.
 A refusal with ``Retry-After`` is about the sink's load and not about the event, so it does not use up the schedule
 (``counted`` is false): a sink that asks for a second at a time would make a dead letter of a good event within ten. An
 end it has all the same: an event whose pauses add up to the whole schedule is given up with the next one.
+
+What signs a request, or proves who sends it, is ours. While it cannot be had nothing is sent, so nothing is learnt of
+the sink or of any event: none is tried, none waits by itself, and one attempt in :data:`CREDENTIAL_WAIT` finds out.
 
 Jitter only ever adds. An event is at worst tried later than the schedule says, and a sink later than it has asked.
 
@@ -78,7 +81,7 @@ class Patience(msgspec.Struct, frozen=True):
         """What may be waited at most before the attempt that ``tries`` ends with, whatever ended the one before."""
         place = min(tries.counted - 1, len(self.schedule)) - 1
         own = self.schedule[place] * (1 + self.jitter) if place >= 0 else _NO_PAUSE
-        return max(own, tries.paused + self.schedule[0] * self.jitter, CREDENTIAL_WAIT)
+        return max(own, tries.paused + self.schedule[0] * self.jitter)
 
     @property
     def whole(self) -> timedelta:
@@ -142,7 +145,11 @@ class PauseSubscription(msgspec.Struct, frozen=True):
     reason: str
 
 
-Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription
+class Withhold(msgspec.Struct, frozen=True):
+    """Nothing was sent, nor can be before what signs or proves it can be had: the event stays as it was."""
+
+
+Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription | Withhold
 
 
 def step_after(outcome: Outcome, *, tries: Tries, patience: Patience, chance: float, now: datetime) -> Step:
@@ -160,7 +167,7 @@ def step_after(outcome: Outcome, *, tries: Tries, patience: Patience, chance: fl
     if outcome.status in _LAST_WORDS:
         return PauseSubscription(_LAST_WORDS[outcome.status])
     if outcome.failure is Failure.CREDENTIAL:
-        return PauseSink(_NO_PAUSE, CREDENTIAL_WAIT, counted=False)
+        return Withhold()
     asked = _pause_asked(outcome, now)
     if asked is not None:
         return _asked(asked, outcome, tries, patience, chance)

@@ -33,15 +33,8 @@ from typing import Final
 
 import msgspec
 
-from poller.delivery.attempts import (
-    DeadLetter,
-    PauseSink,
-    PauseSubscription,
-    Retry,
-    Step,
-    next_tries,
-    step_after,
-)
+from poller.delivery import attempts
+from poller.delivery.attempts import DeadLetter, PauseSink, PauseSubscription, Retry, Step, next_tries, step_after
 from poller.delivery.drafting import Conclusion, Draft, Told
 from poller.delivery.envelope import envelope_of, record_of
 from poller.delivery.kept import Delivery, before, encode, place_of
@@ -178,9 +171,9 @@ class Books:
             known = self._parked.of(waiting)
             step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now)
             told.append(self._told(waiting, known, step))
-            if isinstance(step, PauseSubscription):  # it does not depend on the event
+            if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
                 self.put_back(unit)
-                return Conclusion(told, rest=step.reason)
+                return Conclusion(told, rest=step.reason if isinstance(step, PauseSubscription) else None)
             delivery = known if outcome.success else known.after(outcome, now)  # nothing is kept of what was delivered
             if waits.get(waiting.key) is not None:
                 self._park(waiting, delivery)  # an event before it waits
@@ -212,6 +205,9 @@ class Books:
 
     def put_back(self, unit: Sequence[Waiting[Event]]) -> None:
         """These were not sent; their lanes are open again."""
+        for waiting in unit:
+            if waiting.id in self._parked:  # what waits is not kept here, however many of them were fetched in vain
+                waiting.item = None
         for key in dict.fromkeys(waiting.key for waiting in unit):
             self.lanes.reopen(key)
 

@@ -44,6 +44,11 @@ class Exchange:
         self._headers: Mapping[str, str] = _NONE
         self._tokens: tuple[str | None, ...] = ()
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was sent, or was about to be."""
+        return bool(self._tokens)
+
     def begins(self, token: str | None) -> None:
         """Forget what came so far: a request with this token is sent."""
         self.status, self.body = None, b""

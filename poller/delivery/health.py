@@ -5,7 +5,8 @@ down what it knows; the next one goes on from there. What a subscription does is
 
 The law: a subscription is to rest when ``disable_after`` has gone by with failures and no success in it, counted from
 the first failure after the last success; where that success was another process', from the success. A success at any
-feed is the sink's: it ends the failing of all.
+feed is the sink's: it ends the failing of all. Time in which nothing was sent, for what signs or proves it could not be
+had, is none of it: that is our own fault, is told as failing, and the sink's is counted anew from what comes after it.
 
 Pure: states in, states out. Attempts may end in another order than they began, so moments need not rise.
 """
@@ -30,6 +31,7 @@ class Health(msgspec.Struct, frozen=True):
         unwell: whether it was disabled and nothing has succeeded since; outlives being resumed. Kept for the
             subscription, not for a feed.
         error: how the last failure came about, in words; None where nothing fails.
+        unsent: whether it is our own: nothing was sent.
     """
 
     failing_since: datetime | None = None
@@ -38,6 +40,7 @@ class Health(msgspec.Struct, frozen=True):
     delivered_at: datetime | None = None
     unwell: bool = False
     error: str | None = None
+    unsent: bool = False
 
 
 def after_success(health: Health, at: datetime) -> Health:
@@ -48,8 +51,15 @@ def after_success(health: Health, at: datetime) -> Health:
 
 def after_failure(health: Health, at: datetime, error: str | None = None) -> Health:
     """The next state. ``at``: when the attempt ended, UTC; ``error``: how, in words."""
+    since = at if health.failing_since is None or health.unsent else health.failing_since
+    failed = health.failed + 1
+    return msgspec.structs.replace(health, failing_since=since, failed=failed, error=error, unsent=False)
+
+
+def after_nothing_sent(health: Health, at: datetime, error: str) -> Health:
+    """The next state where an attempt came to nothing by our own fault; no attempt at the sink is counted."""
     since = at if health.failing_since is None else health.failing_since
-    return msgspec.structs.replace(health, failing_since=since, failed=health.failed + 1, error=error)
+    return msgspec.structs.replace(health, failing_since=since, error=error, unsent=True)
 
 
 def after_success_elsewhere(health: Health, at: datetime | None) -> Health:

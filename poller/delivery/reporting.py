@@ -1,7 +1,8 @@
 """What is told of each attempt at each event: one event in the log, and the counts.
 
 Law: what was delivered is counted and, unless somebody wants details, no more; so a delivery that goes well costs
-microseconds here. Nothing that the sink has said becomes a label.
+microseconds here. The same goes for what was not even sent, for the subscription tells of that itself. Nothing that
+the sink has said becomes a label.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Final
 
 import structlog
 
-from poller.delivery.attempts import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry
+from poller.delivery.attempts import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold
 from poller.delivery.attempts import Step as Next
 from poller.delivery.drafting import Told
-from poller.delivery.outcome import Outcome
+from poller.delivery.outcome import Failure, Outcome
 from poller.telemetry.attempts import AttemptSeries, Step
 
 _log = structlog.get_logger("poller.delivery")
@@ -28,13 +29,16 @@ STEPS: Final[Mapping[type[Next], Step]] = {
     PauseSink: "sink_paused",
     DeadLetter: "dead_letter",
     PauseSubscription: "subscription_paused",
+    Withhold: "withheld",
 }
 """What a step is called in logs and metrics."""
+
+_DETAILS: Final = (Delivered, Withhold)
 
 
 def count(told: Sequence[Told], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
     """Count these, which one request carried; ``outcome`` is None where nothing could be sent."""
-    if outcome is not None:
+    if outcome is not None and outcome.failure is not Failure.CREDENTIAL:  # then there was no request
         series.requested(outcome.seconds)
     counts: dict[type[Next], int] = {}
     for one in told:
@@ -60,7 +64,7 @@ def report(
         now: when it ended, UTC.
     """
     if not _spoken.isEnabledFor(logging.DEBUG):
-        told = [one for one in told if not isinstance(one.step, Delivered)]
+        told = [one for one in told if not isinstance(one.step, _DETAILS)]
         if not told:
             return
     shared: dict[str, Any] = {"feed": feed, "subscription": subscription, "sink": sink}
@@ -71,6 +75,8 @@ def report(
         log = _log.bind(step=STEPS[type(one.step)], **shared, **_of(one, now))
         if isinstance(one.step, Delivered):
             log.debug("attempt")
+        elif isinstance(one.step, Withhold):
+            log.debug("attempt", error=outcome.text if outcome else None)
         elif isinstance(one.step, DeadLetter | PauseSubscription):
             log.error("attempt", reason=one.step.reason)
         else:

@@ -149,10 +149,15 @@ class Sink:
             async with asyncio.timeout(self._seconds):
                 await self._settled(exchange, method, (*self._headers, *headers), body)
         except TimeoutError:
-            exchange.failed = Failure.TIMEOUT, f"no answer within {self._seconds:g} s"
+            exchange.failed = self._too_late(exchange)
         except FAILURES as error:
             exchange.failed = failure_of(error)
         return exchange.answer(self._clock() - began, *self._secrets)
+
+    def _too_late(self, exchange: Exchange) -> tuple[Failure, str]:
+        if exchange.begun:
+            return Failure.TIMEOUT, f"no answer within {self._seconds:g} s"
+        return Failure.CREDENTIAL, f"{self._credential.origin} has given no token within {self._seconds:g} s"
 
     async def _settled(self, exchange: Exchange, method: str, headers: Headers, body: bytes | None) -> None:
         if self._expected:

@@ -14,7 +14,14 @@ from typing import Final
 
 import msgspec
 
-from poller.delivery.health import Health, after_failure, after_success, after_success_elsewhere, whole
+from poller.delivery.health import (
+    Health,
+    after_failure,
+    after_nothing_sent,
+    after_success,
+    after_success_elsewhere,
+    whole,
+)
 
 NOTE_AFTER: Final = timedelta(minutes=1)
 _PART: Final = 10
@@ -55,10 +62,13 @@ class Standing:
 
     def failed(self, feed: str, at: datetime, error: str | None = None) -> None:
         """An attempt was not; ``error``: in words, which are noted when they are others."""
-        self._healths[feed] = after_failure(self._healths.get(feed, Health()), at, error)
-        if feed not in self._failing or error != self._noted.get(feed, Health()).error:
-            self._failing.add(feed)
-            self._unnoted.add(feed)
+        self._sent_again(feed)
+        self._fails(feed, after_failure(self._healths.get(feed, Health()), at, error))
+
+    def unsent(self, feed: str, at: datetime, error: str) -> None:
+        """An attempt came to nothing by our own fault, which is that of all that fails here; ``error``: in words."""
+        for one in {feed, *self._failing}:
+            self._fails(one, after_nothing_sent(self._healths.get(one, Health()), at, error))
 
     def heard(self, others: Mapping[str, Health]) -> None:
         """What is noted of all feeds; of those that are delivered here more is known."""
@@ -70,6 +80,12 @@ class Standing:
     def failing_since(self) -> datetime | None:
         """The first failure here after the last success; None where there is none."""
         return min(filter(None, (self._healths[feed].failing_since for feed in self._failing)), default=None)
+
+    @property
+    def error(self) -> str | None:
+        """How it fails here, in words; None where it does not."""
+        texts = (self._healths[feed].error or "" for feed in sorted(self._failing))
+        return next(texts, None)
 
     @property
     def unnoted(self) -> Iterable[tuple[str, Health]]:
@@ -87,9 +103,23 @@ class Standing:
         health = self._healths.get(feed)
         return None if health == self._noted.get(feed) else health
 
+    def _fails(self, feed: str, health: Health) -> None:
+        noted = self._noted.get(feed, Health())
+        self._healths[feed] = health
+        if feed not in self._failing or (health.error, health.unsent) != (noted.error, noted.unsent):
+            self._failing.add(feed)
+            self._unnoted.add(feed)
+
+    def _sent_again(self, feed: str) -> None:
+        """The sink is reached again: of the other feeds it is not known to refuse anything."""
+        for other in [one for one in self._failing if one != feed and self._healths[one].unsent]:
+            self._healths[other] = msgspec.structs.replace(self._healths[other], failing_since=None, unsent=False)
+            self._failing.discard(other)
+            self._unnoted.add(other)
+
     def _well_again(self, health: Health) -> None:
         for other in self._failing:
             if self._healths[other].failing_since is not None and self._healths[other] is not health:
-                self._healths[other] = msgspec.structs.replace(self._healths[other], failing_since=None)
+                self._healths[other] = msgspec.structs.replace(self._healths[other], failing_since=None, unsent=False)
         self._unnoted |= self._failing
         self._failing.clear()

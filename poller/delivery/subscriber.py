@@ -4,7 +4,9 @@ Theory of operation
 -------------------
 A sink has so many requests in flight, so many in a second, and times in which it wants none at all. It is *paused*
 while a ``Retry-After`` lasts, *ailing* when nothing but failures came for a while, and *resting* once it is to get
-nothing more until somebody resumes it.
+nothing more until somebody resumes it. What signs its requests, or proves who sends them, may be *missing*: then
+:mod:`poller.delivery.withholding` says who may try. That is told as failing and in the log, by one line when it begins,
+one a minute, and one when it is over; ``disable_after`` does not count it, for it says nothing of the sink.
 
 An ailing sink is spared: retries come when they are due, each new event only after a breath that doubles. So a dead
 sink costs little, leaves nearly all events unread in the stream, where they count as waiting and not as failing, and is
@@ -26,10 +28,13 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final, Literal
 
+import structlog
+
 from poller.delivery.health import Health
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.standing import Standing
 from poller.delivery.subscription import Event, Form, Notes, Poster, Subscription
+from poller.delivery.withholding import Withholding
 from poller.errors import ConfigurationError, CredentialUnusable
 from poller.hiding import one_line
 from poller.pacing import Pace, part_of
@@ -37,7 +42,10 @@ from poller.pacing import Pace, part_of
 MANY_FAILURES: Final = 20
 FIRST_BREATH: Final = 0.5
 LONGEST_BREATH: Final = 5.0
+_ADVICE: Final = "nothing is lost; it is tried again every few seconds, and all goes out when it can be had"
 _DOUBLINGS: Final = 8
+
+_log = structlog.get_logger("poller.delivery")
 
 
 class Subscriber:
@@ -68,11 +76,13 @@ class Subscriber:
             clock: seconds that only go forward.
         """
         self.subscription = subscription
+        self._where = {"subscription": subscription.id, "sink": subscription.sink}
         self.resting = False
         self._sink = sink
         self._form = form
         self._notes = notes
         self._standing = Standing(subscription.disable_after)
+        self._withholding = Withholding()
         self._unwell = unwell
         self._failed_in_a_row = 0
         self._now = now
@@ -110,6 +120,11 @@ class Subscriber:
         if health is not None:
             await self._notes.health(self.subscription.id, feed, health)
 
+    @property
+    def error(self) -> str | None:
+        """How it fails, as far as this process delivers it, in words; None where it does not."""
+        return self._standing.error
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call this whenever something may be sent that could not before."""
         self._listeners.append(changed)
@@ -122,7 +137,8 @@ class Subscriber:
     @property
     def free(self) -> bool:
         """Whether a request may start now."""
-        return self._free > 0 and not self.resting and self._clock() >= self._paused_until
+        now = self._clock()
+        return self._free > 0 and not self.resting and now >= self._paused_until and self._withholding.admits(now)
 
     @property
     def breathing(self) -> bool:
@@ -131,13 +147,14 @@ class Subscriber:
 
     @property
     def next_moment(self) -> float | None:
-        """When to look again because a pause or a breath ends; None where neither goes on."""
-        later = [moment for moment in (self._paused_until, self._breath_until) if moment > self._clock()]
-        return min(later, default=None)
+        """When to look again: a pause or a breath ends, or what is missing may be there; None: no such moment."""
+        moments, now = (self._paused_until, self._breath_until, self._withholding.next_try), self._clock()
+        return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
     def begin(self, *, fresh: bool) -> None:
         """Take a place among the requests in flight; look at :attr:`free` before. ``fresh``: for a new event."""
         self._free -= 1
+        self._withholding.begin(self._clock())
         if fresh:  # one new event finds out whether an ailing sink is alive, not as many as there are places
             self._breathe()
 
@@ -151,7 +168,8 @@ class Subscriber:
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
         """Wait until one attempt may be made; whether it still may, now that its turn has come."""
         await self._pace.turn()
-        return not self.resting and self._clock() >= self._paused_until and allowed()
+        open_now = not self.resting and self._clock() >= self._paused_until and allowed()
+        return open_now and self._withholding.turn()
 
     async def send(self, events: Sequence[Event]) -> Outcome:
         """One attempt, at once: nothing is awaited between :meth:`turn` and this.
@@ -159,11 +177,26 @@ class Subscriber:
         Raises:
             ValueError: the events cannot be sent in this mode, now or ever.
         """
+        asked = self._withholding.since is not None
+        outcome = await self._posted(events)
+        if outcome.failure is Failure.CREDENTIAL:
+            self._missing(outcome.text)
+        elif (seconds := self._withholding.passed(self._clock(), asked=asked)) is not None:
+            _log.info("credential works again", seconds=round(seconds, 1), **self._where)
+        return outcome
+
+    async def _posted(self, events: Sequence[Event]) -> Outcome:
         try:
             request = self._form(events, int(self._now().timestamp()))
         except (CredentialUnusable, ConfigurationError) as error:  # what signs them, and not the events, is at fault
             return Outcome(failure=Failure.CREDENTIAL, text=one_line(str(error)))
         return await self._sink.post(tuple(request.headers.items()), request.body)
+
+    def _missing(self, error: str) -> None:
+        now = self._clock()
+        if self._withholding.failed(now):
+            seconds = round(now - (self._withholding.since or now), 1)
+            _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
 
     def pause(self, span: timedelta) -> datetime:
         """Nothing is sent for so long; when that ends by the wall clock."""
@@ -181,8 +214,8 @@ class Subscriber:
             StoreError: it could not be noted; the next attempt's end brings it up again.
         """
         if outcome.failure is Failure.CREDENTIAL:
-            return  # ours, and nothing was sent: it says nothing of the sink
-        if outcome.success:
+            self._standing.unsent(feed, self._now(), outcome.text)
+        elif outcome.success:
             self._breath_until, self._failed_in_a_row = self._clock(), 0
             self._standing.succeeded(feed, self._now())
             if self._unwell:

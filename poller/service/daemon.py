@@ -161,6 +161,7 @@ class _Daemon:
                 if "deliver" in roles:
                     deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
                     self._deliverer = deliverer
+                    self._readiness.delivering(deliverer.failing)
                     working.append(deliverer.run(stop))
                 await _all_of(working)
         finally:

@@ -21,14 +21,14 @@ from poller.config.settings import Settings
 from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.announcing import announce
+from poller.service.filing import Filing
 from poller.service.membership import Membership
 from poller.service.mending import mend
 from poller.service.noting import RegistryNotes
 from poller.service.opening import OpenStore
 from poller.service.running import Running, Shared, wanted
 from poller.service.sharing import Sharing
-from poller.service.subscribing import filed
-from poller.stopping import ended, unless
+from poller.stopping import ended, first_of, unless
 from poller.store.connection import blocking
 from poller.store.deliveries import PairStore
 from poller.store.delivery_scripts import DeliveryScripts
@@ -78,6 +78,7 @@ class Deliverer:
         self._membership = membership
         self._sharing = Sharing(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
         self._registry = Registry(store.client, SubscriptionKeys.of(prefix))
+        self._filing = Filing(settings, self._registry, store.client, membership, role=ROLE)
         self._shared = Shared(
             settings,
             environ,
@@ -101,6 +102,10 @@ class Deliverer:
     def subscriptions(self) -> int:
         """How many there are that do not rest."""
         return len(self._running)
+
+    def failing(self) -> Mapping[str, str]:
+        """Those of which nothing arrives, as far as this process delivers them, each with why."""
+        return {name: one.error for name, one in self._running.items() if one.error is not None}
 
     def _beside(self, name: str, until: datetime) -> list[str]:
         """The other subscriptions of the sink that this one delivers to; they are told that it wants nothing yet."""
@@ -145,24 +150,19 @@ class Deliverer:
             await ended(*tasks)
 
     async def _synced(self, stop: asyncio.Event) -> None:
-        """Tell the registry what the configuration says."""
-        file = filed(self._shared.settings)
+        """Tell the registry what the configuration says, once the others can see who says so."""
+        joined = asyncio.create_task(self._membership.joined(ROLE))
+        try:
+            await first_of(stop, joined)
+        finally:
+            await ended(joined)
         while not stop.is_set():
             try:
-                synced = await self._registry.sync(file, self._shared.now())
+                await self._filing.take_over(self._shared.now())
+                break
             except StoreError as error:
                 self._away(error)
                 await unless(stop, _LOOK_AGAIN)
-                continue
-            for gone in synced.removed:
-                _log.warning(
-                    "subscription paused",
-                    subscription=gone,
-                    by="removed",
-                    reason="the configuration does not have it any more",
-                    advice=f"poller subscriptions remove {gone} drops it and what waits for it",
-                )
-            return
 
     async def _look(self) -> None:
         """Carry out what has changed in the registry."""
@@ -175,6 +175,8 @@ class Deliverer:
                 self._kept = await self._registry.all()
                 self._carry_out(self._kept)
                 marks = marks._replace(version=self._kept.version)
+            if self._kept is not None:
+                await self._filing.keep_to(self._kept, self._shared.now)
             if self._seen is not None and marks.parked != self._seen.parked:
                 for running in self._running.values():
                     running.reload()
@@ -191,7 +193,8 @@ class Deliverer:
     async def _mended(self, before: Subscriptions) -> Subscriptions:
         shared = self._shared
         told = partial(announce, shared.store.client, shared.settings.redis.prefix)
-        return await mend(self._registry, filed(shared.settings), before, now=shared.now(), announce=told)
+        now, member = shared.now(), shared.member
+        return await mend(self._registry, self._filing.file, before, now=now, announce=told, member=member)
 
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
         if isinstance(error, StoreUnavailable):

@@ -74,7 +74,8 @@ class Membership:
         self._beat_at = clock()
         self._tell = False
         self._wake = asyncio.Event()
-        self._listeners: list[Callable[[], None]] = []
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = [self._changed.set]
         self._failing: str | None = None
 
     def listen(self, changed: Callable[[], None]) -> None:
@@ -90,6 +91,12 @@ class Membership:
         """Do it no more: the others may take what this process lets go of."""
         self._roles.discard(role)
         self._wake.set()
+
+    async def joined(self, role: str) -> None:
+        """Wait until the list says that this process does this: from then on the others see it."""
+        while self.among(role) is None:
+            self._changed.clear()
+            await self._changed.wait()
 
     def tell(self) -> None:
         """Have all others look, now: this process has let go of something."""

@@ -30,6 +30,7 @@ async def mend(
     *,
     now: datetime,
     announce: Callable[[Announcement], Awaitable[None]],
+    member: str = "",
 ) -> Subscriptions:
     """Bring back what can be brought back, and tell the rest; what there is then.
 
@@ -39,12 +40,13 @@ async def mend(
         before: what was there when it was looked at last.
         now: UTC.
         announce: tells whoever listens.
+        member: the process whose file it is.
 
     Raises:
         StoreError: nothing was told yet.
     """
     try:
-        await registry.sync(file, now, before)
+        await registry.sync(file, now, before, member=member)
     except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
         _log.error("subscriptions of the file are not brought back", error=str(error))
     kept = await registry.all()

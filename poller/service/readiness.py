@@ -1,15 +1,15 @@
 """Whether this process is ready, and what it knows of its feeds: what ``/readyz`` answers.
 
 Law: ready means that this process does its work: it has begun, its store is there and keeps its promises, and it was
-not told to stop. What a source does is no matter of readiness: another process would find the same, so a feed that
-fails is named and no more.
+not told to stop. What a source or a sink does is no matter of readiness: another process would find the same, so a feed
+or a subscription that fails is named and no more.
 
 Refuses to know: HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -26,12 +26,14 @@ class Report(msgspec.Struct, frozen=True):
         reasons: why this process is not ready.
         failing: the feeds whose last round failed, by ``SOURCE/NAME``, each with why.
         store: everything that was looked at about the store, the last time it was.
+        subscriptions: those of which nothing arrives, as far as this process delivers them, each with why.
     """
 
     ready: bool
     reasons: tuple[Reason, ...]
     failing: Mapping[str, str]
     store: tuple[StoreCheck, ...]
+    subscriptions: Mapping[str, str] = {}
 
 
 class Readiness:
@@ -42,6 +44,7 @@ class Readiness:
         self._watch = watch
         self._phase = "starting"
         self._failing: dict[str, str] = {}
+        self._undelivered: Callable[[], Mapping[str, str]] = dict
 
     def started(self) -> None:
         """Its work has begun."""
@@ -57,6 +60,10 @@ class Readiness:
         if error is not None:
             self._failing[feed] = error
 
+    def delivering(self, failing: Callable[[], Mapping[str, str]]) -> None:
+        """Who tells of the subscriptions that fail here, each with why."""
+        self._undelivered = failing
+
     async def report(self) -> Report:
         """How it is now; asks the store where what is known of it is old."""
         reasons = await self._watch.fresh()
@@ -69,4 +76,5 @@ class Readiness:
             reasons=tuple(Reason(one.name, without_credentials(one.text)) for one in reasons),
             failing={feed: without_credentials(text) for feed, text in sorted(self._failing.items())},
             store=tuple(StoreCheck(one.name, one.severity, one.text) for one in self._watch.findings),
+            subscriptions={name: without_credentials(text) for name, text in sorted(self._undelivered().items())},
         )

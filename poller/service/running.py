@@ -138,6 +138,11 @@ class Running:
         """Whether nothing is sent any more until it is begun again: its sink or its failures have ended it."""
         return self._subscriber is not None and self._subscriber.resting
 
+    @property
+    def error(self) -> str | None:
+        """How it fails here, in words; None where it does not."""
+        return self._subscriber.error if self._subscriber else None
+
     async def recall(self, feed: str, subscriber: Subscriber) -> None:
         """Hear what the registry says now: of pauses, and of how it does at a feed that another process had before.
 

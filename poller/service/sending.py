@@ -16,7 +16,7 @@ from poller.delivery.attempts import Patience
 from poller.delivery.filters import compile_filters
 from poller.delivery.formats import Request, RequestForm
 from poller.delivery.handshake import Granted, pace
-from poller.delivery.signing import Signer
+from poller.delivery.signing import SecretUnusable, Signer
 from poller.delivery.sink import Sink
 from poller.delivery.subscription import Batching, Event, Subscription
 from poller.http.addresses import Allowance
@@ -94,10 +94,13 @@ class Form:
         Raises:
             ValueError: see :meth:`poller.delivery.formats.RequestForm.request`.
             CredentialUnusable: a secret file cannot be read.
-            SecretUnusable: it holds no secret.
+            SecretUnusable: it holds no secret; says which.
         """
-        secrets = (*self._secrets, *(file.text() for file in self._files))
+        texts = [file.text() for file in self._files]
+        secrets = (*self._secrets, *texts)
         if secrets != self._signed_with:
+            for file, text in zip(self._files, texts, strict=True):
+                _check(file, text)
             self._form = self._made(secrets)
             self._signed_with = secrets
         return self._form.request(events, timestamp=timestamp)
@@ -105,3 +108,10 @@ class Form:
     def _made(self, secrets: tuple[str, ...]) -> RequestForm:
         signer = Signer(secrets) if secrets else None
         return RequestForm(self._mode, signer=signer, user_agent=_USER_AGENT, origin=self._origin)
+
+
+def _check(file: SecretFile, text: str) -> None:
+    try:
+        Signer((text,))
+    except SecretUnusable as error:
+        raise SecretUnusable(f"{file.origin} holds no signing secret: {error}") from None

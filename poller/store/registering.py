@@ -4,9 +4,9 @@ Law: a change is planned on a version of the whole, and whoever writes it does s
 So two processes that change something at the same instant come one after the other, and neither overwrites what it has
 not seen. What is as it should be is not written, so the same change twice is one.
 
-A subscription that has left the file is paused and never dropped: its events wait. It goes on when it returns. Only an
-operator's word deletes one. A pause stays the first one's, but an operator's takes the place of ``removed``, for that
-one ends by itself.
+A subscription that has left the file is paused and never dropped: its events wait. It goes on when it returns; whose
+file counts where there are several, :mod:`poller.store.settling` says. Only an operator's word deletes one. A pause
+stays the first one's, but an operator's takes the place of ``removed``, for that one ends by itself.
 
 Pure. Of settings it looks at nothing but the feeds.
 """
@@ -56,7 +56,7 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 def syncing(
-    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE
+    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE, *, member: str = ""
 ) -> tuple[list[Write], Synced]:
     """What is to be written so that the subscriptions of the file are these, and what that means.
 
@@ -65,6 +65,7 @@ def syncing(
         file: the settings of each subscription of the file, in JSON, by id; equal settings are equal bytes.
         now: UTC.
         before: what was there before the store lost it: those of the file are as old and as paused as they were.
+        member: the process whose file it is.
 
     Raises:
         ConfigurationError: one of them has the id of a subscription that was added at run time.
@@ -73,19 +74,33 @@ def syncing(
     if twice:
         raise ConfigurationError(_twice(twice[0], kept.registered[twice[0]]))
     added = [name for name in file if name not in kept.registered]
-    changed = [name for name in file if name not in added and bytes(kept.registered[name].settings) != file[name]]
+    changed = {
+        name: _changed(kept.registered[name], settings, kept.at)
+        for name, settings in file.items()
+        if name not in added and bytes(kept.registered[name].settings) != settings
+    }
     returned = [name for name in file if name in kept.paused and kept.paused[name].by == "removed"]
     gone = [name for name, one in kept.registered.items() if one.origin == "file" and name not in file]
     removed = [name for name in gone if name not in kept.paused]
-    writes: list[Write] = [_anew(name, file[name], before.registered.get(name), kept.at, now) for name in added]
-    paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
-    writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
-    writes += [_registered(name, _changed(kept.registered[name], file[name], kept.at)) for name in changed]
-    writes += [("paused", name, None) for name in returned]
-    writes += [write for name in added for write in _credential(kept, name, None)]  # of one that the store has lost
-    pause = Paused("removed", "it is not in the configuration file any more", now)
-    writes += [("paused", name, _json(pause)) for name in removed]
+    writes = _coming(kept, {name: file[name] for name in added}, now, before, member=member)
+    writes += [_registered(name, one) for name, one in changed.items() if name not in returned]
+    for name in returned:
+        writes += returning(name, changed.get(name, kept.registered[name]), member)
+    pause = Paused("removed", "it is not in the configuration file any more", now, member)
+    for name in removed:
+        writes += leaving(name, kept.registered[name], pause)
     return writes, Synced(tuple(added), tuple(changed), tuple(removed), tuple(returned))
+
+
+def returning(subscription: str, one: Registered, member: str) -> list[Write]:
+    """What is to be written so that one which rests goes on, for it is in the file of this process."""
+    return [("paused", subscription, None), _registered(subscription, msgspec.structs.replace(one, member=member))]
+
+
+def leaving(subscription: str, one: Registered, pause: Paused) -> list[Write]:
+    """What is to be written so that one rests which is in nobody's file, as far as is known."""
+    unclaimed = [_registered(subscription, msgspec.structs.replace(one, member=""))] if one.member else []
+    return [("paused", subscription, _json(pause)), *unclaimed]
 
 
 def adding(
@@ -201,14 +216,23 @@ def resuming(
     return writes, before
 
 
-def _anew(name: str, settings: bytes, before: Registered | None, at: int, now: datetime) -> Write:
-    since, asked = (before.since, before.asked) if before else (now, at)
-    return _registered(name, Registered("file", msgspec.Raw(settings), since, asked))
+def _coming(
+    kept: Subscriptions, added: Mapping[str, bytes], now: datetime, before: Subscriptions, *, member: str
+) -> list[Write]:
+    fresh = {name: Registered("file", msgspec.Raw(text), now, kept.at, member) for name, text in added.items()}
+    writes = [_registered(name, _as_old_as(before.registered.get(name), one)) for name, one in fresh.items()]
+    paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
+    writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
+    return writes + [write for name in added for write in _credential(kept, name, None)]  # of one that was lost
+
+
+def _as_old_as(before: Registered | None, one: Registered) -> Registered:
+    return msgspec.structs.replace(one, since=before.since, asked=before.asked) if before else one
 
 
 def _changed(one: Registered, settings: bytes, at: int) -> Registered:
     asked = one.asked if _feeds(one.settings) == _feeds(settings) else at
-    return Registered(one.origin, msgspec.Raw(settings), one.since, asked)
+    return msgspec.structs.replace(one, settings=msgspec.Raw(settings), asked=asked)
 
 
 def _feeds(settings: bytes) -> object:

@@ -33,15 +33,18 @@ class Registered(msgspec.Struct, frozen=True):
         since: when it was first known, UTC.
         asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
             published from then on is new to it, however late somebody begins to deliver it.
+        member: by whose file it came, or came back, while others had none of it: the process' name; "": not known, or
+            it was paused since. See :mod:`poller.store.settling`.
     """
 
     origin: Origin
     settings: msgspec.Raw
     since: datetime
     asked: int = 0
+    member: str = ""
 
 
-class Paused(msgspec.Struct, frozen=True):
+class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why nothing is delivered.
 
     Attributes:
@@ -49,11 +52,13 @@ class Paused(msgspec.Struct, frozen=True):
             ``removed``: the file does not have it any more.
         reason: in words.
         at: when it was paused, UTC.
+        member: the process whose file does not have it; "": not known, or somebody else has paused it.
     """
 
     by: Pauser
     reason: str
     at: datetime
+    member: str = ""
 
 
 class Subscriptions(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ Refuses to know what settings, credentials, health and handshakes mean, and whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, TypeVar, cast
 
@@ -34,6 +34,7 @@ from poller.store.registrations import (
     subscriptions_of,
 )
 from poller.store.registry_scripts import ALL, CHANGE, NOTE, NOTE_LATER
+from poller.store.settling import Contested, Settled, settling
 
 T = TypeVar("T")
 _NONE: Final = Subscriptions()
@@ -99,18 +100,28 @@ class Registry:
         except ValueError as error:
             raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
 
-    async def sync(self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = _NONE) -> Synced:
+    async def sync(
+        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = _NONE, *, member: str = ""
+    ) -> Synced:
         """Make those of the file what it says: new ones, changed ones, those that are gone, those that are back.
 
         Args:
             file: id and settings in JSON, for each; equal settings are equal bytes.
             now: UTC.
             before: what was there, where the store has lost it.
+            member: the process whose file it is.
 
         Raises:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
-        return await self._change(lambda kept: registering.syncing(kept, dict(file), now, before))
+        return await self._change(lambda kept: registering.syncing(kept, dict(file), now, before, member=member))
+
+    async def settle(
+        self, kept: Subscriptions, found: Contested, member: str, there: Collection[str], now: datetime
+    ) -> Settled:
+        """See :func:`~poller.store.settling.settling`. Nothing, where another has changed anything since ``kept``."""
+        writes, settled = settling(kept, found, member, there, now)
+        return settled if writes and await self._write(kept.version, writes) else Settled()
 
     async def add(
         self,

@@ -10,10 +10,17 @@ from typing import Final, Literal
 
 from poller.telemetry.catalogue import counter, histogram
 
-Step = Literal["delivered", "retried", "dead_letter", "subscription_paused", "sink_paused"]
+Step = Literal["delivered", "retried", "dead_letter", "subscription_paused", "sink_paused", "withheld"]
 """What follows from an attempt at an event."""
 
-STEPS: Final[tuple[Step, ...]] = ("delivered", "retried", "dead_letter", "subscription_paused", "sink_paused")
+STEPS: Final[tuple[Step, ...]] = (
+    "delivered",
+    "retried",
+    "dead_letter",
+    "subscription_paused",
+    "sink_paused",
+    "withheld",
+)
 
 _ATTEMPTS: Final = counter(
     "poller_attempts_total",

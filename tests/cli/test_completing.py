@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
+from typer.core import TyperCommand
 
 from poller.cli import completing
 from poller.config.spelling import RESOURCES
@@ -73,6 +75,17 @@ def test_nothing_is_said_of_what_is_wrong(tmp_path: Path, config: str) -> None:
     (tmp_path / "poller.toml").write_text(config)
     found = offered(tmp_path, "poller subscriptions resume ro")
     assert found == (["rostering"] if "rostering" in config else [])
+
+
+def test_a_directory_is_relative_to_the_file(tmp_path: Path) -> None:
+    """As the configuration has it; what is none is as if it were not said."""
+    file = tmp_path / "poller.toml"
+    file.write_text('[embedded]\ndata_dir = "data"\n')
+    context = typer.Context(TyperCommand("poller"))
+    context.params = {"config": str(file)}
+    assert completing.configuration(context) == {"embedded": {"data_dir": f"{tmp_path}/data"}}
+    file.write_text("embedded = 1")
+    assert completing.configuration(context) == {"embedded": 1}
 
 
 def test_what_it_knows_by_itself_is_right() -> None:

@@ -119,16 +119,24 @@ async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -
         assert store.keys() == []
 
 
-async def test_removed_only_when_somebody_is_sure(poller: Poller, configured: dict[str, str], tmp_path: Path) -> None:
-    """From JSON with files for secrets, which are looked at, nothing is made; unasked, nothing is removed."""
+async def test_removed_only_when_somebody_is_sure(
+    poller: Poller, configured: dict[str, str], tmp_path: Path, url: str
+) -> None:
+    """From JSON with files for secrets, which are looked at, nothing is made; unasked, nothing is removed.
+
+    A relative path is kept as what it meant to whoever added it.
+    """
     file, secret = tmp_path / "one.json", tmp_path / "secret"
-    file.write_text(f'{{"id": "a", "sink": "https://sink.example.org", "secret_files": ["{secret}"]}}', "utf-8")
+    file.write_text('{"id": "a", "sink": "https://sink.example.org", "secret_files": ["secret"]}', "utf-8")
     refused = await poller("subscriptions", "add", "--from-json", str(file), **configured)
     assert (refused.code, "signing secret cannot be read" in refused.err) == (1, True)
     secret.write_text("whsec_" + "A" * 32, "utf-8")
     secret.chmod(0o600)
     told = await poller("subscriptions", "add", "--from-json", str(file), **configured)
     assert (told.code, "whsec_" in told.out) == (0, False)
+    with looking(url) as store:
+        kept = json.loads(store.hget("poller:{subscriptions}:registry", "a"))
+    assert kept["settings"]["secret_files"] == [str(secret)]
     ended = await poller("subscriptions", "remove", "a", **configured)
     assert ended.code == 2
     assert "--yes" in ended.err

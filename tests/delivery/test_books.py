@@ -12,10 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from poller.delivery.attempts import Patience
+from poller.delivery.attempts import Patience, Retry, Tries
 from poller.delivery.books import GONE, Books
+from poller.delivery.envelope import envelope_of
 from poller.delivery.intake import Intake
-from poller.delivery.kept import before, deliveries_of, letter_of, place_of
+from poller.delivery.kept import Delivery, before, deliveries_of, letter_of, place_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.subscription import Batching, Event, Subscription
@@ -26,8 +27,9 @@ from tests.delivery.ledger import Ledger, at_once
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 OK = Outcome(status=204)
 BROKEN = Outcome(status=500)
+UNSENT = Outcome(failure=Failure.CREDENTIAL)
 OUTCOMES = st.sampled_from(
-    [OK, BROKEN, Outcome(failure=Failure.TIMEOUT), Outcome(status=429, retry_after="2"), Outcome(status=410)]
+    [OK, BROKEN, UNSENT, Outcome(failure=Failure.TIMEOUT), Outcome(status=429, retry_after="2"), Outcome(status=410)]
 )
 
 
@@ -274,13 +276,13 @@ def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
 
 
 def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
-    """Than it may have been parked for, which is 5 s at least; one that was set forward lets it be tried at once."""
+    """Than it may have been parked for, jitter included; one that was set forward lets it be tried at once."""
     books = Books(subscription())
     books.take_in([one_of("a", 1)], now=NOW)
     books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
     draft = books.drafted()
     assert draft
-    for now, due in ((NOW, 101.0), (NOW - timedelta(hours=1), 105.0), (NOW + timedelta(hours=1), 100.0)):
+    for now, due in ((NOW, 101.0), (NOW - timedelta(hours=1), 101.2), (NOW + timedelta(hours=1), 100.0)):
         heir = Books(subscription())
         heir.restore(deliveries_of(draft.parked), now=now, clock=100)
         assert heir.lanes.next_due == due
@@ -294,6 +296,32 @@ def test_a_sink_that_is_gone_uses_up_nothing() -> None:
     assert concluded.rest
     assert books.drafted() is None
     assert sent(books) == ["1-0"]
+
+
+def test_what_could_not_be_sent_is_as_it_was() -> None:
+    """Law: nothing of it is written, its schedule is whole, and its record's next event stays behind it.
+
+    Not even its event is kept where it has waited before: however many are taken in vain, they are fetched anew.
+    """
+    books = Books(subscription())
+    books.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
+    for _ in range(100):
+        unit = books.lanes.take()
+        assert {waiting.key: waiting.id for waiting in unit} in ({"a": "1-0"}, {"b": "3-0"})
+        concluded = books.conclude(unit, UNSENT, now=NOW, clock=0, chance=lambda: 0)
+        assert (concluded.pause, concluded.rest, books.drafted()) == (None, None, None)
+    assert books.lanes.next_due is None
+    assert sorted(sent(books)) == ["1-0", "2-0", "3-0"]
+    books.restore({"9-0": Delivery("c", due=1, tries=Tries(2, 2))}, now=NOW, clock=0)
+    books.lanes.wake(0)
+    (parked,) = books.lanes.take()
+    parked.item = (envelope_of(spelled()), spelled())
+    books.conclude([parked], UNSENT, now=NOW, clock=0, chance=lambda: 0)
+    assert (books.drafted(), books.lanes.parked) == (None, 1)
+    (again,) = books.lanes.take()
+    assert again.item is None
+    concluded = books.conclude([again], BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    assert [(one.attempt, one.step) for one in concluded.told] == [(2, Retry(timedelta(seconds=3)))]
 
 
 def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:

@@ -10,7 +10,7 @@ from typing import Final, get_args
 import pytest
 from structlog.testing import capture_logs
 
-from poller.delivery.attempts import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Step
+from poller.delivery.attempts import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Step, Withhold
 from poller.delivery.drafting import Told
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.reporting import STEPS, count, report
@@ -47,8 +47,12 @@ def test_each_event_of_a_request_is_counted_and_the_request_once(series: Attempt
     steps: list[Step] = [Delivered(), Delivered(), Retry(timedelta(seconds=5)), DeadLetter("gone")]
     count([*map(told, steps), told(Delivered(), recorded=None)], OK, series, now=NOW)
     count([told(DeadLetter("too large"))], None, series, now=NOW)
+    count([told(Withhold())] * 2, Outcome(failure=Failure.CREDENTIAL), series, now=NOW)  # and there was no request
     found = {step: grown("poller_attempts_total", subscription="counted", outcome=step) for step in STEPS.values()}
-    assert found == {"delivered": 3, "retried": 1, "dead_letter": 2, "subscription_paused": 0, "sink_paused": 0}
+    assert found == {"delivered": 3, "retried": 1, "dead_letter": 2, "subscription_paused": 0} | {
+        "sink_paused": 0,
+        "withheld": 2,
+    }
     assert grown("poller_attempt_duration_seconds_count", subscription="counted") == 1
     assert grown("poller_delivery_delay_seconds_count", subscription="counted") == 2
     assert grown("poller_delivery_delay_seconds_sum", subscription="counted") == 5.0
@@ -88,6 +92,7 @@ def test_a_line_says_what_one_wants_to_know() -> None:
             ),
             (PauseSubscription("gone for good"), Outcome(status=410)),
             (DeadLetter("given up"), None),
+            (Withhold(), Outcome(failure=Failure.CREDENTIAL, text="no such file")),
         ):
             report([told(step)], outcome, feed="a/x", subscription="s", sink="sink.example.org", now=NOW)
     assert [(line["log_level"], line["step"]) for line in logs] == [
@@ -96,6 +101,7 @@ def test_a_line_says_what_one_wants_to_know() -> None:
         ("warning", "sink_paused"),
         ("error", "subscription_paused"),
         ("error", "dead_letter"),
+        ("debug", "withheld"),
     ]
     where = {"feed": "a/x", "subscription": "s", "sink": "sink.example.org", "id": "id", "entry": "1-0", "attempt": 2}
     for line in logs:
@@ -104,13 +110,15 @@ def test_a_line_says_what_one_wants_to_know() -> None:
     assert (logs[1]["failure"], logs[1]["next_seconds"], logs[1]["error"]) == ("timeout", 30.0, "no answer within 15 s")
     assert (logs[2]["pause_seconds"], logs[2]["next_seconds"]) == (60.0, 61.5)
     assert (logs[3]["reason"], logs[4]["reason"]) == ("gone for good", "given up")
+    assert (logs[5]["failure"], logs[5]["error"]) == ("credential", "no such file")
+    assert not {"next_seconds", "pause_seconds"} & set(logs[5])
 
 
 @pytest.mark.parametrize("spoken", ["INFO"], indirect=True)
 @pytest.mark.usefixtures("spoken")
 def test_what_goes_well_is_a_detail() -> None:
-    """Of many that were delivered only the one that was not is told."""
+    """Of many that were delivered only the one that was not is told; what could not even be sent is told elsewhere."""
     with capture_logs() as logs:
-        many = [told(Delivered()), told(Retry(timedelta(seconds=5))), told(Delivered())]
+        many = [told(Delivered()), told(Retry(timedelta(seconds=5))), told(Delivered()), told(Withhold())]
         report(many, OK, feed="a/x", subscription="s", sink="h", now=NOW)
     assert [line["step"] for line in logs] == ["retried"]

@@ -178,6 +178,26 @@ async def test_without_its_credential_nothing_is_sent(tmp_path: Path) -> None:
         assert "missing" in outcome.text
 
 
+class Slow:
+    """A token that is never there."""
+
+    origin = "the command print-token"
+
+    async def token(self) -> str | None:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return] # it gives none
+
+    async def renew(self, rejected: str) -> bool:
+        raise AssertionError(rejected)
+
+
+async def test_a_token_that_does_not_come_in_time_is_no_fault_of_the_sink() -> None:
+    """It was not asked, so it has not failed to answer."""
+    async with receiving() as receiver:
+        outcome = await posted(receiver.url, credential=Slow(), seconds=0.1)
+        assert (outcome.failure, receiver.connections) == (Failure.CREDENTIAL, 0)
+        assert outcome.text == "the command print-token has given no token within 0.1 s"
+
+
 @pytest.mark.parametrize("status", [200, 401, 500])
 async def test_a_secret_that_is_echoed_is_hidden(status: int) -> None:
     """Token and configured headers, wherever they stand: neither in the excerpt nor in the line."""

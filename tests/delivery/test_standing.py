@@ -84,3 +84,36 @@ def test_what_is_delivered_elsewhere_is_not_written() -> None:
     standing.succeeded("b", NOON + HOUR)
     assert noted(standing, kept) == ["a", "b"]
     assert kept["a"] == Health(failed=7)
+
+
+def test_what_was_not_even_sent_is_failing_and_says_nothing_of_the_sink() -> None:
+    """Law: told at once and once, with the words; the sink's failing is counted anew when it is reached again."""
+    standing, kept = Standing(5 * HOUR), dict[str, Health]()
+    standing.failed("a", NOON, "status 500")
+    standing.failed("b", NOON, "status 500")
+    assert noted(standing, kept) == ["a", "b"]
+    assert standing.error == "status 500"
+    for hour in (1, 2, 3):
+        standing.unsent("b", NOON + hour * HOUR, "no such file")
+        assert noted(standing, kept) == (["a", "b"] if hour == 1 else [])
+        assert standing.error == "no such file"
+        assert {(one.failing_since, one.failed, one.unsent) for one in kept.values()} == {(NOON, 1, True)}
+    standing.failed("b", NOON + 9 * HOUR, "status 500")
+    assert noted(standing, kept) == ["a", "b"]
+    assert standing.failing_since == NOON + 9 * HOUR
+    assert kept["a"] == Health(failed=1, error="no such file")
+    assert kept["b"] == Health(NOON + 9 * HOUR, failed=2, error="status 500")
+    standing.unsent("b", NOON + 10 * HOUR, "no such file")
+    standing.succeeded("a", NOON + 11 * HOUR)
+    noted(standing, kept)
+    assert not standing.error
+    assert not any(one.failing_since or one.unsent for one in kept.values())
+
+
+def test_who_takes_a_feed_over_knows_that_it_was_not_sent() -> None:
+    """Law: what another process could not send is not counted against the sink either."""
+    standing = Standing(5 * HOUR)
+    standing.took("a", Health(NOON, error="no such file", unsent=True))
+    assert (standing.failing_since, standing.error) == (NOON, "no such file")
+    standing.failed("a", NOON + 9 * HOUR, "status 500")
+    assert standing.failing_since == NOON + 9 * HOUR

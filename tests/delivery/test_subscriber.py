@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
+from poller.delivery.attempts import CREDENTIAL_WAIT
+from poller.delivery.formats import Request
 from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.signing import SecretUnusable
 from poller.delivery.subscriber import FIRST_BREATH, LONGEST_BREATH, MANY_FAILURES, Subscriber
+from poller.delivery.subscription import Event
 from poller.errors import CredentialUnusable, StoreUnavailable
 from tests.delivery.events import pair, spelled
 from tests.delivery.scene import OK, Noted, Posted, subscriber
@@ -157,13 +164,115 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
     assert noted.names() == ["rest", "health"]
 
 
-async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event() -> None:
-    """It is tried again, like everything that may be better later."""
+class Missing:
+    """A signing secret that may not be there."""
 
-    def form(*_: object) -> None:
-        raise CredentialUnusable("no such file")
+    def __init__(self, sink: Subscriber) -> None:
+        self.error: Exception | None = CredentialUnusable("no such file")
+        self.asked = 0
+        self._form = sink._form
+        sink._form = self
 
-    sink = made(Clock())
-    sink._form = form  # type: ignore[assignment] # never returns
-    outcome = await sink.send([EVENT])
-    assert outcome.failure is Failure.CREDENTIAL
+    def __call__(self, events: Sequence[Event], timestamp: int) -> Request:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return self._form(events, timestamp)
+
+
+async def attempt(sink: Subscriber) -> Outcome | None:
+    """One, as :mod:`poller.delivery.requests` does it; None where it is not its turn."""
+    if "free" not in state(sink):
+        return None
+    sink.begin(fresh=True)
+    try:
+        if not await sink.turn(allowed=yes):
+            return None
+        outcome = await sink.send([EVENT])
+        await sink.learn("acme/a", outcome)
+        return outcome
+    finally:
+        sink.end()
+
+
+@pytest.mark.parametrize("error", [CredentialUnusable("no such file"), SecretUnusable("expected whsec_")])
+async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(error: Exception) -> None:
+    """Nothing is posted, and it is told as failing, with the words, from the first time on; the sink rests for none."""
+    clock, noted, posted = Clock(), Noted(), Posted()
+    sink = made(clock, noted, posted, disable_after=timedelta(seconds=10))
+    missing = Missing(sink)
+    missing.error = error
+    outcome = await attempt(sink)
+    assert outcome == Outcome(failure=Failure.CREDENTIAL, text=str(error))
+    began = clock.wall
+    for _ in range(100):
+        clock.passes(CREDENTIAL_WAIT.total_seconds())
+        assert await attempt(sink) == outcome
+    assert (noted.names(), noted.kept["acme/a"].failing_since, sink.error) == (["health"], began, str(error))
+    assert (state(sink), posted.bodies) == (set(), [])
+    missing.error = None
+    clock.passes(CREDENTIAL_WAIT.total_seconds())
+    posted.answer = lambda _: BROKEN
+    assert await attempt(sink) == BROKEN
+    assert "resting" not in state(sink)  # the sink has refused but once
+    clock.passes(10)
+    assert await attempt(sink) == BROKEN
+    assert "resting" in state(sink)
+
+
+async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> None:
+    """However many want to be sent, and in whatever order; the first that gets through lets all go on."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    missing = Missing(sink)
+    for _ in range(8):
+        sink.begin(fresh=True)
+    for number in range(8):
+        assert await sink.turn(allowed=yes) is (number == 0)
+        if not number:
+            assert (await sink.send([EVENT])).failure is Failure.CREDENTIAL
+        sink.end()
+    wait = CREDENTIAL_WAIT.total_seconds()
+    for number in range(1, 60):
+        clock.passes(wait / 5)
+        await attempt(sink)
+        assert missing.asked == 1 + number // 5
+        assert sink.next_moment == 1000 + wait * (1 + number // 5)
+    missing.error = None
+    clock.passes(wait)
+    assert await attempt(sink) == await attempt(sink) == OK
+    assert len(posted.bodies) == 2
+
+
+async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is_there() -> None:
+    """And never for each event, nor for each attempt."""
+    clock = Clock()
+    sink = made(clock)
+    missing = Missing(sink)
+    with capture_logs() as logs:
+        for _ in range(25):
+            assert await attempt(sink) is not None
+            clock.passes(CREDENTIAL_WAIT.total_seconds())
+        missing.error = None
+        for _ in range(3):
+            assert await attempt(sink) == OK
+    told = [(line["log_level"], line["event"], line["seconds"]) for line in logs]
+    warnings = [("warning", "credential fails", seconds) for seconds in (0, 60, 120)]
+    assert told == [*warnings, ("info", "credential works again", 125)]
+    assert {line["subscription"] for line in logs} == {"s"}
+    assert {line.get("error") for line in logs} == {"no such file", None}
+
+
+async def test_what_was_on_its_way_does_not_bring_a_secret_back() -> None:
+    """Its success is the sink's; whether anything can be signed now, only another attempt finds out."""
+    clock, posted = Clock(), Posted()
+    hold: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    sink = made(clock, posted=posted)
+    posted.answer = lambda _: hold
+    before = asyncio.create_task(attempt(sink))
+    await posted.until(lambda: bool(posted.bodies))
+    Missing(sink)
+    assert await attempt(sink) is not None
+    hold.set_result(OK)
+    assert await before == OK
+    assert "free" not in state(sink)

@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from poller.config.load import load
 from poller.config.settings import Settings
@@ -358,3 +360,30 @@ async def test_told_to_stop_it_leaves_in_time_though_a_sink_hangs(scene: Scene) 
         await scene.stop()
     await scene.is_idle("one")
     hang.set()
+
+
+async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> None:
+    """Whoever has it brings it back and says who has not; with the last one that has it, it rests."""
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    with capture_logs() as said:
+        scene.deliver(scene.settings())
+        await until(lambda: "subscription brought back" in events(said), "it to be brought back")
+        await scene.add("e2")
+        await scene.arrives("one", "e1", "e2")
+        scene.stops[0].set()
+        await scene.tasks[0]
+        await until(lambda: paused(scene.registry, "one"), "it to be paused")
+        await until(lambda: events(said).count("subscription paused") == 2, "that to be told")
+    back = next(line for line in said if line["event"] == "subscription brought back")
+    other = (await scene.registry.all()).paused["one"].member
+    assert (back["subscription"], back["without"], back["log_level"]) == ("one", other, "warning")
+    assert events(said).count("subscription brought back") == 1
+    scene.deliver(scene.settings("one"))
+    await scene.add("e3")
+    await scene.arrives("one", "e1", "e2", "e3")
+
+
+def events(said: list[EventDict]) -> list[str]:
+    return [line["event"] for line in said]

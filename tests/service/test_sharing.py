@@ -225,3 +225,18 @@ async def test_a_stranger_is_waited_for(world: World) -> None:
     async with world.process("a") as lots:
         await world.until(7)
         assert lots[0].begun == 1
+
+
+async def test_one_that_has_joined_is_seen(world: World) -> None:
+    """Whoever waits until it has joined is in everybody's list; before it is, the wait goes on."""
+    clock = asyncio.get_running_loop().time
+    watch = StoreWatch("warn", now=now, clock=clock)
+    members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG)
+    membership = Membership(members, ttl=LONG, watch=watch, clock=clock)
+    membership.join("poll")
+    waiting = asyncio.create_task(membership.joined("poll"))
+    assert not await there(world.client, "one")
+    assert not waiting.done()
+    async with membership.running(), patience("it to have joined"):
+        await waiting
+        assert await there(world.client, "one")

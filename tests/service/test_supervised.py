@@ -194,6 +194,8 @@ def test_the_status_is_one_short_line() -> None:
     report = Report(ready=False, reasons=(Reason("store", "is away"),), failing=failing, store=())
     said = status(report, counted(1, "feed"))
     assert said == "1 feed; store: is away, acme/contractTypes fails: 503 Service Unavailable"
+    told = Report(ready=True, reasons=(), failing={}, store=(), subscriptions={"hook": "status 502"})
+    assert status(told, "1 feed") == "1 feed; hook fails: status 502"
     long = Report(ready=True, reasons=(), failing=dict.fromkeys(map(str, range(100)), "no answer"), store=())
     assert len(status(long, "100 feeds")) == LONGEST_STATUS
 

@@ -129,7 +129,8 @@ def _feed(one: FeedStatus) -> tuple[str, ...]:
 
 def _subscription(one: SubscriptionStatus) -> tuple[str, ...]:
     why = [f"by {one.paused_by}: {one.reason}"] if one.paused_by else []
-    why += [f"nothing but failures since {one.since}"] if one.state == "failing" else []
+    if one.state == "failing":
+        why.append(f"nothing but failures since {one.since}" + (f"; the last: {one.error}" if one.error else ""))
     why += [f"{one.lost} events went before they were delivered"] if one.lost else []
     why += [f"its sink wants nothing before {one.until}"] if one.until else []
     why += [f"its sink has not granted events: {one.handshake}"] if one.handshake not in {None, "granted"} else []

@@ -55,14 +55,16 @@ async def test_alive_before_anything_else(ask: Asking) -> None:
             "reasons": [{"name": "store", "text": "has not answered yet"}],
             "failing": {},
             "store": [],
+            "subscriptions": {},
         }
 
 
 async def test_ready_from_the_start_of_the_work_to_its_end(
     ask: Asking, watch: StoreWatch, readiness: Readiness
 ) -> None:
-    """Each phase has its reason, an error of the store too; a feed that fails is named and is no reason."""
+    """Each phase has its reason, an error of the store too; a feed or subscription that fails is named and is none."""
     reasons = []
+    readiness.delivering(lambda: {"hook": "status 502"})
     async with FakeAsyncRedis() as client:
         error = Finding("error", "memory", "full")
         steps: tuple[Callable[[], None], ...] = (
@@ -81,7 +83,10 @@ async def test_ready_from_the_start_of_the_work_to_its_end(
                 assert (answer.status == 200) is report["ready"] is (report["reasons"] == [])
                 reasons.append([(one["name"], one["text"]) for one in report["reasons"]])
                 if step is steps[2]:
-                    assert report["failing"] == {"acme/a": "status 500"}
+                    assert (report["failing"], report["subscriptions"]) == (
+                        {"acme/a": "status 500"},
+                        {"hook": "status 502"},
+                    )
                     assert report["store"] == [{"name": "aof", "severity": "warning", "text": "off"}]
     starting, stopping = ("starting", "this process has not begun its work yet"), "this process was told to stop"
     assert reasons == [

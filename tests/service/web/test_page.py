@@ -56,6 +56,9 @@ async def test_it_says_how_it_is(given: Served) -> None:
     text = Read(page(msgspec.structs.replace(one, feeds=(failing,), subscriptions=(paused,)))).text
     for word in ("2 amiss", "failing", "status 500", "5 min ago", "paused", "by sink: 410", "3"):
         assert word in text
+    ailing = msgspec.structs.replace(active, state="failing", since="2026-03-02T08:15:00Z", error="no such file")
+    text = Read(page(msgspec.structs.replace(one, subscriptions=(ailing,)))).text
+    assert "nothing but failures since 2026-03-02T08:15:00Z; the last: no such file" in text
     reason = "12 of 60 are missing; poller release acme/x"
     held = msgspec.structs.replace(one.feeds[0], state="held", held_reason=reason, held_age_seconds=7200.0)
     for error in (None, reason):

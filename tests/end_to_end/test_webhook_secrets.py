@@ -1,0 +1,90 @@
+"""A subscription whose signing secret goes and comes back: who is told of it, and what arrives then."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from poller.cli.options import utc_now
+from poller.config.load import load
+from poller.service.subscription_status import subscription_statuses
+from tests.harness.processes import daemon
+from tests.harness.subscribed import SECRET, Wish, subscribed
+from tests.harness.waiting import until
+from tests.servers import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from poller.config.settings import Settings
+    from poller.service.subscription_status import SubscriptionStatus
+    from tests.harness.subscribed import Subscribed
+
+_TWO = [Wish("one", lines='disable_after = "1s"'), Wish("two", signed=False)]
+_IN_FLIGHT = 8
+_REASON = "the signing secret cannot be read from the file "
+
+
+async def test_nothing_is_lost_while_a_secret_is_away(tmp_path: Path, store: str) -> None:
+    """Law: shown as failing with the reason from the first time on; one line in the log, and one when it is back.
+
+    Nothing is parked, given up or paused meanwhile, however short ``disable_after`` is; other subscriptions go on; and
+    when the secret is back all goes out, in order per record.
+    """
+    async with subscribed(tmp_path, _TWO, store=store) as scene:
+        web = f"127.0.0.1:{free_port()}"
+        config = scene.config(bind=web)
+        secret = scene.played.directory / "secret"
+        settings = load(config, os.environ)
+        async with daemon(config) as told:
+            await scene.more("one", 20)
+            since = len(told.lines)
+            secret.rename(secret.with_name("away"))
+            line = await told.until(lambda line: line["event"] == "credential fails", "that it fails", since=since)
+            assert (line["level"], line["subscription"]) == ("warning", "one")
+            assert str(line["error"]) == f"{_REASON}{secret}: No such file or directory"
+            status = await until(lambda: _failing(scene, settings), "it to be shown")
+            assert (status.error, status.paused_by) == (line["error"], None)
+            assert await until(lambda: _named(web), "it to be named") == ({"one": line["error"]},)
+            before = len(scene.sinks.of("one"))
+            await scene.more("two", 100)
+            assert len(scene.sinks.of("one")) <= before + 2 * _IN_FLIGHT  # requests and answers of what was on its way
+            status = await _status(scene, settings)
+            assert (status.state, status.dead_letters) == ("failing", 0)
+            assert status.parked <= _IN_FLIGHT < (status.lag_entries or 0)
+            secret.with_name("away").rename(secret)
+            line = await told.until(lambda line: line["event"] == "credential works again", "its end", since=since)
+            verdicts = await scene.caught_up()
+            assert await until(lambda: _well(scene, settings), "it to be shown") == (None, None)
+            await until(lambda: _named(web, anything=False), "nothing to be named")
+            lines = [line["event"] for line in told.lines if "credential" in f"{line['event']} {line.get('failure')}"]
+            assert lines == ["credential fails", "credential works again"]
+            assert SECRET not in json.dumps(told.lines)
+    assert not [f"{name}: {found}" for name, found in verdicts.items() if not found.clean]
+
+
+async def _status(scene: Subscribed, settings: Settings) -> SubscriptionStatus:
+    (found,) = await subscription_statuses(scene.played.client, settings, now=utc_now(), only=["one"])
+    return found
+
+
+async def _failing(scene: Subscribed, settings: Settings) -> SubscriptionStatus | None:
+    found = await _status(scene, settings)
+    return found if found.state == "failing" else None
+
+
+async def _well(scene: Subscribed, settings: Settings) -> tuple[str | None, str | None] | None:
+    found = await _status(scene, settings)
+    return (found.error, found.reason) if found.state == "active" else None
+
+
+async def _named(web: str, *, anything: bool = True) -> tuple[dict[str, str]] | None:
+    """The subscriptions that fail, as /readyz names them, once there are some or none."""
+    async with aiohttp.ClientSession() as http, http.get(f"http://{web}/readyz") as answer:
+        report = await answer.json()
+    assert (answer.status, report["reasons"]) == (200, [])
+    found: dict[str, str] = report["subscriptions"]
+    return (found,) if bool(found) is anything else None
