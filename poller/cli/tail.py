@@ -17,13 +17,13 @@ from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_styled, warn
 from poller.cli.replay import place
 from poller.config.settings import Settings
-from poller.delivery.kept import before
 from poller.errors import StoreUnavailable
 from poller.service.feed_values import keys_of
 from poller.service.following import followed
 from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
 from poller.stopping import ended, stopped_by_signals
 from poller.store.connection import blocking
+from poller.store.entry_ids import before
 from poller.store.keys import operations_key
 from poller.store.stream import EARLIEST, Entry, last_id
 

@@ -37,7 +37,7 @@ from poller.delivery import attempts
 from poller.delivery.attempts import DeadLetter, PauseSink, PauseSubscription, Retry, Step, next_tries, step_after
 from poller.delivery.drafting import Conclusion, Draft, Told
 from poller.delivery.envelope import envelope_of, record_of
-from poller.delivery.kept import Delivery, before, encode, place_of
+from poller.delivery.kept import Delivery, encode
 from poller.delivery.lanes import Lanes, Waiting
 from poller.delivery.outcome import Outcome
 from poller.delivery.parked import Parked, alone
@@ -45,6 +45,7 @@ from poller.delivery.replaying import Replay
 from poller.delivery.subscription import Event, Subscription
 from poller.delivery.wanting import wants
 from poller.store.deliveries import Entry
+from poller.store.entry_ids import before, place_of
 
 GONE: Final = "the stream does not hold its event any more: retention.max_bytes took it, or somebody did"
 

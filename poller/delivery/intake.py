@@ -12,9 +12,9 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from poller.delivery.kept import place_of
 from poller.errors import GroupGone, StoreUnavailable
 from poller.store.deliveries import Entry
+from poller.store.entry_ids import place_of
 
 _PAUSE: Final = 1.0  # seconds before a store that failed is asked again
 

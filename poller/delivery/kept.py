@@ -15,6 +15,7 @@ from poller.changes.events import recorded_time
 from poller.delivery.attempts import Tries
 from poller.delivery.envelope import envelope_of, record_of
 from poller.delivery.outcome import Outcome
+from poller.store.entry_ids import place_of
 
 _EXCERPT: Final = 256  # bytes of an answer
 _ATTEMPTS: Final = 24  # that are kept: the first, and the latest
@@ -124,20 +125,6 @@ def delivery_again(letter: Letter) -> Delivery:
     """
     key = record_of(envelope_of(bytes(letter.event)))
     return Delivery(key, size=len(letter.event) + 1, attempts=letter.attempts, event=letter.event)
-
-
-def place_of(entry_id: str) -> tuple[int, int]:
-    """An entry id as what it is compared by."""
-    milliseconds, _, number = entry_id.partition("-")
-    return int(milliseconds), int(number or 0)
-
-
-def before(entry_id: str) -> str:
-    """The id that comes just before this one."""
-    milliseconds, number = place_of(entry_id)
-    if number:
-        return f"{milliseconds}-{number - 1}"
-    return f"{milliseconds - 1}-{2**64 - 1}" if milliseconds else "0-0"
 
 
 def _attempt(outcome: Outcome, at: datetime) -> Attempt:

@@ -28,7 +28,7 @@ from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from poller.delivery.kept import place_of
+from poller.store.entry_ids import place_of
 
 T = TypeVar("T")
 

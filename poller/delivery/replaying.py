@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poller.delivery.kept import before
+from poller.store.entry_ids import before
 from poller.store.replays import Entry, ReplayPlace, ReplaySpan
 
 

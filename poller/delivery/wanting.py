@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from poller.delivery.envelope import Envelope
-from poller.delivery.kept import place_of
 from poller.delivery.subscription import Subscription
 from poller.store.deliveries import Entry
+from poller.store.entry_ids import place_of
 
 _BASELINE: Final = b',"cause":"baseline"}}'
 

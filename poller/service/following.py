@@ -15,6 +15,7 @@ from typing import Final
 from redis.asyncio import Redis
 
 from poller.errors import StoreUnavailable
+from poller.store.entry_ids import place_of
 from poller.store.stream import Entry, follow
 
 _FIRST_PAUSE: Final = 0.1  # seconds before the store is asked again; doubles up to
@@ -58,5 +59,4 @@ async def followed(
 
 
 def _place(entry: Entry) -> tuple[int, int]:
-    milliseconds, _, number = entry.id.partition("-")
-    return int(milliseconds), int(number)
+    return place_of(entry.id)

@@ -16,6 +16,7 @@ from poller.delivery.kept import Letter, Overrun, delivery_again, encode, letter
 from poller.errors import PollerError
 from poller.store import dead_letters, given_up
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened
+from poller.store.entry_ids import place_of
 from poller.store.given_up import Mark, Moved, Owner
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.registrations import known, moment_of
@@ -121,7 +122,7 @@ class Letters:
         return [
             LetterId(owner.feed, entry, subscription)
             for owner, keys in pairs.items()
-            for entry in sorted(await given_up.entries(self._client, keys), key=dead_letters.place)
+            for entry in sorted(await given_up.entries(self._client, keys), key=place_of)
         ]
 
     async def redeliver(self, wanted: Sequence[LetterId]) -> Redelivered:

@@ -18,11 +18,11 @@ from poller.changes.events import recorded_time
 from poller.config.settings import Settings
 from poller.config.subscribing import kept_subscription
 from poller.delivery.envelope import envelope_of
-from poller.delivery.kept import before, place_of
 from poller.errors import ConfigurationError, PollerError
 from poller.hiding import one_line
 from poller.service.subscribing import registered, registry_of
 from poller.store import replays
+from poller.store.entry_ids import before, place_of
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.replays import Entry, ReplaySpan
 from poller.store.subscriptions import Registry

@@ -16,6 +16,7 @@ from typing import Final, Literal, cast
 import msgspec
 from redis.asyncio import Redis
 
+from poller.store.entry_ids import before, place_of
 from poller.store.keys import PairKeys
 from poller.store.registrations import milliseconds_of
 from poller.store.scripts import answered
@@ -24,7 +25,6 @@ from poller.store.stream import EARLIEST, last_id
 
 BEGINNING: Final = "beginning"
 _OLDER: Final = ""  # than any beginning
-_HIGHEST: Final = 2**64 - 1  # the second number of an entry's id
 _LATELY: Final = 24 * 3600 * 1000  # milliseconds; later a subscription may have been given a feed that it never had
 
 # KEYS: any of the pair's, for it decides which server is asked. Answers the clock of that one in milliseconds.
@@ -49,7 +49,7 @@ class _Feed(msgspec.Struct, frozen=True):
         """The entry after which everything was published since; None where the feed was not begun anew."""
         if self.anew_at is None:
             return None
-        return (self.begun_after if self.anew_at == self.begun_at else None) or _before(self.anew_at)
+        return (self.begun_after if self.anew_at == self.begun_at else None) or before(f"{self.anew_at}-0")
 
 
 class Beginning(msgspec.Struct):
@@ -84,7 +84,7 @@ class Beginning(msgspec.Struct):
             with answered(self.client):
                 now = int(await self.client.eval(_NOW, 1, self.keys.state))
             if now - feed.anew_at < _LATELY:
-                return min(feed.after, last, key=_place), _OLDER
+                return min(feed.after, last, key=place_of), _OLDER
         return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
 
     async def look(self) -> _Feed | None:
@@ -122,23 +122,12 @@ class Beginning(msgspec.Struct):
     def _new(self, last: str) -> str:
         """After what was there when it was asked for: it may be long until somebody delivers."""
         # Where the server's clock was put back since, the last entry counts: a moment to come would pass over events.
-        return _before(self.asked) if 0 < self.asked <= _place(last)[0] else last
+        return before(f"{self.asked}-0") if 0 < self.asked <= place_of(last)[0] else last
 
     def _older(self, moment: int) -> bool:
         """Whether the subscription wanted the feed before that, by the store's clock where it is known."""
         wanted = self.asked or (milliseconds_of(self.since) if self.since else None)
         return wanted is not None and wanted < moment
-
-
-def _before(moment: int) -> str:
-    """The place before all entries of a millisecond."""
-    return f"{moment - 1}-{_HIGHEST}"
-
-
-def _place(entry: str) -> tuple[int, int]:
-    """An entry's id as what it is compared by."""
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number)
 
 
 def _bytes(found: object) -> list[bytes | None]:

@@ -32,6 +32,7 @@ from redis.asyncio import Redis
 
 from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
 from poller.store.connection import translated
+from poller.store.entry_ids import place_of
 from poller.store.keys import FeedKeys
 from poller.store.scripts import DROP
 
@@ -104,7 +105,7 @@ class Listed(msgspec.Struct, frozen=True):
 def letter_id(text: str) -> LetterId | None:
     """An id taken apart; None where this cannot be one."""
     match = _ID.fullmatch(text)
-    if match is None or max(place(match[3])) >= _LARGEST:
+    if match is None or max(place_of(match[3])) >= _LARGEST:
         return None
     return LetterId(match[1], match[3], match[2])
 
@@ -204,7 +205,7 @@ async def _dropped(client: Redis, keys: FeedKeys, entries: Sequence[_Entry]) -> 
 
 def _letter(feed: str, entry: _Entry) -> DeadLetter:
     number, fields = entry[0].decode(), entry[1]
-    milliseconds = min(place(number)[0], _LAST_MS)
+    milliseconds = min(place_of(number)[0], _LAST_MS)
     at = _EPOCH + timedelta(milliseconds=milliseconds)
     return DeadLetter(
         id=f"{feed}:{number}",
@@ -217,10 +218,4 @@ def _letter(feed: str, entry: _Entry) -> DeadLetter:
 
 
 def _when(letter: DeadLetter) -> tuple[int, int]:
-    return place(letter.id.rpartition(":")[2])
-
-
-def place(entry: str) -> tuple[int, int]:
-    """An entry's id as what it is compared by."""
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number)
+    return place_of(letter.id.rpartition(":")[2])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from poller.delivery.kept import place_of
 from poller.errors import GroupGone, StoreUnavailable
 from poller.store.deliveries import Entry, Settlement
+from poller.store.entry_ids import place_of
 
 T = TypeVar("T")
 

@@ -16,10 +16,11 @@ from poller.delivery.attempts import Patience, Retry, Tries
 from poller.delivery.books import GONE, Books
 from poller.delivery.envelope import envelope_of
 from poller.delivery.intake import Intake
-from poller.delivery.kept import Delivery, before, deliveries_of, letter_of, place_of
+from poller.delivery.kept import Delivery, deliveries_of, letter_of
 from poller.delivery.lanes import Waiting
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.subscription import Batching, Event, Subscription
+from poller.store.entry_ids import before, place_of
 from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger, at_once

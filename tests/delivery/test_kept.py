@@ -5,26 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from poller.delivery.attempts import Tries
-from poller.delivery.kept import Delivery, before, deliveries_of, encode, place_of
+from poller.delivery.kept import Delivery, deliveries_of, encode
 from poller.delivery.outcome import Failure, Outcome
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
-PARTS = st.integers(0, 2**64 - 1)
-
-
-@given(PARTS, PARTS)
-def test_before_is_the_place_just_before(milliseconds: int, number: int) -> None:
-    """Nothing fits in between; before the first there is nothing."""
-    entry = f"{milliseconds}-{number}"
-    earlier = place_of(before(entry))
-    if (milliseconds, number) == (0, 0):
-        assert earlier == (0, 0)
-    else:
-        assert earlier[0] * 2**64 + earlier[1] + 1 == milliseconds * 2**64 + number
 
 
 def test_what_is_written_is_what_is_read() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.delivery.kept import place_of
 from poller.delivery.lanes import Lanes, Waiting
+from poller.store.entry_ids import place_of
 
 
 def waiting(number: int, key: str = "K", *, fresh: bool = True) -> Waiting[int]:

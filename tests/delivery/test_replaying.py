@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.delivery.kept import place_of
 from poller.delivery.replaying import Replay
+from poller.store.entry_ids import place_of
 from poller.store.replays import ReplayPlace, ReplaySpan
 
 SPAN = ReplaySpan("r", "4-0", "9-0")
