@@ -135,7 +135,11 @@ async def walk(terminal: Shell, route: Route) -> list[float]:
 
     Returns:
         When each had ended, in seconds since the beginning.
+
+    Raises:
+        AssertionError: a command failed, or somebody else listens where one of them is to.
     """
+    assert not any(map(_listens, _ADDRESS.findall(route.script))), "an address of the script is taken"
     begun = time.monotonic()
     ended = []
     *before, last = route.commands()
@@ -143,15 +147,22 @@ async def walk(terminal: Shell, route: Route) -> list[float]:
         await terminal.run(command)
         ended.append(time.monotonic() - begun)
     if last.startswith("poller check"):
-        await until(partial(_all_listen, route.script), "what the check asks", despite=(ConnectionError,))
+        await until(partial(_all_listen, route.script), "what the check asks")
     await terminal.run(f"{last} &")
     await terminal.sees(route.goal)
     return [*ended, time.monotonic() - begun]
 
 
 def _all_listen(script: str) -> bool:
-    for host, port in _ADDRESS.findall(script):
+    return all(map(_listens, _ADDRESS.findall(script)))
+
+
+def _listens(address: tuple[str, str]) -> bool:
+    host, port = address
+    try:
         socket.create_connection((host, int(port))).close()
+    except ConnectionError:
+        return False
     return True
 
 

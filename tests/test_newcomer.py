@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,16 @@ async def test_what_fails_ends_the_walk(tmp_path: Path) -> None:
     async with shell(tmp_path, environ()) as terminal:
         with pytest.raises(AssertionError, match="false"):
             await walk(terminal, Route("false\ntouch ran\ntrue", re.compile("never"), "never"))
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_an_address_that_is_taken_is_not_walked_to(tmp_path: Path) -> None:
+    """Else somebody else's sandbox would answer in the place of one's own."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        async with shell(tmp_path, environ()) as terminal:
+            with pytest.raises(AssertionError, match="taken"):
+                await walk(terminal, Route(f"touch ran {url}\ntrue", re.compile("never"), "never"))
     assert not (tmp_path / "ran").exists()
 
 

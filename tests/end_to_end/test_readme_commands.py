@@ -214,7 +214,6 @@ async def test_the_commands_in_the_text(tmp_path: Path) -> None:
                 if run_elsewhere(command):
                     continue
                 named = command.replace("FEED", FEED).replace("SUBSCRIPTION", "rostering").replace(" ID", " rostering")
-                named = named.replace("poller sandbox", "poller sandbox --port 0")  # another may have its usual one
                 if command.startswith("poller release"):
                     await stage.hold()
                 if command.startswith(ENDLESS):
