@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -21,6 +22,12 @@ _EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--store", choices=STORES, help="run on this kind of store alone")
     parser.addoption("--resp", choices=("2", "3"), help="speak this version of RESP")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What ``-n auto`` means: the long tests wait for processes and sockets, so there are more workers than CPUs."""
+    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
