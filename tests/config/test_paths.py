@@ -149,5 +149,5 @@ def test_what_is_kept_names_the_same_file_for_everybody(loaded: Loader, tmp_path
     assert kept == {"id": "r", "sink": "https://r.example.org/hooks", "secret_files": [f"{tmp_path}/secret"]}
     assert kept_subscription(written(one)) == one
     typed = subscription_of(kept | {"secret_files": ["secret"], "auth": {"token_file": "t"}}, settings, where="x")
-    after = msgspec.json.decode(written(based(typed, Path("/home/me"))))
-    assert after == kept | {"secret_files": ["/home/me/secret"], "auth": {"token_file": "/home/me/t"}}
+    after = msgspec.json.decode(written(based(typed, here := tmp_path / "here")))
+    assert after == kept | {"secret_files": [f"{here}/secret"], "auth": {"token_file": f"{here}/t"}}

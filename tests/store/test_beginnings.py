@@ -14,6 +14,7 @@ from poller.store.beginnings import BEGINNING, Beginning
 from poller.store.connection import commands
 from poller.store.deliveries import PairStore
 from poller.store.delivery_scripts import DeliveryScripts
+from poller.store.entry_ids import place_of
 from poller.store.keys import PairKeys
 from poller.store.orders import Order, give
 from tests.store.test_feed import KEYS, begun
@@ -69,11 +70,7 @@ async def told(found: PairStore) -> int:
     """How many of the entries that the pair reads are news to it; all of them are baselines."""
     entries = await found.read(most=100)
     anew = await found.anew()
-    return sum(anew is None or place(entry) <= place(anew) for entry, _ in entries)
-
-
-def place(entry: str) -> tuple[int, ...]:
-    return tuple(map(int, entry.split("-")))
+    return sum(anew is None or place_of(entry) <= place_of(anew) for entry, _ in entries)
 
 
 async def set_back(client: Redis, hours: int) -> None:
