@@ -43,6 +43,10 @@ class SourceUnavailable(SourceError):
     """No answer, or one that may be better later: network, timeout, 408, 425, 429, 5xx."""
 
 
+class SourceNotAsked(SourceUnavailable):
+    """The API has not answered others of the source's requests, so this one was not made."""
+
+
 class SourceRefused(SourceError):
     """The API understood and said no: 401, 403, 404, 400 and the like.
 
@@ -63,8 +67,16 @@ class SourceNonsense(SourceError):
     """An answer of status 200 that is not the list envelope: cut, not JSON, too large, looping."""
 
 
+class OutOfTime(SourceError):
+    """A round that has taken as long as it may (``max_round``). All that it has read counts."""
+
+
 class RoundHeld(SourceError):
     """A reading that would remove too much. All else of it counts; the removals wait for ``poller release``."""
+
+
+class OriginHeld(RoundHeld):
+    """The feed's records would come from another API than the known ones. Nothing was read or published."""
 
 
 class AddressRefused(PollerError):

@@ -11,6 +11,7 @@ Pure: knows neither where secrets come from nor where text goes.
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Final
 
 SHOWN: Final = 200  # characters of foreign text that a message repeats
@@ -27,6 +28,9 @@ _SUSPECTS: Final = (
     (re.compile(r"\beyJ[\w-]+(?:\.[\w-]*)*"), _INSTEAD),  # a JSON Web Token
     (re.compile(r"(?=[\w+=-]*\d)[\w+=-]{24,}"), _INSTEAD),  # long, with digits: no word of any language
 )
+
+_MARKUP: Final = re.compile(r"(?i)[\s\ufeff]*<(?:(?:!doctype html|html|head|body)\b|!--)")
+_TITLE: Final = re.compile(r"(?is)<title[^>]{0,200}>(.{0,1000}?)</title>")
 
 
 def hidden(text: str, *secrets: str | None) -> str:
@@ -55,3 +59,12 @@ def one_line(text: str) -> str:
     """Foreign text fit for a message: white space joined, printable, at most :data:`SHOWN` characters and a mark."""
     text = "".join(filter(str.isprintable, " ".join(text[: 4 * SHOWN].split())))
     return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+
+
+def gist(text: str) -> str:
+    """What a body says, fit for a message: of a page of HTML its title alone, of anything else :func:`one_line`."""
+    if not _MARKUP.match(text):
+        return one_line(text)
+    found = _TITLE.search(text)
+    title = one_line(unescape(found[1])) if found else ""
+    return f'a page of markup, "{title}"' if title else "a page of markup"

@@ -13,10 +13,10 @@ _CANCEL_AGAIN_SECONDS: Final = 0.1
 
 @contextmanager
 def stopped_by_signals() -> Iterator[asyncio.Event]:
-    """An event of the running loop that the first SIGTERM or SIGINT sets; later ones change nothing."""
+    """An event of the running loop that the first SIGTERM, SIGINT or SIGHUP sets; later ones change nothing."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
+    signals = (*terminations(), signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, stopped.set)
     try:
@@ -24,6 +24,12 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+def terminations() -> tuple[signal.Signals, ...]:
+    """SIGTERM and, unless it is ignored as under ``nohup``, SIGHUP: a terminal that goes ends the program in order."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGTERM,) if ignored else (signal.SIGTERM, signal.SIGHUP)
 
 
 async def ended(*tasks: asyncio.Task[Any]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+import pytest_timeout
 from hypothesis import HealthCheck, settings
 
+from tests.harness.waiting import strain
 from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 
 settings.register_profile("poller", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,6 +25,17 @@ _EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--store", choices=STORES, help="run on this kind of store alone")
     parser.addoption("--resp", choices=("2", "3"), help="speak this version of RESP")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Settings) -> object:
+    """A test that hangs fails, with the stacks of its threads, instead of holding up the run; later under load."""
+    scaled = settings._replace(timeout=settings.timeout * strain())
+    set_timer = pytest_timeout.pytest_timeout_set_timer(item, scaled)
+    if scaled.timeout > 0 and scaled.method == "signal":
+        # An event loop swallows what is raised in a callback, so the alarm goes off until one gets through.
+        signal.setitimer(signal.ITIMER_REAL, scaled.timeout, max(scaled.timeout / 10, 3.0))
+    return set_timer
 
 
 @pytest.hookimpl(optionalhook=True)

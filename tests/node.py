@@ -1,7 +1,7 @@
 """Node and its packages, for tests that ask what receivers outside Python make of a request.
 
-They are looked for where Node looks, in the directories of ``NODE_PATH``: ``npm install --prefix DIR cloudevents
-standardwebhooks svix`` and ``NODE_PATH=DIR/node_modules``.
+They are looked for where Node looks, in the directories of ``NODE_PATH``: ``npm install --prefix DIR PACKAGE…``, with
+the packages that ``.ci/run`` names, and ``NODE_PATH=DIR/node_modules``.
 """
 
 from __future__ import annotations

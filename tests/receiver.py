@@ -6,9 +6,9 @@
         sink.answer = Held(event, Reply())               # not before the event is set
         await sink.received(3)                           # wait until three requests have arrived
 
-An answer says what is written (:class:`Reply`, :class:`Raw`, :class:`Drip`, :class:`Flood`) and, by its ``then``, what
-becomes of the connection. Connections are kept alive. It runs in the test's loop and takes some ten thousand requests a
-second; :mod:`tests.receiver_process` has it in a process of its own.
+An answer says what is written (:class:`Reply`, :class:`Raw`, :class:`Pieces`, :class:`Drip`, :class:`Flood`) and, by
+its ``then``, what becomes of the connection. Connections are kept alive. It runs in the test's loop and takes some ten
+thousand requests a second; :mod:`tests.receiver_process` has it in a process of its own.
 """
 
 from __future__ import annotations
@@ -90,6 +90,14 @@ CLOSE: Final = Raw(b"", Then.CLOSE)
 
 
 @dataclass(frozen=True, slots=True)
+class Pieces:
+    """These bytes, each piece in a segment of its own: a client in the test's loop reads it before the next."""
+
+    pieces: Sequence[bytes]
+    then: Then = Then.CLOSE
+
+
+@dataclass(frozen=True, slots=True)
 class Drip:
     """Some bytes, then a few more every so many seconds, for ever."""
 
@@ -114,7 +122,7 @@ class Held:
     answer: Answer
 
 
-Answer = Reply | Raw | Drip | Flood | Held
+Answer = Reply | Raw | Pieces | Drip | Flood | Held
 Script = Answer | Sequence[Answer] | Callable[[Received], Answer | Awaitable[Answer]]
 
 
@@ -250,6 +258,14 @@ class _Connection(asyncio.Protocol):
         if isinstance(answer, (Reply, Raw)):
             self._busy = False
             self._say(answer)
+            self._proceed()
+            return
+        if isinstance(answer, Pieces):
+            for piece in answer.pieces[:-1]:
+                self.transport.write(piece)
+                await turns(10)
+            self._busy = False
+            self._say(Raw(answer.pieces[-1], answer.then))
             self._proceed()
             return
         self.transport.write(answer.first)

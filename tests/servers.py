@@ -5,6 +5,7 @@ Each runs in a directory of its own, on a unix socket there or on a loopback por
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -73,6 +74,7 @@ def running(
     appendfsync: Fsync = "always",
     tcp: bool = False,
     options: Mapping[str, str | tuple[str, ...]] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A server for the time of the ``with``. ``appendfsync="no"`` means no append-only file at all.
 
@@ -84,6 +86,7 @@ def running(
         appendfsync: durability.
         tcp: a loopback port instead of the unix socket.
         options: further settings as in the configuration file, a tuple where one takes several words; they win.
+        environ: what its environment has besides ours.
     """
     directory.mkdir(parents=True, exist_ok=True)
     settings: dict[str, str | tuple[str, ...]] = {
@@ -94,7 +97,7 @@ def running(
         "appendfsync": appendfsync,
         "maxmemory-policy": "noeviction",
     }
-    server = _started(binary(kind), directory, settings | dict(options or {}), tcp=tcp)
+    server = _started(binary(kind), directory, settings | dict(options or {}), tcp=tcp, environ=environ)
     try:
         yield server
     finally:
@@ -102,13 +105,20 @@ def running(
         server.process.wait()
 
 
-def _started(program: Path, directory: Path, settings: Mapping[str, str | tuple[str, ...]], *, tcp: bool) -> Server:
+def _started(
+    program: Path,
+    directory: Path,
+    settings: Mapping[str, str | tuple[str, ...]],
+    *,
+    tcp: bool,
+    environ: Mapping[str, str] | None,
+) -> Server:
     """A ready server. A loopback port may be taken between finding and using it: then another one is tried."""
     while True:
         port = free_port() if tcp else 0
         place = {"port": str(port), "bind": "127.0.0.1"} if tcp else {"port": "0", "unixsocket": str(directory / "s")}
         try:
-            process = launched([str(program), *_options({**place, **settings})])
+            process = launched([str(program), *_options({**place, **settings})], environ=environ)
         except NotStarted as failure:
             if tcp and _PORT_TAKEN in str(failure):
                 continue
@@ -116,7 +126,7 @@ def _started(program: Path, directory: Path, settings: Mapping[str, str | tuple[
         return Server(f"redis://127.0.0.1:{port}" if tcp else f"unix://{directory / 's'}", process, directory)
 
 
-def launched(command: Sequence[str]) -> subprocess.Popen[str]:
+def launched(command: Sequence[str], *, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A server's process once it is ready.
 
     Raises:
@@ -124,7 +134,12 @@ def launched(command: Sequence[str]) -> subprocess.Popen[str]:
     """
     # SIGXFSZ stays ignored, so that a disk can be "full" for this process alone.
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, restore_signals=False
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        restore_signals=False,
+        env=os.environ | dict(environ) if environ else None,
     )
     _until_ready(process)
     return process

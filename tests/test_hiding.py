@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poller.hiding import SHOWN, hidden, one_line, without_credentials, without_suspects
+from poller.hiding import SHOWN, gist, hidden, one_line, without_credentials, without_suspects
 
 
 def test_known_secrets_are_taken_out_wherever_they_stand() -> None:
@@ -44,3 +44,22 @@ def test_a_line_is_one_line_and_short() -> None:
     """White space is joined, what cannot be printed goes, the end is marked where it is cut."""
     assert one_line(" a\n\tb\x00\x1b[1m ") == "a b[1m"
     assert one_line("y" * 10_000) == "y" * SHOWN + "…"
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("<!DOCTYPE html><html><head><title>\n 503 &amp; so on </title></head><body>x</body>", '"503 & so on"'),
+        ("\ufeff  <HTML><body>" + "<p>text</p>" * 500, ""),
+        ("<!-- a --><html></html>", ""),
+    ],
+)
+def test_of_a_page_of_markup_the_title_alone_is_told(body: str, shown: str) -> None:
+    """The rest is for a browser."""
+    assert gist(body) == ("a page of markup, " + shown if shown else "a page of markup")
+
+
+@pytest.mark.parametrize("body", ['{"error":"<html>"}', "<?xml version='1.0'?><Error><Code>Gone</Code></Error>", ""])
+def test_what_is_no_page_is_told_as_it_is(body: str) -> None:
+    """An error in JSON, in XML or in words says what is wrong."""
+    assert gist(body) == one_line(body)

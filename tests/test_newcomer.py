@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,69 +30,72 @@ def checkout(directory: Path) -> Path:
     programs = Path(sys.executable).parent
     here = directory / ".venv" / "bin"
     here.mkdir(parents=True)
-    (here / "activate").write_text(f'PATH="{programs}:$PATH"\n')
     (here / "poller").symlink_to(programs / "poller")
+    (here / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (here / "python").chmod(0o755)
     shutil.copy(readme.FILE, directory)
     return directory
-
-
-def environ() -> dict[str, str]:
-    """The one of these tests, without what it knows of poller; HTTP is served wherever there is room."""
-    return bare_environ() | {"POLLER_HTTP_BIND": f"127.0.0.1:{free_port()}"}
 
 
 async def test_the_first_event(tmp_path: Path) -> None:
     """The second of two commands shows it."""
     route = installed(to_the_first_event())
-    async with shell(checkout(tmp_path), environ()) as terminal:
+    async with shell(checkout(tmp_path), bare_environ()) as terminal:
         assert len(await walk(terminal, route)) == 1
 
 
 async def test_the_first_webhook(tmp_path: Path) -> None:
-    """But for its ports it leads to an event whose signature the README's receiver has verified.
+    """But for its ports it leads to an event whose signature the receiver that the demo left has verified.
 
     A second terminal, to which nothing was exported, sees the same world.
     """
     directory, route = checkout(tmp_path), installed(to_the_first_webhook())
-    sandbox, receiver = str(free_port()), str(free_port())
-    copy = directory / readme.FILE.name
-    copy.write_text(copy.read_text("utf-8").replace("8000", receiver), "utf-8")
-    script = route.script.replace("8000", receiver).replace("8090", sandbox)
-    route = replace(route, script=script.replace("poller sandbox", f"poller sandbox --port {sandbox}"))
-    here = environ() | {"XDG_STATE_HOME": str(elsewhere := tmp_path / "elsewhere")}
+    demo, *others = route.commands()
+    ports = {port: str(free_port()) for port in route.ports}
+    here = bare_environ() | {"XDG_STATE_HOME": str(elsewhere := tmp_path / "elsewhere")}
     async with shell(directory, here) as terminal, shell(directory, here) as second:
-        assert len(await walk(terminal, route)) == len(route.commands())
-        for command in ("cd trial", "source ../.venv/bin/activate", "poller status"):
-            await second.run(command)
+        await terminal.run(demo)
+        kept = directory / "trial" / "poller.toml"
+        kept.write_text(with_ports(kept.read_text("utf-8"), ports), "utf-8")
+        elsewhere_listening = {"poller sandbox": f" --port {ports['8090']}", "receiver.py": f" {ports['8000']}"}
+        script = "\n".join(
+            command + "".join(option for part, option in elsewhere_listening.items() if part in command)
+            for command in others
+        )
+        going_on = replace(route, script=script, ports=tuple(ports.values()))
+        assert len(await walk(terminal, going_on)) == len(others)
+        await second.run(".venv/bin/poller status -c trial/poller.toml")
         assert re.search("acme/employmentUnavailabilities +(ok|reading) ", second.screen)
     assert not elsewhere.exists()
 
 
+def with_ports(text: str, ports: Mapping[str, str]) -> str:
+    """The text with these ports in place of those of the route, each of which it names."""
+    for usual, port in ports.items():
+        assert f":{usual}" in text
+        text = text.replace(f":{usual}", f":{port}")
+    return text
+
+
 async def test_what_is_pasted_again_does_no_harm(tmp_path: Path) -> None:
-    """From the checkout as from within: nothing but one directory comes, what it keeps is its owner's, secrets stay."""
-    directory, commands = checkout(tmp_path), installed(to_the_first_webhook()).commands()
+    """Nothing but one directory comes, what it keeps is its owner's, and what is there stays as it is."""
+    directory, demo = checkout(tmp_path), installed(to_the_first_webhook()).commands()[0]
+    demo = demo.replace("--seconds 5", "--seconds 0")
     there, kept = sorted(one.name for one in directory.iterdir()), directory / "trial"
-    nothing = directory / ".venv" / "nothing"
-    nothing.mkdir()
-    for name in ("poller", "pip", "python"):
-        (nothing / name).symlink_to("/bin/true")
-    (directory / ".venv" / "bin" / "activate").write_text(f'PATH="{nothing}:$PATH"\n')
-    secrets = set()
-    async with shell(directory, environ()) as terminal:
-        for where in (directory, directory, kept):
-            for command in (f"cd '{where}'", *commands):
-                await terminal.run(command)
-            secrets.add((kept / "secret").read_text())
-    assert len(secrets) == 1
-    assert sorted(one.name for one in directory.iterdir()) == [*there, "trial"]
-    assert {one.name for one in kept.iterdir() if one.stat().st_mode & 0o077 == 0} == {"secret", "token"}
-    assert kept.stat().st_mode & 0o077 == 0
-    assert not (kept / "trial").exists()
+    async with shell(directory, bare_environ()) as terminal:
+        await terminal.run(demo)
+        left = {one.name: one.read_bytes() for one in kept.iterdir()}
+        with pytest.raises(AssertionError, match=r"poller\.toml is there already"):
+            await terminal.run(demo)
+    assert {one.name: one.read_bytes() for one in kept.iterdir()} == left
+    assert sorted(left) == ["poller.toml", "receiver.py", "secret", "token"]
+    assert sorted(one.name for one in directory.iterdir()) == sorted([*there, "trial"])
+    assert all(one.stat().st_mode & 0o077 == 0 for one in (kept, *kept.iterdir()))
 
 
 async def test_what_fails_ends_the_walk(tmp_path: Path) -> None:
     """What comes after it is not run."""
-    async with shell(tmp_path, environ()) as terminal:
+    async with shell(tmp_path, bare_environ()) as terminal:
         with pytest.raises(AssertionError, match="false"):
             await walk(terminal, Route("false\ntouch ran\ntrue", re.compile("never"), "never"))
     assert not (tmp_path / "ran").exists()
@@ -100,10 +104,10 @@ async def test_what_fails_ends_the_walk(tmp_path: Path) -> None:
 async def test_an_address_that_is_taken_is_not_walked_to(tmp_path: Path) -> None:
     """Else somebody else's sandbox would answer in the place of one's own."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        async with shell(tmp_path, environ()) as terminal:
+        port = str(taken.getsockname()[1])
+        async with shell(tmp_path, bare_environ()) as terminal:
             with pytest.raises(AssertionError, match="taken"):
-                await walk(terminal, Route(f"touch ran {url}\ntrue", re.compile("never"), "never"))
+                await walk(terminal, Route("touch ran\ntrue", re.compile("never"), "never", (port,)))
     assert not (tmp_path / "ran").exists()
 
 

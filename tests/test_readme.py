@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,11 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
 from poller.changes.records import Record, record_reader
 from poller.config.load import load
@@ -26,7 +29,9 @@ from poller.delivery.sink import Sink
 from poller.http.addresses import Allowance
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
+from tests.harness.waiting import blocking_until, until
 from tests.node import needs_node
+from tests.programs import bare_environ
 from tests.readme import block, table
 from tests.readme_tables import TABLES
 from tests.receiver import receiving
@@ -43,15 +48,24 @@ def free_port() -> int:
 
 
 @contextmanager
-def program(*command: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def program(*command: str, cwd: Path | None = None, **environ: str) -> Iterator[subprocess.Popen[str]]:
     """It runs while the block does."""
     environ = {name: os.environ[name] for name in ("PATH", "NODE_PATH") if name in os.environ} | environ
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=pipe, stderr=nowhere, env=environ, text=True) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=nowhere, env=environ, cwd=cwd, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def until_killed(process: subprocess.Popen[str], count: int, begins: str = "") -> list[str]:
+    """Kill it when it has written so many lines that begin so; all such lines, also those it wrote before it died."""
+    assert process.stdout is not None
+    lines = (line for line in iter(process.stdout.readline, "") if re.match(begins, line))
+    found = list(islice(lines, count))
+    process.kill()
+    return [*found, *lines]
 
 
 async def answer_to(url: str, *secrets: str) -> Outcome:
@@ -60,47 +74,125 @@ async def answer_to(url: str, *secrets: str) -> Outcome:
         [pair(EVENT)], timestamp=int(time.time())
     )
     allowed = Allowance.of(("127.0.0.1",))
-    async with Sink(url, timeout=timedelta(seconds=20), concurrency=1, allowed=allowed) as sink, asyncio.timeout(20):
-        while (outcome := await sink.post(tuple(request.headers.items()), request.body)).failure is Failure.REFUSED:
-            pass  # it does not listen yet; each attempt is a turn of the loop
-        return outcome
+    async with Sink(url, timeout=timedelta(minutes=2), concurrency=1, allowed=allowed) as sink:
+
+        async def answer() -> Outcome | None:
+            outcome = await sink.post(tuple(request.headers.items()), request.body)
+            return None if outcome.failure is Failure.REFUSED else outcome
+
+        return await until(answer, "the receiver to listen and to answer", every=0.1)
+
+
+FLASK: Final = (sys.executable, "-m", "flask", "--app", "receiver_flask.py", "run", "--port", "8000")
+FASTAPI: Final = (sys.executable, "-m", "uvicorn", "--log-level=error", "--port=8000", "receiver_fastapi:app")
 
 
 @pytest.mark.parametrize(
-    ("name", "interpreter"),
+    ("name", "command"),
     [
-        ("receiver.py", (sys.executable, "-u")),
-        pytest.param("receiver.js", ("node",), marks=needs_node("standardwebhooks")),
+        ("receiver.py", (sys.executable, "receiver.py")),
+        ("receiver_flask.py", FLASK),
+        ("receiver_fastapi.py", FASTAPI),
+        pytest.param("receiver.js", ("node", "receiver.js"), marks=needs_node("standardwebhooks")),
+        pytest.param(
+            "receiver.express.js", ("node", "receiver.express.js"), marks=needs_node("standardwebhooks", "express")
+        ),
     ],
 )
-async def test_the_receivers(name: str, interpreter: tuple[str, ...], tmp_path: Path) -> None:
+async def test_the_receivers(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
     """A receiver refuses what another secret has signed, and takes an event, whichever of two secrets is its own."""
-    port = free_port()
-    assert block(name).count("8000") == 1
-    assert len([line for line in block(name).splitlines() if line]) <= 15
-    file = tmp_path / name
-    file.write_text(block(name).replace("8000", str(port)), "utf-8")
-    with program(*interpreter, str(file), SECRET=SECRET) as receiver:
+    port = str(free_port())
+    assert len([line for line in block(name).splitlines() if line]) <= 18
+    (tmp_path / name).write_text(block(name).replace("8000", port), "utf-8")
+    command = tuple(word.replace("8000", port) for word in command)
+    with program(*command, cwd=tmp_path, SECRET=SECRET) as receiver:
         url = f"http://127.0.0.1:{port}/"
         assert (await answer_to(url, OTHER)).status == 401
         assert (await answer_to(url, OTHER, SECRET)).status == 204
         assert receiver.stdout is not None
-        assert receiver.stdout.readline() == "org.example.api.contractType.created.v1 K 1\n"
+        lines = iter(receiver.stdout.readline, "")
+        assert "org.example.api.contractType.created.v1 K 1\n" in lines
 
 
-def test_the_consumer(tmp_path: Path) -> None:
-    """It reads what was published before it came, one entry after the other, and acknowledges each."""
-    stream = "poller:{acme/employmentUnavailabilities}:events"
+def test_a_receiver_without_a_secret_ends_at_once(tmp_path: Path) -> None:
+    """Law: it names the secret, and does not stay to refuse every event."""
+    file = tmp_path / "receiver.py"
+    file.write_text(block(file.name).replace("8000", str(free_port())), "utf-8")
+    ended = subprocess.run(
+        [sys.executable, str(file)], env=bare_environ(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, "SECRET" in ended.stderr) == (1, True)
+
+
+async def test_the_receiver_writes_whole_lines(tmp_path: Path) -> None:
+    """Law: many requests at a time share the screen of the README's receiver, and each event has a line of its own."""
+    port = str(free_port())
+    file = tmp_path / "receiver.py"
+    file.write_text(block(file.name).replace("8000", port), "utf-8")
+    with program(sys.executable, "-u", str(file), SECRET=SECRET) as receiver:
+        url = f"http://127.0.0.1:{port}/"
+        await answer_to(url, SECRET)
+        outcomes = await asyncio.gather(*(answer_to(url, SECRET) for _ in range(40)))
+        assert {outcome.status for outcome in outcomes} == {204}
+        assert receiver.stdout is not None
+        lines = {receiver.stdout.readline() for _ in range(41)}
+    assert lines == {"org.example.api.contractType.created.v1 K 1\n"}
+
+
+STREAM: Final = "poller:{acme/employmentUnavailabilities}:events"
+
+
+def test_the_consumer_survives_kills(tmp_path: Path) -> None:
+    """Law: killed again and again in the middle of forty entries it shows each of them, and leaves none pending.
+
+    Two consumers of other names had died before it came: what they were given is claimed.
+    """
+    subjects = [f"K{number:02}" for number in range(40)]
     with running("valkey", tmp_path, tcp=True) as server, Redis.from_url(server.url) as store:
-        for _ in range(2):
-            store.xadd(stream, {"data": EVENT})
+        for subject in subjects:
+            store.xadd(STREAM, {"data": entry(b'{"id":"%b"}' % subject.encode(), key=subject)})
+        store.xgroup_create(STREAM, "rostering", id="0")
+        for dead in ("dead-1", "dead-2"):
+            ((_, entries),) = store.xreadgroup("rostering", dead, {STREAM: ">"}, count=3)
+            store.xclaim(STREAM, "rostering", dead, 0, [entry_id for entry_id, _ in entries], idle=120_000)
         file = tmp_path / "consumer.py"
-        file.write_text(block("consumer.py").replace("redis://127.0.0.1:6379/0", server.url), "utf-8")
-        with program(sys.executable, "-u", str(file)) as consumer:
-            assert consumer.stdout is not None
-            read = [consumer.stdout.readline().split() for _ in range(2)]
-        assert read == [["org.example.api.contractType.created.v1", "K"]] * 2
-        assert store.xpending(stream, "rostering")["pending"] <= 1  # the second may have been read and no more
+        text = block("consumer.py").replace("redis://127.0.0.1:6379/0", server.url)
+        file.write_text(text, "utf-8")
+        seen: list[str] = []
+        while len(set(seen)) < len(subjects):
+            with program(sys.executable, str(file)) as consumer:
+                seen += [line.split()[1] for line in until_killed(consumer, min(9, 40 - len(set(seen))))]
+        assert set(seen) == set(subjects)
+        with program(sys.executable, str(file)):
+            blocking_until(lambda: store.xpending(STREAM, "rostering")["pending"] == 0, "all to be acknowledged")
+
+
+FORMS: Final = ("one", "many")
+
+
+def test_faststream_reads_the_stream(tmp_path: Path) -> None:
+    """Law: each of the two forms gets every event that comes after it, killed twice in the middle."""
+    subjects = {f"K{number:02}" for number in range(40)}
+    with running("valkey", tmp_path, tcp=True) as server, Redis.from_url(server.url) as store:
+        file = tmp_path / "faststream_app.py"
+        text = block(file.name).replace("redis://127.0.0.1:6379/0", server.url)
+        assert text.count("60_000") == 1
+        file.write_text(text.replace("60_000", "500"), "utf-8")
+        run = "import asyncio, faststream_app; asyncio.run(faststream_app.app.run())"
+        missing = {
+            f"{form} org.example.api.contractType.created.v1 {subject}\n" for form in FORMS for subject in subjects
+        }
+        with program(sys.executable, "-c", run, cwd=tmp_path) as reader:
+            blocking_until(lambda: len(store.xinfo_groups(STREAM)) == 2, "both groups", despite=(RedisError,))
+            for subject in sorted(subjects):
+                store.xadd(STREAM, {"data": entry(b'{"id":"%b"}' % subject.encode(), key=subject)})
+            missing -= {*until_killed(reader, 5, "one|many")}
+        with program(sys.executable, "-c", run, cwd=tmp_path) as reader:
+            missing -= {*until_killed(reader, 5, "one|many")}
+        with program(sys.executable, "-c", run, cwd=tmp_path) as reader:
+            assert reader.stdout is not None
+            while missing:
+                missing.discard(reader.stdout.readline())
 
 
 def test_the_traces(tmp_path: Path) -> None:

@@ -12,14 +12,27 @@ import pytest
 from poller.stopping import ended, finished, stopped_by_signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_sets_the_event(number: signal.Signals) -> None:
-    """Law: the first SIGTERM or SIGINT asks to stop, and more of them change nothing."""
+    """Law: the first SIGTERM, SIGINT or SIGHUP asks to stop, and more of them change nothing."""
     with stopped_by_signals() as stopped:
         assert not stopped.is_set()
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)
         await asyncio.wait_for(stopped.wait(), 5)
+
+
+async def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    """Law: under ``nohup`` the end of the terminal ends nothing."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_by_signals() as stopped:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(stopped.wait(), 5)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:

@@ -12,6 +12,7 @@ standard library. Both ways give equal values for equal numbers.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from decimal import (
     MAX_EMAX,
@@ -33,6 +34,7 @@ from poller.changes.unambiguous import TOO_DEEP, refuse_ambiguous
 # Integers of up to this many digits are int whatever way they are read (here Python and msgspec stop converting), so
 # that 10 and 1e1 meet in one form; longer ones are Decimal whatever way they are read.
 _INT_DIGITS: Final = 4300
+_LONG: Final = re.compile(rb"[0-9]{%d}" % (_INT_DIGITS + 1)).search
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, Overflow, Inexact])
 
 
@@ -98,6 +100,9 @@ def parse_received(raw: bytes) -> tuple[Any, bytes]:
 
     For what comes from outside. What is kept already was read this way once.
 
+    An integer of more digits than Python reads is refused too: a consumer that is written in it could read no event
+    with such a record.
+
     Raises:
         ValueError: see :func:`parse` and :func:`~poller.changes.unambiguous.refuse_ambiguous`.
     """
@@ -107,7 +112,15 @@ def parse_received(raw: bytes) -> tuple[Any, bytes]:
     except RecursionError:  # reading succeeded with hardly a level to spare, writing needs more
         raise ValueError(TOO_DEEP) from None
     refuse_ambiguous(raw, form)
+    if len(raw) > _INT_DIGITS and _LONG(raw):
+        json.loads(raw, parse_int=_refuse_long, parse_float=str)
     return value, form
+
+
+def _refuse_long(digits: str) -> None:
+    count = len(digits.lstrip("-"))
+    if count > _INT_DIGITS:
+        raise ValueError(f"an integer of {count} digits: at most {_INT_DIGITS} are usable")
 
 
 def encode(value: Any) -> bytes:

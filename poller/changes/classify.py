@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from poller.changes.canonical import encode, parse, parse_received
 from poller.changes.diff import changed_pointers
-from poller.changes.records import Record
+from poller.changes.records import Record, Rejected
 from poller.changes.shapes import Shape
 
 
@@ -22,6 +22,12 @@ class Kind(StrEnum):
     REMOVED = "removed"
 
 
+EVERYTHING: Final = ("",)
+"""As the pointers that differ: the whole record, for nothing is known of what it was."""
+
+_LOST: Final = object()
+
+
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What is kept of a record as last seen.
 
@@ -31,6 +37,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         raw: its bytes as last published; of a removed record, as last seen before.
         removed: a tombstone; keeps the revision, so that a record that returns goes on counting.
         missing: the last full reading did not hold it and nothing else could confirm that it is gone.
+        unreadable: why it cannot be read, if it cannot: ``raw`` is then what the store holds instead of a record.
     """
 
     revision: int
@@ -38,6 +45,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     removed: bool = False
     missing: bool = False
+    unreadable: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
         key, subject, modified: as of :class:`~poller.changes.records.Record`.
         raw: the record's bytes; None where it was removed.
         canonical: its canonical form; empty where it was removed.
-        previous: the bytes last published; None where there were none.
+        previous: the bytes last published; None where there were none, or where they cannot be read any more.
         changed: the JSON pointers that differ; empty unless modified.
         revision: 1 for the first event of a key, then 2, 3 …
     """
@@ -91,18 +99,11 @@ def compare(
         return Change(
             Kind.CREATED, record.key, record.subject, record.modified, record.raw, content, None, (), revision
         )
-    before = parse(snapshot.raw)
-    before = strip(before) if strip else before
-    if shape is None:
-        if encode(before) == content:
-            return None
-    else:
-        before, value = shape.counted(before, value)
-        if encode(before) == encode(value):
-            return None
-    changed = changed_pointers(before, value)
-    if len(changed) == 1 and _same_identity(changed[0], before, value, record):
+    before = _known(snapshot)
+    changed = EVERYTHING if before is _LOST else _changed(record, before, value, content, strip=strip, shape=shape)
+    if not changed:
         return None
+    previous = None if before is _LOST else snapshot.raw
     return Change(
         Kind.MODIFIED,
         record.key,
@@ -110,10 +111,51 @@ def compare(
         record.modified,
         record.raw,
         content,
-        snapshot.raw,
+        previous,
         changed,
         revision,
     )
+
+
+def _changed(
+    record: Record,
+    before: Any,
+    value: Any,
+    content: bytes,
+    *,
+    strip: Callable[[Any], Any] | None,
+    shape: Shape | None,
+) -> tuple[str, ...]:
+    before = strip(before) if strip else before
+    if shape is None:
+        same = encode(before) == content
+    else:
+        before, value = shape.counted(before, value)
+        same = encode(before) == encode(value)
+    if same:
+        return ()
+    changed = changed_pointers(before, value)
+    return () if len(changed) == 1 and _same_identity(changed[0], before, value, record) else changed
+
+
+def _known(snapshot: Snapshot) -> Any:
+    try:
+        return _LOST if snapshot.unreadable else parse(snapshot.raw)
+    except ValueError:
+        return _LOST
+
+
+def checked(snapshot: Snapshot) -> Snapshot:
+    """The same, marked as unreadable where its bytes are no JSON."""
+    if snapshot.unreadable or snapshot.removed or _known(snapshot) is not _LOST:
+        return snapshot
+    return msgspec.structs.replace(snapshot, missing=False, unreadable="not JSON")
+
+
+def lost_snapshot(snapshot: Snapshot) -> Rejected:
+    """For the quarantine: what the store holds instead of a record."""
+    reason = f"snapshot of revision {snapshot.revision} cannot be read: {snapshot.unreadable or 'not JSON'}"
+    return Rejected(snapshot.raw, reason, is_snapshot=True)
 
 
 def _same_identity(pointer: str, before: Any, value: Any, record: Record) -> bool:

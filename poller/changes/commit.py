@@ -8,12 +8,17 @@ from typing import Self
 import msgspec
 
 from poller.changes.classify import Kind, Snapshot
+from poller.changes.held_versions import HeldVersion
 from poller.changes.listings import Listing
 from poller.changes.records import Rejected
 
 
 class Tally(msgspec.Struct, gc=False):
-    """How many records went which way. Adds up over slices with ``+=``."""
+    """How many records went which way. Adds up over slices with ``+=``.
+
+    ``backwards`` counts versions older than the known one, published or held back, each once; they are counted under
+    another name as well.
+    """
 
     records: int = 0
     created: int = 0
@@ -21,6 +26,7 @@ class Tally(msgspec.Struct, gc=False):
     removed: int = 0
     unchanged: int = 0
     quarantined: int = 0
+    backwards: int = 0
 
     def __iadd__(self, other: Tally) -> Self:
         """Add another tally to this one."""
@@ -51,6 +57,7 @@ class Commit(msgspec.Struct, frozen=True):
         marks: fields of the feed's state to set; None deletes one.
         digest: names this commit among all others of the feed, so that a repetition after a lost reply is known. Empty
             where that does not matter: marks alone may be written twice.
+        held: by record key, versions that are held back from now on; None where none is any more.
     """
 
     generation: str
@@ -62,6 +69,7 @@ class Commit(msgspec.Struct, frozen=True):
     marks: Mapping[str, str | None] = {}
     listings: Mapping[str, Listing] = {}
     digest: str = ""
+    held: Mapping[str, HeldVersion | None] = {}
 
     @property
     def next_sequence(self) -> int:
@@ -71,4 +79,4 @@ class Commit(msgspec.Struct, frozen=True):
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.snapshots or self.events or self.rejected or self.marks or self.listings)
+        return not (self.snapshots or self.events or self.rejected or self.marks or self.listings or self.held)

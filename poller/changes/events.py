@@ -104,10 +104,10 @@ class EventFrame:
         if change.changed:
             end = b',"changed":' + _quoted(change.changed) + end
         record = b'"record":' + change.raw if change.raw is not None else b""
-        if change.previous is None:
-            return b"{" + (record + end if record else end[1:])
-        previous = (b"," if record else b"") + b'"previous":' + change.previous
-        if len(record) + len(previous) + len(end) + 1 > room:
+        if change.previous is None and change.kind is Kind.CREATED:
+            return b"{" + record + end
+        previous = (b"," if record else b"") + b'"previous":' + (change.previous or b"")
+        if change.previous is None or len(record) + len(previous) + len(end) + 1 > room:
             previous = (b"," if record else b"") + b'"omitted":["previous"]'
         return b"{" + record + previous + end
 

@@ -15,6 +15,8 @@ from uuid import UUID
 
 import msgspec
 
+from poller.changes.confirmation import Confirmation
+
 _UUID_LENGTH: Final = 36
 _COOLING: Final = 0.5  # of the heat, with each reading
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -24,7 +26,7 @@ _decode: Final = msgspec.msgpack.Decoder(list).decode
 
 
 class Listing(msgspec.Struct, frozen=True, array_like=True):
-    """One listing as last read. Times are milliseconds of the wall clock, 0 for never.
+    """One listing as last read. Times are milliseconds of the store's clock, 0 for never.
 
     Attributes:
         tried: when the last reading began, whatever became of it.
@@ -33,6 +35,8 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
         heat: how often the last readings brought a change: 0 for never, towards 2 for always.
         held: the keys of its records, packed.
         validators: headers that ask for it on condition; empty where its answer had no version.
+        unidentified: how many of its records had no id that can be read.
+        confirmation: what is to be confirmed of its last readings; None: nothing.
     """
 
     tried: int = 0
@@ -41,6 +45,13 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
     heat: float = 0.0
     held: bytes = b""
     validators: dict[str, str] = {}
+    unidentified: int = 0
+    confirmation: Confirmation | None = None
+
+    @property
+    def confirming(self) -> bool:
+        """Whether it is to be read again at its next turn."""
+        return self.confirmation is not None and self.confirmation.due
 
     @property
     def keys(self) -> Iterator[str]:
@@ -55,10 +66,12 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
         changed: bool = False,
         validators: Mapping[str, str] = _NO_HEADERS,
         gone: bool = False,
+        unidentified: int = 0,
+        confirmation: Confirmation | None = None,
     ) -> Listing:
         """The listing once a reading that began then came to its end."""
         heat = self.heat * _COOLING + changed
-        return Listing(begun, begun, gone, heat, packed(keys), dict(validators))
+        return Listing(begun, begun, gone, heat, packed(keys), dict(validators), unidentified, confirmation)
 
     def unchanged(self, begun: int) -> Listing:
         """The listing once a reading that began then found it unchanged."""

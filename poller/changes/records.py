@@ -3,10 +3,14 @@
 Identity is the id field alone. Ids of UUID shape are one whatever the case of their letters (the reference allows
 both); all others count as they stand, the integer 1 and the text "1" as two. A record without a usable identity cannot
 be compared with anything: it becomes :class:`Rejected`, with the reason, and the rest of its page goes on.
+
+What is rejected stands in the listing all the same, and nobody may take it for gone: :func:`identities` reads its id
+from the bytes alone, whatever is wrong with the rest of them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -25,6 +29,10 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
 _PLANE_ENDS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
 _FORBIDDEN: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]").search
+_MARKS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_OPEN: Final = (b"[", b"{")
+_COLON: Final = re.compile(rb"\s*:\s*")
+_VALUE: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+)\s*[,}]', re.DOTALL)
 _RFC3339: Final = re.compile(
     r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 ).fullmatch
@@ -61,10 +69,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """Something in a page that cannot be used as a record: its bytes, and the reason in words."""
+    """Something in a page that cannot be used as a record: its bytes, and the reason in words.
+
+    Or a snapshot that cannot be read: what was kept of a record that is in the page, or that is gone.
+    """
 
     raw: bytes
     reason: str
+    is_snapshot: bool = False
 
 
 @cache
@@ -101,6 +113,54 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
         return Record(key, subject, raw, _moment(modified_of(found)), _reference(qualification_of(found)))
 
     return read
+
+
+def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
+    """The keys that a record may have whose bytes cannot be used; None where its id cannot be read.
+
+    There are several where the id stands in it several times. What is wrong elsewhere does not count: text that is no
+    UTF-8, half a surrogate, raw control characters, levels without end.
+    """
+    keys: set[str] = set()
+    depth = 0
+    for mark in _MARKS.finditer(raw):
+        found = mark[0]
+        if found in _OPEN:
+            depth += 1
+        elif found in (b"]", b"}"):
+            depth -= 1
+        elif depth == 1 and (colon := _COLON.match(raw, mark.end())) and _text(found) == id_field:
+            value = _VALUE.match(raw, colon.end())
+            key = _key_in(value[1]) if value else None
+            if key is None:
+                return None
+            keys.add(key)
+    return frozenset(keys) if keys and raw.lstrip().startswith(b"{") else None
+
+
+def _key_in(token: bytes) -> str | None:
+    if not token.startswith(b'"'):
+        return _INTEGER + ("0" if token == b"-0" else token.decode())
+    subject = _text(token)
+    return _key(subject) if subject else None
+
+
+def _text(token: bytes) -> str | None:
+    try:
+        text: str = json.loads(token.decode(), strict=False)
+        text.encode()
+    except ValueError:  # not UTF-8, an escape that is none, or half a surrogate: the store cannot be asked for that
+        return None
+    return text
+
+
+def _key(subject: str) -> str:
+    return subject.lower() if _UUID(subject) else subject
+
+
+def subject_of(key: str) -> str:
+    """The id that a key was made of, but for the case of a UUID's letters."""
+    return key.removeprefix(_INTEGER)
 
 
 def is_older(modified: str | None, than: str | None) -> bool:

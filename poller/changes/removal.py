@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.classify import Change, Kind, Snapshot
+from poller.changes.classify import Change, Kind, Snapshot, lost_snapshot
 from poller.changes.commit import Commit, Tally
 from poller.changes.events import EventFrame
 
@@ -111,12 +111,14 @@ def plan_removals(
     """
     snapshots: dict[str, Snapshot] = {}
     events: list[bytes] = []
+    rejected = tuple(lost_snapshot(last) for _, last in gone.values() if last.unreadable)
     digest = blake2b(digest_size=16)
     for number, (key, (subject, last)) in enumerate(gone.items(), start=sequence + 1):
-        change = Change(Kind.REMOVED, key, subject, None, None, b"", last.raw, (), last.revision + 1)
+        previous = None if last.unreadable else last.raw
+        change = Change(Kind.REMOVED, key, subject, None, None, b"", previous, (), last.revision + 1)
         event_id = frames[key].event_id(change)
         digest.update(event_id.encode())
         events.append(frames[key].encode(change, event_id=event_id, sequence=number, recorded=recorded))
-        snapshots[key] = Snapshot(last.revision + 1, number, last.raw, removed=True)
-    commit = Commit(generation, sequence, snapshots, tuple(events), digest=digest.hexdigest())
+        snapshots[key] = Snapshot(last.revision + 1, number, previous or b"", removed=True)
+    commit = Commit(generation, sequence, snapshots, tuple(events), rejected, digest=digest.hexdigest())
     return commit, Tally(removed=len(gone))

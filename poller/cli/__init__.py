@@ -23,11 +23,15 @@ import sys
 
 def main() -> None:
     """The program: reads ``sys.argv``, exits with one of the codes above."""
-    _open_standard_streams()
-    _say_all_that_can_be_said()
-    from poller.cli.ending import ended  # noqa: PLC0415 -- late, see above
+    try:
+        _open_standard_streams()
+        _say_all_that_can_be_said()
+        from poller.cli.ending import ended  # noqa: PLC0415 -- late, see above
 
-    sys.exit(ended(_run))
+        code = ended(_run)
+    except KeyboardInterrupt:  # while modules are imported, before anything has begun
+        code = 130
+    sys.exit(code)
 
 
 def _open_standard_streams() -> None:

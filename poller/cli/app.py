@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from poller.cli import dead_letters, feed_orders, subscriptions
+from poller.cli import dead_letters, feed_orders, keys, subscriptions
 from poller.cli.completing import subscriptions as subscription_ids
+from poller.cli.help import CommandLine, GroupedCommands
 from poller.cli.optional_seconds import OptionalSeconds
 from poller.cli.options import Asked, Config, Document, Faults, Feeds, Format, Json, Profiles, Verbosity
 
-app = typer.Typer(
+app = CommandLine(
+    cls=GroupedCommands,
     help="Turns a polled API into CloudEvents on Redis streams, exactly once, and webhooks.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: it is ready before rich is even imported
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -22,7 +24,9 @@ app = typer.Typer(
 
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(subscriptions.app, name="subscriptions")
+app.add_typer(keys.app, name="keys")
 app.add_typer(feed_orders.app)
+app.add_typer(feed_orders.feeds_app, name="feeds")
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 -- typer calls it with the value alone
@@ -52,6 +56,12 @@ def demo(
     context: typer.Context,
     *,
     seconds: Annotated[float | None, typer.Option(min=0, help="Default: until Ctrl-C.", show_default=False)] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Leave a configuration, token, secret and receiver to go on with.", show_default=False
+        ),
+    ] = None,
     config: Config = None,
     log_format: Format = None,
     log_level: Verbosity = None,
@@ -59,7 +69,7 @@ def demo(
     """The whole system on one machine, webhooks included, nothing to configure."""
     from poller.cli.demo import demo as command  # noqa: PLC0415 -- late
 
-    command(Asked.by(context, config, log_format, log_level), seconds=seconds)
+    command(Asked.by(context, config, log_format, log_level), seconds=seconds, kept=keep)
 
 
 @app.command()
@@ -74,6 +84,9 @@ def run(
     log_level: Verbosity = None,
 ) -> None:
     """The daemon: polls every feed and delivers to every subscription, until told to stop."""
+    from poller.cli.ending import end_at_once_when_told  # noqa: PLC0415 -- late
+
+    end_at_once_when_told()
     from poller.cli.run import run as command  # noqa: PLC0415 -- late
 
     command(Asked.by(context, config, log_format, log_level), only=only)
@@ -100,7 +113,9 @@ def sandbox(
     context: typer.Context,
     *,
     port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: any that is free.")] = 8090,
-    records: Annotated[int, typer.Option(min=0, max=10_000_000, help="Records to begin with.")] = 500,
+    records: Annotated[
+        int, typer.Option(min=0, max=10_000_000, help="Records to begin with, of all resources together.")
+    ] = 500,
     qualifications: Annotated[
         int | None, typer.Option(min=1, help="How many have achievements. Default: as befits the records.")
     ] = None,
@@ -227,10 +242,13 @@ def tail(
     ] = "now",
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", help="A type, a pattern such as *.removed.v1, or created, modified, removed."),
+        typer.Option(
+            "--type", metavar="TYPE", help="A type, a pattern such as *.removed.v1, or created, modified, removed."
+        ),
     ] = None,
     subjects: Annotated[
-        list[str] | None, typer.Option("--subject", help="A record's id, its first 8 characters, or a pattern.")
+        list[str] | None,
+        typer.Option("--subject", metavar="ID", help="A record's id, its first 8 characters, or a pattern."),
     ] = None,
     changed: Annotated[
         list[str] | None, typer.Option(metavar="POINTER", help="Where this, or something below it, has changed.")
@@ -260,7 +278,9 @@ def tail(
 @app.command()
 def schema(
     context: typer.Context,
-    document: Annotated[Document, typer.Argument(help="What to describe.")] = Document.ASYNCAPI,
+    document: Annotated[
+        Document, typer.Argument(metavar="[DOCUMENT]", help="asyncapi, events or config.")
+    ] = Document.ASYNCAPI,
     *,
     config: Config = None,
     log_format: Format = None,

@@ -8,12 +8,15 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-KINDS = frozenset({"created", "modified", "removed"})
+from poller.config.event_types import type_test
+
 SHOWN_OF_SUBJECT: Final = 8
 """So many characters of a record's id stand in a line for people."""
 
@@ -32,7 +35,7 @@ class Choice(msgspec.Struct, frozen=True):
     """What is wanted; nothing given: all.
 
     Attributes:
-        types: each a type, a pattern with ``*`` and ``?``, or ``created``, ``modified`` or ``removed`` alone.
+        types: as :mod:`poller.config.event_types` reads them.
         subjects: ids of records, patterns of them, or how they begin, in eight characters at least: so ``tail`` shows
             them.
         changed: JSON pointers; one is met by a change at it or below it.
@@ -41,6 +44,11 @@ class Choice(msgspec.Struct, frozen=True):
     types: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """In words, as the end of a sentence about events; empty where all are wanted."""
+        kinds = (("of type", self.types), ("of record", self.subjects), ("that change", self.changed))
+        return "".join(f" {words} {' or '.join(given)}" for words, given in kinds if given)
 
     def takes(self, event: bytes) -> bool:
         """Whether it is wanted."""
@@ -51,14 +59,15 @@ class Choice(msgspec.Struct, frozen=True):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return True
         return (
-            (not self.types or any(_of_type(outline.type, wanted) for wanted in self.types))
+            (not self.types or _test_of(self.types)(outline.type))
             and (not self.subjects or any(_is_of(outline.subject, wanted) for wanted in self.subjects))
             and (not self.changed or any(_below(one, top) for one in outline.data.changed for top in self.changed))
         )
 
 
-def _of_type(found: str, wanted: str) -> bool:
-    return fnmatchcase(found, f"*.{wanted}.v*" if wanted in KINDS else wanted)
+@lru_cache(maxsize=8)
+def _test_of(types: tuple[str, ...]) -> Callable[[str], bool]:
+    return type_test(types)
 
 
 def _is_of(subject: str, wanted: str) -> bool:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from poller.cli.help import CommandLine
 from poller.cli.options import Asked, Config, Feeds, Format, Json, Verbosity
 
 if TYPE_CHECKING:
     from poller.cli.letter_orders import Named
 
-app = typer.Typer(
+app = CommandLine(
     help="Records that could not be used, and events that were given up on: lists, shows, redelivers and drops them.",
-    rich_markup_mode=None,
 )
 
 _ID = "As list shows it: SOURCE/NAME:ENTRY, or SOURCE/NAME:SUBSCRIPTION:ENTRY."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -35,6 +36,17 @@ def ended(run: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001 -- the program ends here, and the operator is owed a sentence
         return _told(error)
     return code
+
+
+def end_at_once_when_told() -> None:
+    """Let SIGTERM, SIGINT and SIGHUP end the process with code 0 until the daemon's loop takes them over.
+
+    Nothing has begun before that, so there is nothing to put in order; a second of imports would else end by the signal
+    itself, which supervisors count as a failure.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(DONE))
 
 
 def _arm_failpoint() -> None:
@@ -75,7 +87,8 @@ def _judged(error: Exception) -> tuple[int, str]:
 def _usage(error: Exception, text: str) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "poller"
-    return f"{text.rstrip().removesuffix('.')}. See {path} --help"
+    text = text.rstrip().removesuffix(".")
+    return f"{text}{'' if text.endswith('?') else '.'} See {path} --help"
 
 
 def _drop_output() -> None:

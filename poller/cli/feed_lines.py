@@ -78,10 +78,27 @@ def amiss_with(one: FeedStatus) -> Iterator[str]:
     if one.error is not None and one.error != one.held_reason:
         out = way_out(one.error)
         yield escaped(one.error) + (f" ({out})" if out else "")
+    if one.unidentified:
+        yield without_ids(one)
+    yield from filter(None, (one.under_way, one.confirmation))
+    if one.held_versions:
+        yield (
+            f"{count(one.held_versions)} versions older than the known ones are held back until two full readings "
+            'a minute apart show them (versions = "newest")'
+        )
     if one.held_by is not None:
         yield f"{escaped(one.held_by)} needs events that are older than retention.age"
     if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
         yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"
+
+
+def without_ids(one: FeedStatus) -> str:
+    """What records whose id cannot be read mean for the others, and what can be done."""
+    many = f"{one.unidentified} records" if one.unidentified > 1 else "a record"
+    return (
+        f"the last full reading held {many} whose id cannot be read, so nothing was removed: any record that was "
+        f"absent may be meant; see poller dead-letters list {one.feed}, and have the source mended"
+    )
 
 
 def count(number: int) -> str:
@@ -147,11 +164,13 @@ def _details(one: FeedStatus) -> Iterator[tuple[str, str]]:
     yield "last good", "-" if one.good_at is None else f"{one.good_at}, {ago(one.good_age_seconds or 0)} ago"
     yield "next round", "-" if one.next_at is None else f"{one.next_at}, {_in(one)}"
     yield "polled by", one.owner or ("somebody" if one.lease == "held" else "nobody")
-    yield "records", f"{one.records}, removed ones included"
+    yield "records", f"{one.records}"
     kept = "" if one.stream_bytes is None else f", {size(one.stream_bytes)}"
     yield "events", f"{one.events}, of which the stream holds {one.stream_length}{kept}"
     yield "oldest", one.stream_oldest or "-"
     yield "quarantined", str(one.quarantined)
+    if one.backwards:
+        yield "going back", f"{count(one.backwards)} versions were older than the known ones, by their lastModifiedAt"
     yield "delta token", f"{'yes' if one.delta_token else 'no'}; it stands on {one.delta_token_on or 'no page so far'}"
     yield "a listing", f"ends with {one.paging}" if one.paging else "not read yet"
     yield "refused", ", ".join(one.refused) or "nothing"

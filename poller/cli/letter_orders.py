@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from poller.cli.letters import LIST, understood, unknown
+from poller.cli.letters import LIST, stored_feeds, understood, unknown
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say
@@ -42,15 +42,7 @@ def redeliver(asked: Asked, named: Named) -> None:
         PollerError: some could not be redelivered, the others are; or the store is away.
     """
     asked.set_up_logs("error")
-    settings = asked.settings()
-    wanted = _wanted(settings, named.letters)
-    records = [one.text for one in wanted if one.subscription is None]
-    if records:
-        raise ConfigurationError(
-            f"{', '.join(records)}: a record that could not be used; only events can be delivered once more "
-            f"(drop it, and it is read anew when it comes again)"
-        )
-    became = run(_redeliver(settings, named, wanted))
+    became = run(_redeliver(asked.settings(), named))
     say(f"{_counted(became.moved)} to be delivered once more")
     if problems := "; ".join(_not_redelivered(became)):
         raise PollerError(problems)
@@ -64,40 +56,49 @@ def drop(asked: Asked, named: Named) -> None:
         PollerError: some are not there, the others are dropped; or the store is away.
     """
     asked.set_up_logs("error")
-    settings = asked.settings()
-    count, missing = run(_drop(settings, named, _wanted(settings, named.letters)))
+    count, missing = run(_drop(asked.settings(), named))
     say(f"{_counted(count)} dropped")
     if missing:
         raise PollerError(unknown([one.text for one in missing]))
 
 
-async def _redeliver(settings: Settings, named: Named, wanted: Sequence[LetterId]) -> Redelivered:
+async def _redeliver(settings: Settings, named: Named) -> Redelivered:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        letters = Letters(store.client, settings.redis.prefix)
+        letters, stored = Letters(store.client, settings.redis.prefix), await stored_feeds(store.client, settings)
+        wanted: Sequence[LetterId] = _wanted(settings, named.letters, stored)
+        records = [one.text for one in wanted if one.subscription is None]
+        if records:
+            raise ConfigurationError(
+                f"{', '.join(records)}: a record that could not be used; only events can be delivered once more "
+                f"(drop it, and it is read anew when it comes again)"
+            )
         if named.subscription is not None:
-            wanted = await letters.all_of(named.subscription, _feeds(settings, named))
+            wanted = await letters.all_of(named.subscription, _feeds(settings, named, stored))
         return await letters.redeliver(wanted)
 
 
-async def _drop(settings: Settings, named: Named, wanted: Sequence[LetterId]) -> tuple[int, list[LetterId]]:
+async def _drop(settings: Settings, named: Named) -> tuple[int, list[LetterId]]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        letters = Letters(store.client, settings.redis.prefix)
+        letters, stored = Letters(store.client, settings.redis.prefix), await stored_feeds(store.client, settings)
+        wanted, feeds = _wanted(settings, named.letters, stored), _feeds(settings, named, stored)
         if named.subscription is not None:
-            return await letters.drop_events(await letters.all_of(named.subscription, _feeds(settings, named))), []
+            return await letters.drop_events(await letters.all_of(named.subscription, feeds)), []
         if named.feed is not None:
-            return await letters.drop_records(_feeds(settings, named)[0]), []
+            return await letters.drop_records(feeds[0]), []
         missing = [one for one in wanted if not await letters.drop(one)]
         return len(wanted) - len(missing), missing
 
 
-def _wanted(settings: Settings, texts: Sequence[str]) -> list[LetterId]:
-    return list(dict.fromkeys(understood(settings, text) for text in texts))
+def _wanted(settings: Settings, texts: Sequence[str], stored: Sequence[str]) -> list[LetterId]:
+    return list(dict.fromkeys(understood(settings, text, stored) for text in texts))
 
 
-def _feeds(settings: Settings, named: Named) -> tuple[str, ...]:
-    return named_feeds(settings, [named.feed] if named.feed else None)
+def _feeds(settings: Settings, named: Named, stored: Sequence[str]) -> Sequence[str]:
+    if named.feed is None:
+        return stored
+    return (named.feed,) if named.feed in stored else named_feeds(settings, [named.feed])
 
 
 def _not_redelivered(became: Redelivered) -> list[str]:

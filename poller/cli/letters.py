@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from redis.asyncio import Redis
+
 from poller.cli.escaping import escaped, legible
 from poller.cli.loop import run
-from poller.cli.options import Asked, named_feeds, utc_now
+from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say, say_bytes, say_json, say_table, warn
 from poller.config.settings import Settings
 from poller.delivery.kept import Attempt, Overrun
@@ -21,6 +23,8 @@ from poller.service.letters import Letters, OpenedEvent
 from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.spans import ago
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened, letter_id
+from poller.store.keys import remembered_key
+from poller.store.remembering import known_feeds
 
 LIST: Final = "poller dead-letters list"
 
@@ -44,13 +48,12 @@ def show_list(
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
-    settings = asked.settings()
-    listed = run(_newest(settings, named_feeds(settings, names), subscription, limit))
+    listed, now = run(_newest(asked.settings(), names, subscription, limit))
     if json:
         for letter in listed.letters:
             say_json(letter)
     elif listed.letters:
-        _say_letters(listed.letters, utc_now())
+        _say_letters(listed.letters, now)
     else:
         say("no dead letters")
     if listed.hidden:
@@ -65,8 +68,7 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
         PollerError: there is no such dead letter, or the store is away.
     """
     asked.set_up_logs("error")
-    settings = asked.settings()
-    found = run(_opened(settings, understood(settings, text)))
+    found = run(_opened(asked.settings(), text))
     if found is None:
         raise PollerError(unknown([text]))
     content = _content(found)
@@ -76,6 +78,9 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
     listed = found.listed if isinstance(found, OpenedEvent) else found.letter
     say(f"id      {listed.id}")
     say(f"at      {listed.at}")
+    if listed.type:
+        say(f"type    {escaped(listed.type)}")
+        say(f"subject {escaped(listed.subject or '-')}")
     say(f"reason  {escaped(listed.reason)}")
     say(f"bytes   {listed.bytes}{_cut(found)}")
     if isinstance(found, OpenedEvent) and found.letter.overrun:
@@ -87,8 +92,23 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
     say(legible(content))
 
 
-def understood(settings: Settings, text: str) -> LetterId:
+async def stored_feeds(client: Redis, settings: Settings) -> tuple[str, ...]:
+    """The feeds that may have dead letters: those of the configuration, and those that the store still has.
+
+    Raises:
+        StoreError: the store is away.
+    """
+    known = await known_feeds(client, remembered_key(settings.redis.prefix))
+    return tuple(dict.fromkeys([*settings.feed_ids, *known]))
+
+
+def understood(settings: Settings, text: str, stored: Sequence[str] = ()) -> LetterId:
     """An id taken apart, with its feed by its full name.
+
+    Args:
+        settings: of the configuration.
+        text: the id.
+        stored: feeds by their full names that need not be in the configuration.
 
     Raises:
         ConfigurationError: this cannot be an id, or there is no such feed.
@@ -99,6 +119,8 @@ def understood(settings: Settings, text: str) -> LetterId:
             f'"{escaped(text)}" is no id of a dead letter; expected SOURCE/NAME:ENTRY or '
             f"SOURCE/NAME:SUBSCRIPTION:ENTRY as {LIST} shows it, such as acme/contractTypes:1735689600000-0"
         )
+    if found.feed in stored:
+        return found
     return found._replace(feed=named_feeds(settings, [found.feed])[0])
 
 
@@ -107,15 +129,21 @@ def unknown(texts: Sequence[str]) -> str:
     return f"there is no dead letter {', '.join(texts)} (any more); {LIST} shows what there is"
 
 
-async def _newest(settings: Settings, feeds: Sequence[str], subscription: str | None, limit: int) -> Listed:
+async def _newest(
+    settings: Settings, names: list[str] | None, subscription: str | None, limit: int
+) -> tuple[Listed, datetime]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        return await Letters(store.client, settings.redis.prefix).newest(feeds, most=limit, subscription=subscription)
+        stored = await stored_feeds(store.client, settings)
+        feeds = dict.fromkeys(name if name in stored else named_feeds(settings, [name])[0] for name in names or stored)
+        letters = Letters(store.client, settings.redis.prefix)
+        return await letters.newest(tuple(feeds), most=limit, subscription=subscription), store.clock.now()
 
 
-async def _opened(settings: Settings, wanted: LetterId) -> Opened | OpenedEvent | None:
+async def _opened(settings: Settings, text: str) -> Opened | OpenedEvent | None:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
+        wanted = understood(settings, text, await stored_feeds(store.client, settings))
         return await Letters(store.client, settings.redis.prefix).opened(wanted)
 
 
@@ -139,8 +167,18 @@ def _say_attempts(attempts: Sequence[Attempt]) -> None:
 
 
 def _say_letters(letters: Sequence[DeadLetter], now: datetime) -> None:
-    rows = [(letter.id, _age(letter, now), escaped(letter.reason)) for letter in letters]
-    say_table(("id", "age", "reason"), rows, numbers=("age",), unbroken=("id", "age"))
+    rows = [(letter.id, _age(letter, now), *_event_of(letter), escaped(letter.reason)) for letter in letters]
+    if any(letter.type for letter in letters):
+        say_table(("id", "age", "type", "subject", "reason"), rows, numbers=("age",), unbroken=("id", "age"))
+    else:
+        rest = [(name, age, reason) for name, age, _, _, reason in rows]
+        say_table(("id", "age", "reason"), rest, numbers=("age",), unbroken=("id", "age"))
+
+
+def _event_of(letter: DeadLetter) -> tuple[str, str]:
+    """What is known of its event: the record's kind and what became of it, and which record."""
+    short = ".".join((letter.type or "").split(".")[-3:-1])
+    return escaped(short or letter.type or "-"), escaped(letter.subject or "-")
 
 
 def _age(letter: DeadLetter, now: datetime) -> str:

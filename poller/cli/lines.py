@@ -141,7 +141,8 @@ def what_changed(data: Content) -> str:
 
 def _when(time: str, today: str | None) -> str:
     day = "" if today in {None, time[:10]} else f"{time[:10]} "
-    return _printable(f"{day}{time[11:23]}")
+    milliseconds = time[20:23].rstrip("Z") if time[19:20] == "." else ""  # RFC 3339 leaves a fraction of zero out
+    return _printable(f"{day}{time[11:19]}.{milliseconds:0<3}")
 
 
 def _digest(record: bytes) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from poller.stopping import terminations
 
 T = TypeVar("T")
 
@@ -13,8 +14,8 @@ T = TypeVar("T")
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run it to its end.
 
-    SIGINT and SIGTERM cancel it, so that leases are given back and files closed, unless it listens to them itself
-    (:func:`poller.stopping.stopped_by_signals`).
+    SIGINT, SIGTERM and SIGHUP cancel it, so that leases are given back and files closed, unless it listens to them
+    itself (:func:`poller.stopping.stopped_by_signals`).
 
     Raises:
         KeyboardInterrupt: it was told to stop by a signal, and stopped.
@@ -29,7 +30,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 async def _terminable(main: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        for number in terminations():
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     return await main
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from typer.core import TyperCommand
+from poller.cli.help import HelpfulCommand
 
 if TYPE_CHECKING:
     import typer
@@ -21,7 +21,7 @@ _OPTION: Final = "--watch"
 _NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", re.ASCII)
 
 
-class OptionalSeconds(TyperCommand):
+class OptionalSeconds(HelpfulCommand):
     """A command with this option."""
 
     def parse_args(self, ctx: typer.Context | Any, args: list[str]) -> list[str]:

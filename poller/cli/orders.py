@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import getpass
 import socket
+import sys
 from datetime import timedelta
 from typing import Final
 
+import typer
+
 from poller.cli.escaping import escaped
 from poller.cli.loop import run
-from poller.cli.options import Asked, utc_now
+from poller.cli.options import Asked
 from poller.cli.output import say, warn
 from poller.config.settings import Settings
-from poller.errors import PollerError
+from poller.errors import ConfigurationError, PollerError
 from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.ordering import PATIENCE, Answer, Order
 from poller.service.ordering import asked as asked_of
@@ -20,7 +23,7 @@ from poller.service.ordering import asked as asked_of
 _LEFT: Final = {
     Order.PAUSE: "paused; no round begins until `poller resume {feed}`",
     Order.RESUME: "is polled again",
-    Order.RELEASE: "its next round lets the held removals through",
+    Order.RELEASE: "its next round publishes what was held",
     Order.RESYNC: "its next round reads it in full; nothing is published unless something differs",
     Order.ANEW: "its next round forgets what is known of it and publishes all its records as a baseline",
 }
@@ -51,6 +54,19 @@ def order(asked: Asked, name: str, wanted: Order, *, wait: bool | None = None, r
     return _show(run(_ask(settings, source.feed_id(feed), wanted, wait=wait, reason=reason)), wait=wait)
 
 
+def is_confirmed(asked: Asked, name: str) -> bool:
+    """Ask on the terminal whether all records of a feed are to be published again.
+
+    Raises:
+        ConfigurationError: there is no such feed, or no terminal.
+    """
+    source, feed = asked.settings().find_feed(name)
+    what = f"{source.feed_id(feed)}: forget what is known of it and publish all its records to every subscription again"
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"{what}: add --yes to do so, for there is no terminal to ask on")
+    return typer.confirm(f"{what}?", err=True)
+
+
 async def _ask(settings: Settings, feed_id: str, wanted: Order, *, wait: bool | None, reason: str) -> Answer:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
@@ -59,7 +75,7 @@ async def _ask(settings: Settings, feed_id: str, wanted: Order, *, wait: bool | 
             settings,
             feed_id,
             wanted,
-            now=utc_now,
+            now=store.clock.now,
             by=_who(),
             reason=reason,
             patience=timedelta() if wait is False else PATIENCE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -43,10 +43,12 @@ def replay(
             becomes paused, or the store is away.
     """
     asked.set_up_logs("error")
-    now = utc_now()
-    places = (EARLIEST if start == "earliest" else place(start, "--from", now), LATEST)
-    if end is not None:
-        places = (places[0], place(end, "--to", now, last=True))
+
+    def places(now: datetime) -> tuple[str, str]:
+        first = EARLIEST if start == "earliest" else place(start, "--from", now)
+        return first, LATEST if end is None else place(end, "--to", now, last=True)
+
+    places(utc_now())  # what cannot be meant is told before the store is asked for its time
     settings = asked.settings()
     run(_replay(settings, subscription, named_feeds(settings, names) if names else (), places, wait=wait))
 
@@ -119,10 +121,16 @@ def _entry(milliseconds: int, *, last: bool) -> str:
 
 
 async def _replay(
-    settings: Settings, subscription: str, named: Sequence[str], places: tuple[str, str], *, wait: bool
+    settings: Settings,
+    subscription: str,
+    named: Sequence[str],
+    places_at: Callable[[datetime], tuple[str, str]],
+    *,
+    wait: bool,
 ) -> None:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
+        places = places_at(store.clock.now())
         all_of = await subscribed(store.client, settings, subscription)
         asking = Replays(store.client, settings.redis.prefix, subscription)
         name = secrets.token_hex(8)

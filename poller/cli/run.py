@@ -10,6 +10,7 @@ from poller.cli.loop import run as run_loop
 from poller.cli.options import Asked, utc_now
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError
+from poller.http.connections import raise_descriptor_limit
 from poller.service import daemon
 from poller.stopping import stopped_by_signals
 from poller.telemetry.asking import traced_if_asked
@@ -19,7 +20,7 @@ _COLLECT_AFTER: Final = 10_000  # objects; at Python's 700 the collector takes a
 
 
 def run(asked: Asked, *, only: str | None) -> None:
-    """Poll and deliver until SIGTERM or SIGINT.
+    """Poll and deliver until SIGTERM, SIGINT or SIGHUP.
 
     Raises:
         PollerError: see :func:`poller.service.daemon.run`.
@@ -27,6 +28,7 @@ def run(asked: Asked, *, only: str | None) -> None:
     asked.set_up_logs("info")
     roles = check_roles(only)
     settings = asked.settings()
+    raise_descriptor_limit()
     gc.freeze()  # what is there by now stays
     gc.set_threshold(_COLLECT_AFTER)
     with traced_if_asked(os.environ):

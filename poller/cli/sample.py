@@ -71,7 +71,7 @@ async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSett
 
 def _request_lines(one: SubscriptionSettings, sampled: Sampled, *, brought: bool) -> Iterator[str]:
     parts = urlsplit(one.sink)
-    yield f"POST {parts.path or '/'}{'?…' if parts.query else ''} HTTP/1.1"
+    yield f"POST /{'…' if parts.path not in {'', '/'} or parts.query else ''} HTTP/1.1"
     yield f"Host: {parts.netloc}"
     for name in one.headers:
         yield f"{name}: …"

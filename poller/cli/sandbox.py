@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import say, say_json, say_table
+from poller.errors import AddressTaken
 from poller.sandbox.profiles.choice import chosen
 from poller.sandbox.profiles.table import PROFILES
 from poller.sandbox.program import run_sandbox
+from poller.sandbox.seed import shared, shares
 
 
 def sandbox(
@@ -29,20 +31,28 @@ def sandbox(
     Raises:
         ConfigurationError: the port cannot be listened on, or there is no such profile.
     """
+
+    def tell(address: str) -> None:
+        say(address)
+        say(f"{records} records to begin with: {shared(shares(records, qualifications))}")
+
     choices = chosen(profiles, faults)
     asked.set_up_logs("info")
-    run(
-        run_sandbox(
-            port=port,
-            records=records,
-            changes_per_second=changes_per_second,
-            seed=seed,
-            token=token,
-            say=say,
-            choices=choices,
-            qualifications=qualifications,
+    try:
+        run(
+            run_sandbox(
+                port=port,
+                records=records,
+                changes_per_second=changes_per_second,
+                seed=seed,
+                token=token,
+                say=tell,
+                choices=choices,
+                qualifications=qualifications,
+            )
         )
-    )
+    except AddressTaken as taken:
+        raise AddressTaken(f"{taken}; --port takes another, --port 0 any that is free") from taken
 
 
 def show_profiles(*, json: bool) -> None:

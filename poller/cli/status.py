@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -14,11 +16,16 @@ from poller.cli.output import say_json, say_styled, width
 from poller.cli.subscription_lines import subscription_lines
 from poller.cli.tables import Column, Line, table, wrapped
 from poller.config.settings import Settings
+from poller.errors import StoreRefused
+from poller.service.configurations import ConfigurationDifference, differences
 from poller.service.feed_status import FeedStatus, feed_statuses
 from poller.service.members_status import MemberStatus, member_statuses
 from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
+from poller.service.orphans import OrphanedFeed, orphaned_feeds
 from poller.service.store_status import StoreStatus, store_status
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
+from poller.store.keys import MemberKeys
+from poller.store.members import members_seen
 
 _MEMBERS: Final = (
     Column("process", least=12),
@@ -36,6 +43,9 @@ class Report(msgspec.Struct, frozen=True):
         subscriptions: all, or those of these feeds.
         members: the processes that are there.
         store: how it does.
+        at: when that was so, by the store's clock, UTC.
+        orphans: the feeds that no running configuration has.
+        differences: what must be equal in all running processes, and is not.
         detailed: whether some feeds were named, and all that is known of them is wanted.
     """
 
@@ -43,6 +53,9 @@ class Report(msgspec.Struct, frozen=True):
     subscriptions: Sequence[SubscriptionStatus]
     members: Sequence[MemberStatus]
     store: StoreStatus
+    at: datetime
+    orphans: Sequence[OrphanedFeed] = ()
+    differences: Sequence[ConfigurationDifference] = ()
     detailed: bool = False
 
 
@@ -51,8 +64,11 @@ def status(asked: Asked, names: list[str] | None, *, json: bool) -> None:
 
     JSON: one object a line, first the feeds with the keys of :class:`~poller.service.feed_status.FeedStatus`, then the
     subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`; then, while daemons
-    run, ``{"members": […]}`` with those of :class:`~poller.service.members_status.MemberStatus`; last the store, as
-    ``{"store": …}`` with those of :class:`~poller.service.store_status.StoreStatus`.
+    run, ``{"members": […]}`` with those of :class:`~poller.service.members_status.MemberStatus`; where there are some,
+    ``{"orphaned_feeds": […]}`` with those of :class:`~poller.service.orphans.OrphanedFeed` and
+    ``{"configuration_differences": […]}`` with those of
+    :class:`~poller.service.configurations.ConfigurationDifference`; last the store, as ``{"store": …}`` with those of
+    :class:`~poller.service.store_status.StoreStatus`.
 
     Raises:
         ConfigurationError: something is set up wrongly, or there is no such feed.
@@ -75,21 +91,32 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     Raises:
         StoreError: the store is away.
     """
-    all_feeds = await feed_statuses(store.client, settings, now=utc_now())
-    subscribed = await subscription_statuses(store.client, settings, now=utc_now())
+    with suppress(StoreRefused):  # it lets nobody see its clock
+        await store.clock.ask(store.client)
+    now = store.clock.now()
+    all_feeds = await feed_statuses(store.client, settings, now=now)
+    subscribed = await subscription_statuses(store.client, settings, now=now)
+    seen = await members_seen(store.client, MemberKeys.of(settings.redis.prefix))
     members = await member_statuses(store.client, settings.redis.prefix, all_feeds, subscribed)
+    found = await orphaned_feeds(store.client, settings, now=now, seen=seen)
+    orphans = [one for one in found if only is None or one.feed in only]
+    differing = differences(seen.configurations)
     shown = await store_status(store, settings.redis.durability, now=utc_now)
     if only is None:
-        return Report(all_feeds, subscribed, members, shown)
+        return Report(all_feeds, subscribed, members, shown, now, orphans, differing)
     theirs = [one for one in subscribed if any(feed.feed in only for feed in one.feeds)]
     feeds = {one.feed: one for one in all_feeds}
-    return Report([feeds[name] for name in only], theirs, members, shown, detailed=True)
+    return Report([feeds[name] for name in only], theirs, members, shown, now, orphans, differing, detailed=True)
 
 
 def say_report(report: Report) -> None:
     """Write it as JSON; see :func:`status`."""
     for line in (*report.feeds, *report.subscriptions, *([{"members": report.members}] if report.members else ())):
         say_json(line)
+    if report.orphans:
+        say_json({"orphaned_feeds": report.orphans})
+    if report.differences:
+        say_json({"configuration_differences": report.differences})
     say_json({"store": report.store})
 
 
@@ -103,10 +130,11 @@ def report_lines(report: Report, columns: int) -> Iterator[Line]:
         yield from feed_lines(report.feeds, report.subscriptions, columns)
         yield []
     if report.subscriptions:
-        yield from subscription_lines(report.subscriptions, utc_now(), columns)
+        yield from subscription_lines(report.subscriptions, report.at, columns)
         yield []
     yield from _member_lines(report.members, columns)
-    for text in _store_texts(report.store):
+    orphans = (f"{one.feed}: {one.text}" for one in report.orphans)
+    for text in (*orphans, *(one.text for one in report.differences), *_store_texts(report.store)):
         for line in wrapped(text, columns):
             yield [(line, "")]
 

@@ -1,25 +1,27 @@
 """``poller subscriptions list`` and ``show``.
 
-Law: of settings nothing is shown that may be a secret: no header's value, no place of a secret, no query of a URL.
+Law: of settings nothing is shown that may be a secret: no header's value, no place of a secret, no path of a sink.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from poller.cli.escaping import escaped
 from poller.cli.loop import run
-from poller.cli.options import Asked, utc_now
+from poller.cli.options import Asked
 from poller.cli.output import say, say_json, say_styled, width
 from poller.cli.subscription_lines import backlog_lines, list_lines, reasons
 from poller.config.settings import Settings
 from poller.config.showing import sounds_secret
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.urls import redacted
+from poller.config.urls import host_only, redacted
 from poller.errors import SubscriptionUnknown
 from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
+from poller.service.sending import public_keys_of
 from poller.service.subscribing import registry_of, settings_of
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.store.registrations import Subscriptions, known
@@ -38,12 +40,12 @@ def show_list(asked: Asked, *, json: bool) -> None:
         StoreError: the store is away.
     """
     asked.set_up_logs("error")
-    found, _ = run(_read(asked.settings()))
+    found, _, now = run(_read(asked.settings()))
     if json:
         for one in found:
             say_json(one)
     elif found:
-        for line in list_lines(found, utc_now(), width()):
+        for line in list_lines(found, now, width()):
             say_styled(line)
     else:
         say("no subscriptions")
@@ -58,26 +60,31 @@ def show_one(asked: Asked, subscription: str) -> None:
     """
     asked.set_up_logs("error")
     settings = asked.settings()
-    found, kept = run(_read(settings))
+    found, kept, now = run(_read(settings))
     status = next((one for one in found if one.subscription == subscription), None)
     if status is None:
         known(kept, subscription)
         raise SubscriptionUnknown(f'there is no subscription "{subscription}"')
-    for name, text in _settings_lines(settings_of(kept, settings, subscription)):
+    one = settings_of(kept, settings, subscription)
+    for name, text in _settings_lines(one):
         say(f"{name:<14}  {escaped(text)}")
+    for key in public_keys_of(one, kept.secrets.get(subscription, ())):
+        say(f"{'public key':<14}  {key} (verifies v1a signatures)")
     say("")
-    for name, text in _state_lines(status, kept):
+    for name, text in _state_lines(status, kept, now, files=len(one.secret_files)):
         say(f"{name:<14}  {text}")
     say("")
     for line in backlog_lines(status.feeds, width()):
         say_styled(line)
 
 
-async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscriptions]:
+async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscriptions, datetime]:
+    """How they do, what is kept of them, and when that was so by the store's clock."""
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        found = await subscription_statuses(store.client, settings, now=utc_now())
-        return found, await registry_of(settings, store.client).all()
+        now = store.clock.now()
+        found = await subscription_statuses(store.client, settings, now=now)
+        return found, await registry_of(settings, store.client).all(), now
 
 
 def _settings_lines(one: SubscriptionSettings) -> Iterator[tuple[str, str]]:
@@ -91,24 +98,29 @@ def _shown(name: str, value: Any, one: SubscriptionSettings) -> str:
         return _NONE.get(name, "none")
     if name == "auth":
         return f"by {one.auth.kind}" if one.auth.kind != "none" else "none"
-    if name == "headers":
-        return ", ".join(f"{header}: …" for header in value)
-    if sounds_secret(name):
-        return f"{len(value)}, not shown" if isinstance(value, list) else "…"
+    if name == "headers" or sounds_secret(name):
+        hidden = f"{len(value)}, not shown" if isinstance(value, list) else "…"
+        return ", ".join(f"{header}: …" for header in value) if name == "headers" else hidden
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return ", ".join(value)
-    return redacted(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return host_only(value) if name == "sink" else redacted(value)
 
 
-def _state_lines(status: SubscriptionStatus, kept: Subscriptions) -> Iterator[tuple[str, str]]:
+def _state_lines(
+    status: SubscriptionStatus, kept: Subscriptions, now: datetime, *, files: int
+) -> Iterator[tuple[str, str]]:
     registered = kept.registered.get(status.subscription)
     yield "from", "the configuration file" if status.origin == "file" else "added at run time"
     yield "since", "-" if registered is None else f"{registered.since:%Y-%m-%dT%H:%M:%SZ}"
     yield "state", status.state
-    for reason in reasons(status, utc_now()):
+    for reason in reasons(status, now):
         yield "", reason
     own = len(kept.secrets.get(status.subscription, ()))
-    yield "secrets", f"{own} made here"
+    secrets = [f"{own} made here"] if own else []
+    secrets += [f"{files} in {'files' if files > 1 else 'a file'}"] if files else []
+    yield "secrets", ", ".join(secrets) or "none, its requests are not signed"
     if status.subscription in kept.credentials:
         yield "credential", "brought by a request, not shown"
     yield "handshake", status.handshake or "not asked for"

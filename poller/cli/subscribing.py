@@ -11,22 +11,23 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import typer
-from redis.asyncio import Redis
 
 from poller.cli.escaping import escaped
 from poller.cli.loop import run
-from poller.cli.options import Asked, named_feeds, utc_now
+from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say
 from poller.config.paths import based
+from poller.config.repetition import repeated_keys
 from poller.config.settings import Settings
+from poller.config.showing import shown_key
 from poller.config.subscribing import subscription_of
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.urls import redacted
+from poller.config.urls import host_only
 from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError, PollerError
 from poller.http.hosts import PRIVATE
 from poller.service import subscribing
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
+from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
 from poller.service.subscribing import registry_of
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.store.registrations import Paused
@@ -78,7 +79,7 @@ def add_one(asked: Asked, wanted: Wanted, *, from_json: str | None, unsigned: bo
     one = based(one, Path.cwd())  # whoever reads it in the registry was started elsewhere
     made = [] if unsigned or one.secret_files else [new_secret(secrets.token_bytes(_SECRET_BYTES))]
     run(_add(settings, one, made))
-    say(f"{one.id}: added; a running daemon begins to deliver to {redacted(one.sink)}")
+    say(f"{one.id}: added; a running daemon begins to deliver to {host_only(one.sink)}")
     for secret in made:
         say(f"secret  {secret}")
         say("It signs each request. Keep it now: it is not shown again.")
@@ -97,7 +98,7 @@ def remove_one(asked: Asked, subscription: str, *, sure: bool) -> None:
     status = run(_removable(settings, subscription))
     if not sure and not _confirmed(status):
         raise PollerError(f"{subscription}: not removed")
-    run(_with_store(settings, lambda store: subscribing.remove(store, settings, subscription)))
+    run(_with_store(settings, lambda store: subscribing.remove(store.client, settings, subscription)))
     say(f"{subscription}: removed")
 
 
@@ -113,7 +114,7 @@ def pause_one(asked: Asked, subscription: str, *, reason: str) -> None:
     before = run(
         _with_store(
             settings,
-            lambda store: subscribing.pause(store, settings, subscription, reason=reason, now=utc_now()),
+            lambda store: subscribing.pause(store.client, settings, subscription, reason=reason, now=store.clock.now()),
         )
     )
     if before is None:
@@ -131,7 +132,11 @@ def resume_one(asked: Asked, subscription: str) -> None:
     """
     asked.set_up_logs("error")
     settings = asked.settings()
-    before = run(_with_store(settings, lambda store: subscribing.resume(store, settings, subscription, now=utc_now())))
+    before = run(
+        _with_store(
+            settings, lambda store: subscribing.resume(store.client, settings, subscription, now=store.clock.now())
+        )
+    )
     if before is None:
         say(f"{subscription}: was not paused")
     else:
@@ -177,9 +182,13 @@ def _text(source: str) -> str:
 
 def _of_json(text: str, where: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        made = msgspec.json.decode(text)
+        twice = [shown_key(key) for key in repeated_keys(text)]
     except (msgspec.DecodeError, RecursionError):
         raise ConfigurationError(f"{where}: expected a JSON object") from None
+    if twice:
+        raise ConfigurationError(f"{where}: {', '.join(twice)}: expected once: this key stands twice")
+    return made
 
 
 def _confirmed(status: SubscriptionStatus) -> bool:
@@ -200,20 +209,22 @@ def _why(pause: Paused) -> str:
 async def _add(settings: Settings, one: SubscriptionSettings, made: Sequence[str]) -> None:
     await _with_store(
         settings,
-        lambda store: subscribing.add(registry_of(settings, store), settings, one, secrets=made, now=utc_now()),
+        lambda store: subscribing.add(
+            registry_of(settings, store.client), settings, one, secrets=made, now=store.clock.now()
+        ),
     )
 
 
 async def _removable(settings: Settings, subscription: str) -> SubscriptionStatus:
-    async def look(store: Redis) -> SubscriptionStatus:
-        subscribing.refuse_filed(await registry_of(settings, store).all(), settings, subscription)
-        found = await subscription_statuses(store, settings, now=utc_now())
+    async def look(store: OpenStore) -> SubscriptionStatus:
+        subscribing.refuse_filed(await registry_of(settings, store.client).all(), settings, subscription)
+        found = await subscription_statuses(store.client, settings, now=store.clock.now())
         return next(one for one in found if one.subscription == subscription)
 
     return await _with_store(settings, look)
 
 
-async def _with_store(settings: Settings, ask: Callable[[Redis], Awaitable[T]]) -> T:
+async def _with_store(settings: Settings, ask: Callable[[OpenStore], Awaitable[T]]) -> T:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        return await ask(store.client)
+        return await ask(store)

@@ -56,6 +56,8 @@ def reasons(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
     since = "" if one.since is None else f" for {ago((now - datetime.fromisoformat(one.since)).total_seconds())}"
     if one.state == "paused":
         yield f"paused by {_WHO[one.paused_by or 'operator']}{since}: {escaped(one.reason or '')}"
+    elif one.state == "failing" and _is_ungranted(one):
+        yield f"its sink has not granted events{since} ({one.handshake}): {escaped(one.error or '')}"
     elif one.state == "failing":
         yield f"nothing but failures{since}" + (f"; the last: {escaped(one.error)}" if one.error else "")
     elif one.state == "new":
@@ -64,8 +66,10 @@ def reasons(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
         yield f"{one.lost} events went before they were delivered: poller dead-letters list"
     if one.until is not None:
         yield f"its sink wants nothing before {one.until}"
-    if one.handshake not in {None, "granted"}:
-        yield f"its sink has not granted events: {escaped(one.handshake or '')}"
+
+
+def _is_ungranted(one: SubscriptionStatus) -> bool:
+    return one.handshake not in {None, "granted"}
 
 
 def backlog_lines(feeds: Sequence[Backlog], width: int) -> Iterator[Line]:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from poller.cli.completing import subscriptions as known
+from poller.cli.help import CommandLine
 from poller.cli.options import Asked, Config, Format, Json, Verbosity
 
-app = typer.Typer(help="Webhook subscriptions: who gets events, and how that goes.", rich_markup_mode=None)
+app = CommandLine(help="Webhook subscriptions: who gets events, and how that goes.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=known)]
 _Texts = list[str] | None

@@ -1,10 +1,17 @@
-"""``poller tail``: the events as they come."""
+"""``poller tail``: the events as they come.
+
+**Invariants**
+
+- A choice that no event of the followed streams can meet is refused, with what was probably meant.
+- Nobody waits without knowing for what: where no process polls, and where nothing has come yet, standard error says so.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -16,20 +23,24 @@ from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_styled, warn
 from poller.cli.replay import place
+from poller.config.event_types import type_test, unmatched
 from poller.config.settings import Settings
-from poller.errors import StoreUnavailable
+from poller.delivery.announcements import Kind
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.service.feed_values import keys_of
 from poller.service.following import followed
 from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
 from poller.stopping import ended, stopped_by_signals
 from poller.store.connection import blocking
 from poller.store.entry_ids import before
-from poller.store.keys import operations_key
+from poller.store.keys import MemberKeys, operations_key
+from poller.store.members import members_now
 from poller.store.stream import EARLIEST, Entry, last_id
 
 BLOCK: Final = timedelta(seconds=2)
 NOW: Final = "now"
 OPERATIONS: Final = "operations"
+_NAMED: Final = 6  # feeds that a line names
 _ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 
 
@@ -61,21 +72,40 @@ def tail(
         operations: follow the daemon's own events: with the feeds that are named, or alone.
 
     Raises:
-        ConfigurationError: something is set up wrongly, there is no such feed, or ``start`` is none of these.
+        ConfigurationError: something is set up wrongly, there is no such feed, ``start`` is none of these, or no event
+            can be what ``choice`` asks for.
         StoreError: the store is away at the start, or does not want us.
     """
     asked.set_up_logs("error")
-    start = start_of(start, utc_now())
+    start_of(start, utc_now())  # what cannot be meant is told before the store is asked for its time
     settings = asked.settings()
-    streams = {} if operations and not names else _feed_streams(settings, names)
+    feeds = () if operations and not names else named_feeds(settings, names)
+    refuse_impossible(choice, settings.types_of(feeds), list(Kind) if operations else ())
+    streams = {keys_of(settings, feed_id).events: feed_id for feed_id in feeds}
     if operations:
         streams[operations_key(settings.redis.prefix)] = OPERATIONS
     shown = Shown(choice, json, max(map(len, streams.values()), default=0))
     run(_until_told(settings, streams, start, shown))
 
 
-def _feed_streams(settings: Settings, names: list[str] | None) -> dict[str, str]:
-    return {keys_of(settings, feed_id).events: feed_id for feed_id in named_feeds(settings, names)}
+def refuse_impossible(choice: Choice, types: Collection[str], operations: Collection[str]) -> None:
+    """Nothing, where some event can be what is asked for.
+
+    Args:
+        choice: which of the events.
+        types: those that the followed feeds publish.
+        operations: those of the daemon's own events, where these are followed.
+
+    Raises:
+        ConfigurationError: none can.
+    """
+    for _, entry, expected in unmatched(choice.types, {*types, *operations}):
+        raise ConfigurationError(f'--type "{entry}": {expected}')
+    wanted = type_test(choice.types) if choice.types else lambda _: True
+    if choice.changed and not any(wanted(one) for one in types if one.endswith(".modified.v1")):
+        raise ConfigurationError(
+            "--changed: expected the type modified, and a feed: no other event says what has changed"
+        )
 
 
 def start_of(start: str, now: datetime) -> str:
@@ -109,12 +139,33 @@ async def _until_told(settings: Settings, streams: Mapping[str, str], start: str
 async def _follow(settings: Settings, streams: Mapping[str, str], start: str, shown: Shown) -> None:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        places = {key: await _place(store, key, start) for key in streams}
+        begun = start_of(start, store.clock.now())
+        places = {key: await _place(store, key, begun) for key in streams}
+        polled = await _polled(store, settings)
+        if not polled:
+            warn("no process polls now; new events come when `poller run` or `poller once` does")
+        silent = True
         async with blocking(store.url, block=BLOCK) as client:
             async for entries in followed(client, places, block=BLOCK, away=_away):
+                if silent and not entries:
+                    silent = False  # said once is enough
+                    warn(f"waiting for events of {_some(list(streams.values()))}{shown.choice}")
                 for entry in entries:
                     if shown.choice.takes(entry.event):
+                        silent = False
                         _show(entry, streams[entry.key], shown)
+
+
+async def _polled(store: OpenStore, settings: Settings) -> bool:
+    """Whether some process polls; True where it is not known."""
+    with suppress(StoreError):  # who may only read the streams is not told
+        members = await members_now(store.client, MemberKeys.of(settings.redis.prefix))
+        return any("poll" in roles for roles in members.values())
+    return True
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 async def _place(store: OpenStore, key: str, start: str) -> str:

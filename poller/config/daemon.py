@@ -109,10 +109,20 @@ class HttpSettings(Table):
         "origin of handshakes with sinks, and they may call it back. Default: none; the machine's name is the origin, "
         "and no callback is offered.",
     )
+    read_token_file: FilePath | None = Field(
+        default=None,
+        description="The file that holds the bearer token for everything that shows records, events, feeds or "
+        "subscriptions. $POLLER_READ_TOKEN_FILE and $POLLER_READ_TOKEN beat it. Default: none, such calls answer 403 "
+        "unless bind is a loopback address.",
+    )
+    open_reads: bool = Field(
+        default=False,
+        description="true: without a read token everybody reads who reaches the port, on any address. Default: false.",
+    )
     admin_token_file: FilePath | None = Field(
         default=None,
-        description="The file that holds the bearer token for everything that changes something. Default: none, "
-        "such calls answer 403.",
+        description="The file that holds the bearer token for everything that changes something; it also reads. "
+        "$POLLER_ADMIN_TOKEN_FILE and $POLLER_ADMIN_TOKEN beat it. Default: none, such calls answer 403.",
     )
 
 

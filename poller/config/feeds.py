@@ -10,11 +10,12 @@ Carries only what the file says. Which path, type name or delta a known resource
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from poller.config.relations import did_you_mean
 from poller.config.scalars import Between, Duration, DurationOrOff, Flag, Matching, ShareOrOff, Table, Text, Whole
 from poller.config.spelling import (
     ACHIEVEMENTS,
@@ -30,6 +31,7 @@ from poller.config.spelling import (
 from poller.config.units import Share, format_duration
 
 MINUTE = timedelta(seconds=60)
+_ANY_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _interval(given: dict[str, Any]) -> timedelta | None:
@@ -73,7 +75,8 @@ class FeedSettings(Table):
     )
     jitter: Duration = Field(
         default_factory=_jitter,
-        description="Up to how much later a poll may start, a duration below interval. Default: a tenth of "
+        description="Up to how much later a poll may start, a duration below interval, or below the time between two "
+        "polls of cron. Default: a tenth of "
         "interval; with cron, 0s.",
     )
     limit: Annotated[Whole, Field(ge=1, le=2**31 - 1)] | None = Field(
@@ -106,6 +109,16 @@ class FeedSettings(Table):
     )
     max_pages: Annotated[Whole, Field(ge=1, le=2**31 - 1)] = Field(
         default=100_000, description="Pages of one round before it is given up. Default: 100000."
+    )
+    max_round: Annotated[Duration, Between("100ms", "366d")] = Field(
+        default=timedelta(hours=1),
+        description="A round that takes longer is given up, a duration; what was read is kept, but a first reading, a "
+        "resync or a reconcile begins again at its first page, so it has to be longer than that takes. Default: 1h.",
+    )
+    versions: Literal["last", "newest"] = Field(
+        default="last",
+        description='"newest": a version that is older than the known one by its lastModifiedAt is held back until two '
+        'full readings at least a minute apart show it; "last": the version that came last counts. Default: last.',
     )
     reconcile: DurationOrOff = Field(
         default=timedelta(hours=24),
@@ -148,7 +161,10 @@ class FeedSettings(Table):
         if resource == ACHIEVEMENTS and path is not None:
             raise ValueError("expected no path: achievements are listed per qualification")
         if resource not in RESOURCES and path is None:
-            raise ValueError(f'expected a path such as "/positions", or as resource one of {", ".join(RESOURCES)}')
+            raise ValueError(
+                f'expected a path such as "/positions" for the resource "{resource}", '
+                f"which is none of {', '.join(RESOURCES)}{did_you_mean(resource, list(RESOURCES))}"
+            )
         return path
 
     @field_validator("detail_path")
@@ -171,6 +187,12 @@ class FeedSettings(Table):
         interval = given.data.get("interval")
         if interval is not None and jitter >= interval:
             raise ValueError(f"expected less than the interval of {format_duration(interval)}")
+        if interval is None and given.data.get("cron"):
+            from poller.config.gaps import shortest_gap  # noqa: PLC0415 -- slow, and few feeds have an expression
+
+            gap = shortest_gap(given.data["cron"], _ANY_DAY)
+            if jitter >= gap:
+                raise ValueError(f"expected less than {format_duration(gap)}, the time between two polls of cron")
         return jitter
 
     @field_validator("delta")

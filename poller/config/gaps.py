@@ -1,4 +1,4 @@
-"""How long a cron expression leaves a feed alone, at most.
+"""How long a cron expression leaves a feed alone, at most and at least.
 
 Slow to import, as :mod:`poller.config.cron` is: import it where such an expression is met.
 """
@@ -28,13 +28,25 @@ def longest_gap(expression: str, since: datetime) -> timedelta:
         expression: five fields that :func:`poller.config.cron.trigger_of` takes.
         since: where the days begin, UTC.
     """
-    minute, hour, day, month, weekday = expression.split()
-    midnight = since.replace(hour=0, minute=0, second=0, microsecond=0)
-    moments = [one for one in islice(_moments(f"{minute} {hour} * * *", midnight), _MOMENTS) if one < midnight + _DAY]
-    days = list(islice(_moments(f"0 0 {day} {month} {weekday}", midnight), _DAYS))
+    moments, days = _apart(expression, since)
     within = max((later - sooner for sooner, later in pairwise(moments)), default=timedelta(0))
     apart = max((later - sooner for sooner, later in pairwise(days)), default=_DAY)
     return max(within, apart - (moments[-1] - moments[0]))
+
+
+@lru_cache(maxsize=1024)
+def shortest_gap(expression: str, since: datetime) -> timedelta:
+    """The shortest time between two of its moments on those days; see :func:`longest_gap`."""
+    moments, days = _apart(expression, since)
+    apart = min((later - sooner for sooner, later in pairwise(days)), default=_DAY)
+    return min((*(later - sooner for sooner, later in pairwise(moments)), apart - (moments[-1] - moments[0])))
+
+
+def _apart(expression: str, since: datetime) -> tuple[list[datetime], list[datetime]]:
+    minute, hour, day, month, weekday = expression.split()
+    midnight = since.replace(hour=0, minute=0, second=0, microsecond=0)
+    moments = [one for one in islice(_moments(f"{minute} {hour} * * *", midnight), _MOMENTS) if one < midnight + _DAY]
+    return moments, list(islice(_moments(f"0 0 {day} {month} {weekday}", midnight), _DAYS))
 
 
 def _moments(expression: str, since: datetime) -> Iterator[datetime]:

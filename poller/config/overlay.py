@@ -17,13 +17,17 @@ from poller.config.problems import ABSENT, Key, Problem
 from poller.config.showing import shown_key
 from poller.config.spelling import RESOURCES
 
-SECRETS: Final = ("POLLER_TOKEN",)
+READ_TOKEN: Final = "POLLER_READ_TOKEN"  # noqa: S105  # a variable's name
+ADMIN_TOKEN: Final = "POLLER_ADMIN_TOKEN"  # noqa: S105  # likewise
+SECRETS: Final = ("POLLER_TOKEN", READ_TOKEN, ADMIN_TOKEN)
 """Variables whose value is a secret."""
 
 _TABLES: Final = {
     "REDIS_URL": ("redis", "url"),
     "POLLER_HTTP_BIND": ("http", "bind"),
     "POLLER_DATA_DIR": ("embedded", "data_dir"),
+    f"{READ_TOKEN}_FILE": ("http", "read_token_file"),
+    f"{ADMIN_TOKEN}_FILE": ("http", "admin_token_file"),
 }
 _CREDENTIALS: Final = {"POLLER_TOKEN": "token_env", "POLLER_TOKEN_FILE": "token_file"}
 
@@ -55,6 +59,9 @@ def overlay(file: Mapping[str, Any], environ: Mapping[str, str]) -> Overlay:
             _set(made, name, table, key, value)
     if environ.get("PORT") and not environ.get("POLLER_HTTP_BIND"):
         _port(made, environ["PORT"])
+    for name in (READ_TOKEN, ADMIN_TOKEN):
+        if environ.get(name, "").strip() and environ.get(f"{name}_FILE"):
+            made.problems.append((name, Problem((), f"expected either {name} or {name}_FILE, not both")))
     _sources(made, file.get("sources", []), environ)
     return made
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -151,5 +152,20 @@ Flag = Annotated[bool, Field(strict=True)]
 FilePath = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Text = Annotated[str, Matching(r"[^\x00-\x1f\x7f]+", "text that is not empty and has no control characters")]
 Variable = Annotated[str, Matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")]
-Rate = Annotated[Real, Field(gt=0, le=1_000_000)]
+SLOWEST: Final = 0.0001
+"""Requests a second: one in not quite three hours. What is slower is a slip, and looks like silence."""
+
+
+def _not_silent(rate: float) -> float:
+    if rate < SLOWEST:
+        raise ValueError("expected 0.0001 or more: a request in three hours")
+    return rate
+
+
+Rate = Annotated[
+    Real,
+    Field(gt=0, le=1_000_000),
+    AfterValidator(_not_silent),
+    WithJsonSchema({"type": "number", "minimum": SLOWEST, "maximum": 1_000_000}),
+]
 Concurrency = Annotated[Whole, Field(ge=1, le=10_000)]

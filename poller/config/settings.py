@@ -7,6 +7,7 @@ caller's back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +15,8 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from poller.config.daemon import EmbeddedSettings, HttpSettings, LeaseSettings, RedisSettings, RetentionSettings
+from poller.config.event_sources import event_source
+from poller.config.event_types import published
 from poller.config.feeds import FeedSettings
 from poller.config.relations import broken_relations, did_you_mean
 from poller.config.sources import SourceSettings
@@ -21,6 +24,25 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.errors import ConfigurationError
 
 _LAYERS = "layers"
+
+
+def related(source: SourceSettings) -> dict[str, Any]:
+    """What :func:`~poller.config.relations.broken_relations` has to know of a source."""
+    feeds = [
+        {"name": feed.name, "resource": feed.resource, "type_name": feed.type_name, "path": feed.path}
+        for feed in source.feeds
+    ]
+    return {
+        "name": source.name,
+        "type_prefix": source.type_prefix,
+        "event_source": source.event_source,
+        "feeds": feeds,
+    }
+
+
+def chosen(subscription: SubscriptionSettings) -> dict[str, Any]:
+    """What it has to know of a subscription: which events it wants."""
+    return subscription.model_dump(include={"id", "feeds", "types", "filters"}, by_alias=True, exclude_none=True)
 
 
 class Settings(BaseSettings):
@@ -70,6 +92,25 @@ class Settings(BaseSettings):
         layers: tuple[PydanticBaseSettingsSource, ...] | None = init_settings().get(_LAYERS)
         return (init_settings,) if layers is None else layers
 
+    def types_of(self, feeds: Collection[str] | None = None) -> frozenset[str]:
+        """The event types that these feeds publish, given as ``SOURCE/NAME``; None for all."""
+        return frozenset(
+            one
+            for source in self.sources
+            for feed in source.feeds
+            if feeds is None or source.feed_id(feed) in feeds
+            for one in published(source.type_prefix, feed.resource, feed.type_name)
+        )
+
+    def event_sources_of(self, feeds: Collection[str] | None = None) -> frozenset[str]:
+        """The sources of these feeds' events, given as ``SOURCE/NAME``; None for all. ``{id}`` in one is any id."""
+        return frozenset(
+            event_source(source.event_source, feed.resource, feed.path)
+            for source in self.sources
+            for feed in source.feeds
+            if feeds is None or source.feed_id(feed) in feeds
+        )
+
     @property
     def feed_ids(self) -> tuple[str, ...]:
         """Every feed as ``SOURCE/NAME``, in the order of the file."""
@@ -90,17 +131,14 @@ class Settings(BaseSettings):
             raise ConfigurationError(f'feed "{text}" is in several sources: say which, {several}')
         names = [*self.feed_ids, *(feed.name for _, feed in pairs)]
         raise ConfigurationError(
-            f'there is no feed "{text}"{did_you_mean(text, names)}; there are {", ".join(self.feed_ids)}'
+            f'there is no feed "{text}"{did_you_mean(text, names) or "."} There are {", ".join(self.feed_ids)}'
         )
 
     @model_validator(mode="after")
     def _related(self) -> Self:
         names = {
-            "sources": [
-                {"name": source.name, "feeds": [{"name": feed.name} for feed in source.feeds]}
-                for source in self.sources
-            ],
-            "subscriptions": [{"id": wanted.id, "feeds": wanted.feeds} for wanted in self.subscriptions],
+            "sources": [related(source) for source in self.sources],
+            "subscriptions": [chosen(wanted) for wanted in self.subscriptions],
         }
         problems = broken_relations(names)
         if problems:

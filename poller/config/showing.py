@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from poller.config.problems import ABSENT, Key, Problem
-from poller.config.urls import redacted
+from poller.config.urls import host_only, redacted
 
 LONGEST: Final = 60
 _ENOUGH: Final = 3
@@ -52,14 +52,20 @@ def shown_problem(problem: Problem, *, where: str, name: str | None, secrets: Co
     ``secrets`` are values known to be secret: what holds one of them is not shown either.
     """
     key = shown_key(problem.key) if name is None else name
-    value = None if _hidden(problem, name) else _shown_value(problem.value, secrets)
+    value = None if _hidden(problem, name) else _shown_value(_without_path(problem), secrets)
     at = f"{key} = {value}" if value is not None else key
     return f"{where}{': ' if name is None else ' '}{at}{': ' if at else ''}{problem.expected}"
 
 
 def shown_value(problem: Problem) -> str | None:
     """The value as it may be shown; None where it may not, or there is none."""
-    return None if _hidden(problem, None) else _shown_value(problem.value, ())
+    return None if _hidden(problem, None) else _shown_value(_without_path(problem), ())
+
+
+def _without_path(problem: Problem) -> Any:
+    """The value; of a sink without its path, which may be a secret."""
+    is_sink = bool(problem.key) and problem.key[-1] == "sink" and isinstance(problem.value, str)
+    return host_only(problem.value) if is_sink else problem.value
 
 
 def _hidden(problem: Problem, name: str | None) -> bool:

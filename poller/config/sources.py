@@ -19,7 +19,7 @@ from poller.config.scalars import Between, Concurrency, Duration, FilePath, Matc
 from poller.config.spelling import SourceName, TypePrefix
 from poller.config.urls import BaseUrl, ProxyUrl, reversed_host
 
-_REFERENCE = r"(?!.*@)[!-\"$->@-~]*[!-\"$-.0->@-~]"
+_REFERENCE = r"(?!.*@)[!-\x22$->@-~]*[!-\x22$-.0->@-~]"  # for JSON Schema: \" is an error in ECMA-262
 EventSource = Annotated[str, Matching(_REFERENCE, "a URI without user, query, fragment and a slash at its end")]
 
 

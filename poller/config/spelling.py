@@ -17,8 +17,8 @@ ACHIEVEMENTS: Final = "achievements"
 RESOURCES: Final = ("evidenceVariants", "employmentUnavailabilities", "contractTypes", ACHIEVEMENTS)
 """The resources that need no ``path``."""
 
-_SEGMENTS: Final = r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+"
-_ID: Final = r"[A-Za-z0-9._~-]{1,128}"
+_SEGMENTS: Final = r"(?:/(?!(?:\.|%2[Ee]){1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+"
+_ID: Final = r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}"
 _A_MONDAY: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 FeedName = Annotated[
@@ -75,7 +75,7 @@ def _qualifications(value: object) -> tuple[str, ...]:
     if not isinstance(listed, list | tuple) or not listed:
         raise ValueError('expected "auto", a list of qualification ids, or both in one list')
     if not all(isinstance(one, str) and re.fullmatch(_ID, one) for one in listed):
-        raise ValueError("expected ids of 1 to 128 letters, digits and - . _ ~")
+        raise ValueError('expected ids of 1 to 128 letters, digits and - . _ ~, no "." or ".."')
     return distinct(tuple(listed))
 
 

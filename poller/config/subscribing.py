@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from poller.config.problems import Problem
 from poller.config.relations import broken_relations
-from poller.config.scalars import Table
-from poller.config.settings import Settings
+from poller.config.scalars import SLOWEST, Table
+from poller.config.settings import Settings, chosen, related
 from poller.config.showing import shown_problem
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.wording import problems_of
@@ -53,9 +53,9 @@ def subscription_or_problems(values: Any, settings: Settings) -> SubscriptionSet
     try:
         subscription = _read(values)
     except ValidationError as invalid:
-        problems = [*problems_of(invalid), *_unknown_feeds(values, settings)]
+        problems = [*problems_of(invalid), *_unrelated(values, settings)]
     else:
-        problems = _unknown_feeds({"id": subscription.id, "feeds": subscription.feeds}, settings)
+        problems = _unrelated(chosen(subscription), settings)
         if not problems:
             return subscription
     return [Problem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
@@ -68,10 +68,16 @@ def kept_subscription(kept: bytes) -> SubscriptionSettings:
         ConfigurationError: this version cannot use it.
     """
     try:
-        return _read(msgspec.json.decode(kept))
+        return _read(_audible(msgspec.json.decode(kept)))
     except (ValidationError, msgspec.DecodeError, RecursionError) as wrong:
         which = "; ".join(one.expected for one in problems_of(wrong)) if isinstance(wrong, ValidationError) else "JSON"
         raise ConfigurationError(f"a subscription is kept that this version cannot use: {which}") from None
+
+
+def _audible(kept: Any) -> Any:
+    """What an earlier version has kept may have a rate that is refused by now."""
+    rate = kept.get("rate") if isinstance(kept, dict) else None
+    return {**kept, "rate": SLOWEST} if isinstance(rate, int | float) and 0 < rate < SLOWEST else kept
 
 
 def written(subscription: SubscriptionSettings) -> bytes:
@@ -83,7 +89,7 @@ def _read(values: Any) -> SubscriptionSettings:
     return _Within.model_validate({"subscriptions": [values]}).subscriptions[0]
 
 
-def _unknown_feeds(values: Any, settings: Settings) -> list[Problem]:
-    names = [{"name": one.name, "feeds": [{"name": feed.name} for feed in one.feeds]} for one in settings.sources]
-    named = {"feeds": values.get("feeds")} if isinstance(values, Mapping) else {}
-    return broken_relations({"sources": names, "subscriptions": [named]})
+def _unrelated(values: Any, settings: Settings) -> list[Problem]:
+    """Feeds, types and event sources that the configuration does not have."""
+    named = {key: values.get(key) for key in ("feeds", "types", "filters")} if isinstance(values, Mapping) else {}
+    return broken_relations({"sources": [related(one) for one in settings.sources], "subscriptions": [named]})

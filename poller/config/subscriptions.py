@@ -7,6 +7,7 @@ what it resolves to by the address guard, each time that a connection is made.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
@@ -73,7 +74,9 @@ class SubscriptionSettings(Table):
         default=None, description="The feeds whose events are delivered, as SOURCE/NAME. Default: all."
     )
     types: Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
-        default=None, description="The event types that are delivered. Default: all."
+        default=None,
+        description='The event types that are delivered: types, patterns such as "*.removed.v1", or created, modified, '
+        "removed; one that no feed publishes is refused. Default: all.",
     )
     filters: tuple[FilterSettings, ...] = Field(
         default=(), description="CloudEvents filters; all of them must hold. Default: none."
@@ -95,6 +98,15 @@ class SubscriptionSettings(Table):
     auth: AuthSettings = Field(
         default_factory=no_credential, description="Where the sink's credential is kept. Default: none is sent."
     )
+    ca_file: FilePath | None = Field(
+        default=None, description="Certificates (PEM) that the sink's must lead to. Default: the system's."
+    )
+    client_cert_file: FilePath | None = Field(
+        default=None, description="The client's certificate (PEM), where the sink asks for one. Default: none."
+    )
+    client_key_file: FilePath | None = Field(
+        default=None, description="The key of client_cert_file (PEM). Default: it is in that file too."
+    )
     rate: Rate | None = Field(default=None, description="Requests a second. Default: unlimited.")
     concurrency: Concurrency = Field(default=8, description="Requests in flight, one at most per record. Default: 8.")
     timeout: Annotated[Duration, Between("10ms", "10m")] = Field(
@@ -111,6 +123,20 @@ class SubscriptionSettings(Table):
         alias="validate",  # a name that pydantic has taken
         description="true: the CloudEvents webhook handshake (OPTIONS) before the first delivery. Default: false.",
     )
+
+    @field_validator("client_key_file")
+    @classmethod
+    def _with_certificate(cls, key: Path | None, given: ValidationInfo) -> Path | None:
+        if key is not None and given.data.get("client_cert_file", key) is None:
+            raise ValueError("expected only together with client_cert_file")
+        return key
+
+    @field_validator("ca_file", "client_cert_file")
+    @classmethod
+    def _over_tls(cls, file: Path | None, given: ValidationInfo) -> Path | None:
+        if file is not None and str(given.data.get("sink", "https")).startswith("http:"):
+            raise ValueError("expected only with a sink that is https://")
+        return file
 
     @field_validator("sink")
     @classmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from ipaddress import ip_address
 from typing import Annotated, Final
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import AfterValidator, WithJsonSchema
 
@@ -23,6 +23,8 @@ _EXPECTED_REDIS: Final = (
     "expected redis://HOST:PORT/DB, rediss://…, unix:///PATH, redis+sentinel://H:PORT,H2:PORT/SERVICE/DB "
     "or redis+cluster://H:PORT,H2:PORT"
 )
+_SECRET_PATH: Final = 8  # characters
+_SECRET_PIECE: Final = 16
 _HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
@@ -127,6 +129,21 @@ def redacted(text: str) -> str:
         return f"{scheme}://…" if separator and scheme.replace("+", "").isalpha() else "…"
     shown, mark, _ = rest.partition("?") if "?" in rest else rest.partition("#")
     return f"{scheme}://{shown}{mark and mark + '…'}" if separator else text
+
+
+def host_only(url: str) -> str:
+    """A sink as it may be shown to everybody: scheme, host and port, for in chat webhooks the path is the secret."""
+    scheme, separator, rest = redacted(url).partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}://{host}/…" if separator and rest.removeprefix(host) not in {"", "/"} else redacted(url)
+
+
+def path_secrets(url: str) -> tuple[str, ...]:
+    """What of a sink's path and query nobody is to repeat, as it is written and decoded; short parts are no secrets."""
+    parts = urlsplit(url)
+    whole = [one for one in (parts.path, parts.query) if len(one) >= _SECRET_PATH]
+    pieces = [one for one in re.split(r"[/&=;:]", f"{parts.path}&{parts.query}") if len(one) >= _SECRET_PIECE]
+    return tuple(dict.fromkeys(text for one in (*whole, *pieces) for text in (one, unquote(one))))
 
 
 def _split(value: str) -> SplitResult:

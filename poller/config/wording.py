@@ -67,7 +67,8 @@ def _problem(error: ErrorDetails) -> Problem:
     if error["type"] == "extra_forbidden":
         return Problem(key, _unknown(key))
     context: dict[str, Any] = {
-        name: int(bound) if bound in {0, 1} else bound for name, bound in error.get("ctx", {}).items()
+        name: int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+        for name, bound in error.get("ctx", {}).items()
     }
     if error["type"] == "value_error":
         return Problem(key, str(context["error"]), _value(error))

@@ -14,6 +14,7 @@ Pure: bytes in, values out. Knows neither sockets nor secrets; the caller passes
 from __future__ import annotations
 
 import math
+from codecs import BOM_UTF8
 from datetime import timedelta
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ class Answer(msgspec.Struct, frozen=True):
     def fields(self) -> dict[str, Any]:
         """The body's members; none where it is no JSON object."""
         try:
-            found = msgspec.json.decode(self.body)
+            found = msgspec.json.decode(self.body.removeprefix(BOM_UTF8))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}

@@ -13,7 +13,7 @@ type                                      subject                  when
 ``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or the group of somebody else
                                                                    that is named, still needed (``retention``)
 ``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
-``poller.feed.held.v1``                   feed                     a reading would remove too much
+``poller.feed.held.v1``                   feed                     a reading would remove too much, or is of another API
 ``poller.feed.paused.v1``                 feed                     an operator has paused it
 ``poller.feed.resumed.v1``                feed                     an operator lets it be polled again
 ``poller.feed.lost.v1``                   feed                     the store has lost what it kept of it, or its stream
@@ -27,10 +27,10 @@ Pure. Where they are written is the store's business.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -59,6 +59,30 @@ class Kind(StrEnum):
     FEED_REPLACED = "poller.feed.replaced.v1"
 
 
+def schema_of(kind: Kind) -> dict[str, Any]:
+    """The JSON Schema of the events of one type, as structured CloudEvents JSON."""
+    text, moment = {"type": "string", "minLength": 1}, {"type": "string", "format": "date-time"}
+    attributes = {
+        "specversion": {"const": "1.0"},
+        "id": text | {"description": "The same event has the same id."},
+        "source": {"const": SOURCE},
+        "type": {"const": str(kind)},
+        "subject": text | {"description": "The subscription's id, or the feed as SOURCE/NAME."},
+        "time": moment,
+        "recordedtime": moment,
+        "partitionkey": text | {"description": "As subject."},
+        "datacontenttype": {"const": "application/json"},
+    }
+    data = {"type": "object", "required": ["reason"], "properties": {"reason": {"type": "string"}}}
+    return {
+        "title": str(kind),
+        "description": f"{kind.name.replace('_', ' ').capitalize()}; data.reason says why.",
+        "type": "object",
+        "required": [*attributes, "data"],
+        "properties": attributes | {"data": data},
+    }
+
+
 class Announcement(msgspec.Struct, frozen=True):
     """What is announced.
 
@@ -77,34 +101,48 @@ class Announcement(msgspec.Struct, frozen=True):
     details: Mapping[str, str | int | float | bool | None] = {}
 
 
-class _Written(msgspec.Struct, frozen=True):
-    specversion: str
-    id: str
-    source: str
-    type: str
-    subject: str
-    time: str
-    partitionkey: str
-    datacontenttype: str
-    data: msgspec.Raw
-
-
 def announcement_bytes(announcement: Announcement) -> bytes:
     """The event in structured JSON, UTF-8; what goes into the field ``data`` of an entry."""
     reason = one_line(without_credentials(announcement.reason))
-    content = _json(dict(announcement.details) | {"reason": reason})
-    time = recorded_time(announcement.at)
+    content = dict(announcement.details) | {"reason": reason}
     # A NUL stands in none of the parts, so they cannot run into each other.
-    identity = f"{announcement.kind}\0{announcement.subject}\0{time}\0".encode() + content
-    written = _Written(
-        specversion="1.0",
-        id=blake2b(identity, digest_size=16).hexdigest(),
-        source=SOURCE,
-        type=announcement.kind,
+    identity = f"{announcement.kind}\0{announcement.subject}\0{recorded_time(announcement.at)}\0".encode()
+    return operational_event(
+        type_=announcement.kind,
         subject=announcement.subject,
-        time=time,
-        partitionkey=announcement.subject,
-        datacontenttype="application/json",
-        data=msgspec.Raw(content),
+        event_id=blake2b(identity + _json(content), digest_size=16).hexdigest(),
+        at=announcement.at,
+        data=dict(sorted(content.items())),
     )
-    return _json(written)
+
+
+def operational_event(*, type_: str, subject: str, event_id: str, at: datetime, data: Mapping[str, object]) -> bytes:
+    """An event about the daemon itself in structured JSON, UTF-8, written by the ``cloudevents`` SDK.
+
+    Such events are rare, so the SDK's own speed does not count here; events of records are written by
+    :mod:`poller.changes.events`.
+
+    Args:
+        type_: the event's type.
+        subject: the subscription's id, or the feed as ``SOURCE/NAME``.
+        event_id: the event's id.
+        at: when it happened, UTC; milliseconds count.
+        data: what the event says, as JSON.
+    """
+    from cloudevents.core.formats.json import JSONFormat  # noqa: PLC0415 -- 80 ms, which most commands never need
+    from cloudevents.core.v1.event import CloudEvent  # noqa: PLC0415 -- as above
+
+    moment = at.astimezone(UTC)
+    moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    attributes = {
+        "specversion": "1.0",
+        "id": event_id,
+        "source": SOURCE,
+        "type": str(type_),
+        "subject": subject,
+        "time": moment,
+        "recordedtime": moment,
+        "partitionkey": subject,
+        "datacontenttype": "application/json",
+    }
+    return JSONFormat().write(CloudEvent(attributes=attributes, data=dict(data)))

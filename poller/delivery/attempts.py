@@ -9,20 +9,20 @@ outcome                                     step                                
 410                                         pause the subscription, for good
 415                                         the same: the sink does not take the format
 429 or 503 with ``Retry-After``             pause the sink for so long                   see below
-429 without                                 pause the sink, for the schedule's wait      dead letter
+429 without                                 halve the rate, pause once for a burst       see below
 what signs or proves it cannot be had       withhold all until it can: it was not sent  the same
 any other status, no answer                 again, after the schedule's wait             dead letter
 ==========================================  ===========================================  =============================
 
 Three spans are kept apart. The *schedule* is an event's own: its n-th wait follows its n-th failed attempt, and holds
 back nothing but events of the same record. The *pause* is the sink's: nothing at all is sent in it, so it is as long
-as the sink has asked for, never less below :data:`PAUSE_CAP`. Without ``Retry-After`` a sink has not said how long; it
-is paused for the event's wait, though for :data:`UNASKED_CAP` at most, for a wait of hours is one event's bad luck and
-no reason to be silent to all.
+as the sink has asked for, never less below :data:`PAUSE_CAP`. Without ``Retry-After`` a sink has not said how long:
+:mod:`poller.delivery.throttle` finds out how fast it may be asked, and how long it is paused meanwhile.
 
-A refusal with ``Retry-After`` is about the sink's load and not about the event, so it does not use up the schedule
-(``counted`` is false): a sink that asks for a second at a time would make a dead letter of a good event within ten. An
-end it has all the same: an event whose pauses add up to the whole schedule is given up with the next one.
+A 429, or a 503 with ``Retry-After``, is about the sink's load and not about the event, so it does not use up the
+schedule (``counted`` is false): a sink that asks for a second at a time would make a dead letter of a good event within
+ten. An end it has all the same: an event whose pauses add up to the whole schedule is given up with the next one; where
+the pauses are our own choice, not before they add up to :data:`BUSY_PATIENCE`.
 
 What signs a request, or proves who sends it, is ours. While it cannot be had nothing is sent, so nothing is learnt of
 the sink or of any event: none is tried, none waits by itself, and one attempt in :data:`CREDENTIAL_WAIT` finds out.
@@ -46,10 +46,11 @@ from poller.retry_after import pause_requested
 
 PAUSE_FLOOR: Final = timedelta(seconds=1)
 PAUSE_CAP: Final = timedelta(hours=24)
-UNASKED_CAP: Final = timedelta(minutes=10)
+BUSY_PATIENCE: Final = timedelta(hours=1)
 CREDENTIAL_WAIT: Final = timedelta(seconds=5)
 
 _NO_PAUSE: Final = timedelta(0)
+_ATTEMPT: Final = timedelta(minutes=1)  # an attempt takes less
 _LAST_WORDS: Final[dict[int | None, str]] = {
     HTTPStatus.GONE: "the sink answered 410: it is gone for good",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
@@ -82,6 +83,11 @@ class Patience(msgspec.Struct, frozen=True):
         place = min(tries.counted - 1, len(self.schedule)) - 1
         own = self.schedule[place] * (1 + self.jitter) if place >= 0 else _NO_PAUSE
         return max(own, tries.paused + self.schedule[0] * self.jitter)
+
+    @property
+    def widest(self) -> timedelta:
+        """What lies at most between two attempts that follow each other, be it by the schedule or by a pause."""
+        return max(*self.schedule, PAUSE_CAP) * (1 + self.jitter) + _ATTEMPT
 
     @property
     def whole(self) -> timedelta:
@@ -119,12 +125,10 @@ class PauseSink(msgspec.Struct, frozen=True):
     Attributes:
         pause: of the sink.
         after: how long the event itself waits; as long as the pause or longer.
-        counted: whether the attempt uses up the schedule.
     """
 
     pause: timedelta
     after: timedelta
-    counted: bool
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -152,7 +156,15 @@ class Withhold(msgspec.Struct, frozen=True):
 Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription | Withhold
 
 
-def step_after(outcome: Outcome, *, tries: Tries, patience: Patience, chance: float, now: datetime) -> Step:
+def step_after(
+    outcome: Outcome,
+    *,
+    tries: Tries,
+    patience: Patience,
+    chance: float,
+    now: datetime,
+    busy: timedelta = PAUSE_FLOOR,
+) -> Step:
     """What follows from this outcome.
 
     Args:
@@ -160,7 +172,8 @@ def step_after(outcome: Outcome, *, tries: Tries, patience: Patience, chance: fl
         tries: of this event, the attempt included.
         patience: the subscription's.
         chance: for the jitter, drawn from [0, 1).
-        now: the wall clock, UTC.
+        now: the store's clock, UTC.
+        busy: the pause that the sink is in because of a 429 that did not say how long.
     """
     if outcome.success:
         return Delivered()
@@ -168,24 +181,30 @@ def step_after(outcome: Outcome, *, tries: Tries, patience: Patience, chance: fl
         return PauseSubscription(_LAST_WORDS[outcome.status])
     if outcome.failure is Failure.CREDENTIAL:
         return Withhold()
-    asked = _pause_asked(outcome, now)
+    asked = pause_asked(outcome, now)
     if asked is not None:
-        return _asked(asked, outcome, tries, patience, chance)
+        return _paused(asked, outcome, tries, patience, most=patience.whole, chance=chance)
+    if outcome.status == HTTPStatus.TOO_MANY_REQUESTS:
+        most = max(patience.whole, BUSY_PATIENCE)
+        return _paused(max(busy, PAUSE_FLOOR), outcome, tries, patience, most=most, chance=chance)
     wait = patience.wait(tries.counted, chance)
-    busy = outcome.status == HTTPStatus.TOO_MANY_REQUESTS
-    if wait is None:
-        return DeadLetter(_reason(outcome, tries), min(patience.schedule[0], UNASKED_CAP) if busy else _NO_PAUSE)
-    return PauseSink(min(wait, UNASKED_CAP), wait, counted=True) if busy else Retry(wait)
+    return DeadLetter(_reason(outcome, tries)) if wait is None else Retry(wait)
 
 
 def next_tries(tries: Tries, step: Retry | PauseSink) -> Tries:
     """What the attempt after this step is."""
-    if isinstance(step, PauseSink) and not step.counted:
+    if isinstance(step, PauseSink):
         return Tries(tries.attempts + 1, tries.counted, tries.paused + step.pause)
     return Tries(tries.attempts + 1, tries.counted + 1, tries.paused)
 
 
-def _pause_asked(outcome: Outcome, now: datetime) -> timedelta | None:
+def is_unexplained(outcome: Outcome, now: datetime) -> bool:
+    """Whether the sink has refused it for its load, and not said for how long."""
+    return outcome.status == HTTPStatus.TOO_MANY_REQUESTS and pause_asked(outcome, now) is None
+
+
+def pause_asked(outcome: Outcome, now: datetime) -> timedelta | None:
+    """The pause that the sink has asked for, within the bounds; None where it has not, or where that is no time."""
     if outcome.status not in _BUSY:
         return None
     asked = pause_requested(outcome.retry_after, date=outcome.date, now=now)
@@ -193,11 +212,13 @@ def _pause_asked(outcome: Outcome, now: datetime) -> timedelta | None:
     return None if asked is None else min(max(asked, PAUSE_FLOOR), PAUSE_CAP)
 
 
-def _asked(asked: timedelta, outcome: Outcome, tries: Tries, patience: Patience, chance: float) -> Step:
-    if tries.paused >= patience.whole:
-        return DeadLetter(_reason(outcome, tries), asked)
+def _paused(
+    pause: timedelta, outcome: Outcome, tries: Tries, patience: Patience, *, most: timedelta, chance: float
+) -> Step:
+    if tries.paused >= most:
+        return DeadLetter(_reason(outcome, tries), pause)
     # Spread over the jitter of a first wait: else all that met the pause would come back in the same instant.
-    return PauseSink(asked, asked + patience.schedule[0] * patience.jitter * chance, counted=False)
+    return PauseSink(pause, pause + patience.schedule[0] * patience.jitter * chance)
 
 
 def _reason(outcome: Outcome, tries: Tries) -> str:

@@ -34,7 +34,16 @@ from typing import Final
 import msgspec
 
 from poller.delivery import attempts
-from poller.delivery.attempts import DeadLetter, PauseSink, PauseSubscription, Retry, Step, next_tries, step_after
+from poller.delivery.attempts import (
+    PAUSE_FLOOR,
+    DeadLetter,
+    PauseSink,
+    PauseSubscription,
+    Retry,
+    Step,
+    next_tries,
+    step_after,
+)
 from poller.delivery.drafting import Conclusion, Draft, Told
 from poller.delivery.envelope import envelope_of, record_of
 from poller.delivery.kept import Delivery, encode
@@ -83,6 +92,13 @@ class Books:
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
             self.lanes.insert(waiting)
 
+    def resume(self, upto: int, *, clock: float) -> None:
+        """What waits for the end of a pause of the sink that began until then (milliseconds) is due now."""
+        resumed = set(self._parked.resumed(upto))
+        for entry in resumed:
+            self._parked.wait(entry, clock)
+        self.lanes.hasten(resumed, clock)
+
     def take_again(self, entries: Sequence[tuple[str, bytes]]) -> None:
         """Entries of a replay, in the order of the stream."""
         for entry, event in entries:
@@ -115,7 +131,7 @@ class Books:
 
         Args:
             entries: what was read.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
             known_to: entries up to this one were read before.
             anew: baselines after this entry tell again what was told before.
         """
@@ -162,6 +178,7 @@ class Books:
         now: datetime,
         clock: float,
         chance: Callable[[], float],
+        busy: timedelta = PAUSE_FLOOR,
     ) -> Conclusion:
         """What follows from an attempt at these, which were taken together."""
         told: list[Told] = []
@@ -170,7 +187,7 @@ class Books:
         patience = self._subscription.patience
         for waiting in unit:
             known = self._parked.of(waiting)
-            step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now)
+            step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now, busy=busy)
             told.append(self._told(waiting, known, step))
             if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
                 self.put_back(unit)
@@ -254,7 +271,9 @@ class Books:
         """Draft it; how long the lane waits, None where it goes on."""
         if isinstance(step, Retry | PauseSink):
             due = int((now + step.after).timestamp() * 1000)
-            self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=next_tries(delivery.tries, step)))
+            paused = int(now.timestamp() * 1000) if isinstance(step, PauseSink) else 0
+            tries = next_tries(delivery.tries, step)
+            self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=tries, paused=paused))
             for behind in self.lanes.stranded(waiting.key, self.replay.open):
                 self._park(behind, Delivery(waiting.key))
             return step.after

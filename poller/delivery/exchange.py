@@ -14,7 +14,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from poller.delivery.failing import NotHttp
+from poller.delivery.connection import Received
+from poller.delivery.failing import MAY_WANT_A_CERTIFICATE, NotHttp
 from poller.delivery.outcome import Failure, Outcome
 from poller.hiding import hidden, one_line, without_credentials
 
@@ -41,6 +42,7 @@ class Exchange:
         self.body = b""
         self.failed: tuple[Failure, str] | None = None
         self.remark = ""  # on a credential that the sink has not accepted
+        self.received = Received()
         self._headers: Mapping[str, str] = _NONE
         self._tokens: tuple[str | None, ...] = ()
 
@@ -51,7 +53,7 @@ class Exchange:
 
     def begins(self, token: str | None) -> None:
         """Forget what came so far: a request with this token is sent."""
-        self.status, self.body = None, b""
+        self.status, self.body, self.received = None, b"", Received()
         self._tokens = (*self._tokens, token)
 
     def arrived(self, response: aiohttp.ClientResponse) -> None:
@@ -63,8 +65,14 @@ class Exchange:
     def answer(self, seconds: float, *secrets: str) -> Answer:
         """How it ended."""
         known = (*self._tokens, *secrets)
+        if self.status is None and (head := self.received.head):  # the parser has refused what came after its status
+            self.status, self._headers, self.body = head.status, head.headers, head.body
         if self.status is None:
             kind, text = self.failed or (Failure.NETWORK, "there was no answer")
+            if other := self.received.other_protocol:
+                kind, text = Failure.NOT_HTTP, other
+            elif kind in (Failure.CLOSED, Failure.RESET) and self.received.is_new_tls:
+                text += f", right after TLS was agreed on; {MAY_WANT_A_CERTIFICATE}"
             return Answer(Outcome(failure=kind, seconds=seconds, text=one_line(hidden(text, *known))))
         outcome = Outcome(
             status=self.status,

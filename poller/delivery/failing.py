@@ -13,15 +13,19 @@ from typing import Final
 
 import aiohttp
 
+from poller.delivery.answer_head import HTTP2_ONLY
 from poller.delivery.outcome import Failure
 from poller.errors import AddressRefused, SourceError
 
 FAILURES: Final = (AddressRefused, SourceError, aiohttp.ClientError, OSError, ValueError)
 """What an exchange may raise: :func:`failure_of` knows what each means. ValueError: a URL or header cannot be sent."""
 
+MAY_WANT_A_CERTIFICATE: Final = (
+    "it may want a client certificate (client_cert_file and client_key_file of the subscription)"
+)
+_CLOSED: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError)
 _PLAIN: Final = (
     (TimeoutError, Failure.TIMEOUT, "no answer in time"),
-    (aiohttp.ServerDisconnectedError, Failure.CLOSED, "the connection was closed before there was an answer"),
     (ValueError, Failure.REQUEST, "the URL or a header cannot be sent as it is"),
 )
 _BY_NUMBER: Final = {
@@ -33,15 +37,53 @@ _BY_NUMBER: Final = {
 }
 
 
+_TLS_REMEDIES: Final = (
+    (
+        ("certificate required",),
+        "it wants a client certificate: set client_cert_file and client_key_file of the subscription",
+    ),
+    (
+        ("alert handshake failure",),
+        f"{MAY_WANT_A_CERTIFICATE}, or none of the TLS versions and ciphers offered",
+    ),
+    (
+        ("alert unknown ca", "alert bad certificate", "alert certificate", "alert unsupported certificate"),
+        "it does not accept the client certificate: check client_cert_file of the subscription",
+    ),
+    (("no application protocol",), HTTP2_ONLY),
+    (("protocol version", "unsupported protocol"), "the sink must offer TLS 1.2 or later"),
+    (
+        ("wrong version number", "record layer failure", "http request"),
+        "the answer is not TLS: the sink seems to speak plain HTTP on this port",
+    ),
+)
+
+
+_UNTRUSTED: Final = "set ca_file of the subscription to the certificate of the authority that issued it"
+_CERTIFICATE_REMEDIES: Final = (
+    ("mismatch", "the sink's URL must have the name that it was issued for"),
+    ("not valid for", "the sink's URL must have the name that it was issued for"),
+    ("expired", "the sink has to renew it"),
+    ("not yet valid", "set the clocks"),
+)
+
+
 class NotHttp(aiohttp.ClientError):
     """An answer that the parser took for one, and that is none."""
 
 
-def failure_of(error: BaseException) -> tuple[Failure, str]:
-    """The kind of failure, and a line without anything that was sent."""
-    told = _of_tls(error)  # first, for a certificate's error is a ValueError, too
+def failure_of(error: BaseException, lost: BaseException | None = None) -> tuple[Failure, str]:
+    """The kind of failure, and a line without anything that was sent.
+
+    Args:
+        error: of the exchange.
+        lost: what ended its connection; aiohttp does not always hand it on.
+    """
+    told = _of_tls(error) or _of_tls(lost)  # first, for a certificate's error is a ValueError, too
     if told:
         return told
+    if any(isinstance(one, _CLOSED) for one in (error, error.__cause__)):
+        return Failure.CLOSED, "the connection was closed before there was an answer"
     for kind, failure, text in _PLAIN:
         if isinstance(error, kind):
             return failure, text
@@ -63,15 +105,24 @@ def _with_reason(error: BaseException) -> tuple[Failure, str] | None:
     return None
 
 
-def _of_tls(error: BaseException) -> tuple[Failure, str] | None:
+def _of_tls(error: BaseException | None) -> tuple[Failure, str] | None:
     for cause in _chain(error):
         if isinstance(cause, aiohttp.ClientError):
             continue  # some call themselves SSL errors, without what makes one
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return Failure.TLS, f"the sink's certificate is not accepted: {cause.verify_message}"
+            remedy = next((told for word, told in _CERTIFICATE_REMEDIES if word in cause.verify_message), _UNTRUSTED)
+            return Failure.TLS, f"the sink's certificate is not accepted: {cause.verify_message.rstrip('.')}; {remedy}"
         if isinstance(cause, ssl.SSLError) and cause.reason:
-            return Failure.TLS, f"TLS cannot be agreed on: {cause.reason.replace('_', ' ').lower()}"
+            return Failure.TLS, _tls_text(cause.reason.replace("_", " ").lower())
     return None
+
+
+def _tls_text(reason: str) -> str:
+    """Which side refused, why, and what to do."""
+    _, alert, name = reason.partition(" alert ")
+    remedy = next((remedy for words, remedy in _TLS_REMEDIES if any(word in reason for word in words)), "")
+    told = f"the sink refuses TLS (alert: {name})" if alert else f"TLS cannot be agreed on: {reason}"
+    return f"{told}; {remedy}" if remedy else told
 
 
 def _of_connection(error: BaseException) -> tuple[Failure, str]:
@@ -81,7 +132,9 @@ def _of_connection(error: BaseException) -> tuple[Failure, str]:
         return _BY_NUMBER.get(number, Failure.NETWORK), why
     where = f"cannot connect to {error.host}:{error.port}: "
     if not number and isinstance(error.__cause__, ConnectionError):
-        return Failure.TLS, where + "the connection was closed while TLS was being agreed on"
+        return Failure.TLS, (
+            f"{where}the connection was closed while TLS was being agreed on; {MAY_WANT_A_CERTIFICATE}"
+        )
     return _BY_NUMBER.get(number, Failure.NETWORK), where + why
 
 

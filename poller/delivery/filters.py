@@ -1,6 +1,6 @@
 """Which events a subscription wants: its types and its filters, compiled once into one question.
 
-The law: an event is wanted when its type is one of the types, where there are any, and every filter of the list holds.
+The law: an event is wanted when its type matches one of the types, where there are any, and every filter holds.
 Attributes are compared in their CloudEvents string form, case counts, and an attribute that an event does not have
 matches nothing: so ``not`` lets such an event through. Of the dialects ``exact``, ``prefix`` and ``suffix`` every entry
 must hold.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
+from poller.config.event_types import type_test
 from poller.config.filters import FilterSettings
 from poller.delivery.envelope import ATTRIBUTES, Envelope
 
@@ -27,13 +28,13 @@ def compile_filters(types: Collection[str] | None, filters: Sequence[FilterSetti
     """One predicate for all that a subscription says about events.
 
     Args:
-        types: the event types it wants; None for all.
+        types: the event types it wants, as :mod:`poller.config.event_types` reads them; None for all.
         filters: all of them must hold; none holds always.
     """
     parts = [_compiled(single) for single in filters]
     if types is not None:
-        wanted = frozenset(types)
-        parts.insert(0, lambda envelope: envelope.type in wanted)  # the cheapest question comes first
+        matched = type_test(types)
+        parts.insert(0, lambda envelope: matched(envelope.type))  # the cheapest question comes first
     return _all_of(parts)
 
 

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-An OPTIONS request to the sink's exact URL asks; headers of the answer grant. The status says nothing, for servers
-answer OPTIONS for reasons of their own. The permission is for an origin, a DNS name that stands for all of the
-daemon's processes, and each delivery under it names that origin again.
+An OPTIONS request to the sink's exact URL asks; headers of the answer grant. Where they grant, the status says nothing,
+for servers answer OPTIONS for reasons of their own. The permission is for an origin, a DNS name that stands for all of
+the daemon's processes, and each delivery under it names that origin again.
 
 =========================================  ============================================================
 the answer                                 the state
@@ -12,11 +12,15 @@ the answer                                 the state
 ``WebHook-Allowed-Origin`` ours, or ``*``  granted, at ``WebHook-Allowed-Rate`` (a minute, or ``*``)
 … with a rate that is none                 refused: better seen at once than sent at a pace nobody chose
 another origin                             refused
+no such header, 429 or 5xx                 unanswered, and asked again; a callback that was offered before
+                                           still grants
+no such header, any other 3xx or 4xx       refused: a sink that answers 405 calls no callback either
 no such header, a callback was offered     awaiting: whoever calls it with its key grants
 no such header otherwise                   refused
 =========================================  ============================================================
 
-A refusal after a grant is a revocation. Where there was no answer at all there is nothing to read: the state stays.
+A refusal after a grant is a revocation. No answer at all counts as 5xx. Whatever is no grant has a reason, a moment at
+which it began, and a remedy: the subscription is failing, for nothing is sent.
 
 Pure: the key of the callback is drawn by the caller, and of it only a digest is kept. States are JSON as kept.
 """
@@ -25,6 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
@@ -38,6 +43,10 @@ from poller.http.hosts import misspelling
 ORIGIN: Final = "WebHook-Request-Origin"
 """The header that the request and, after a grant, every delivery carries."""
 
+_REMEDY: Final = "let it answer OPTIONS with WebHook-Allowed-Origin: * (or the name it is sent), or unset validate"
+_CALLED: Final = "it has to call the URL that it is sent as WebHook-Request-Callback; it is asked again every hour"
+_ASKED_AGAIN: Final = "it is asked again every minute"
+_TOO_MANY: Final = 429
 _RATE: Final = re.compile(r"0*([1-9][0-9]{0,8})")
 _MINUTE: Final = 60.0
 
@@ -86,36 +95,80 @@ class Awaiting(msgspec.Struct, frozen=True, tag_field="state", tag="awaiting cal
     origin: str
     digest: str
     rate: int | None = None
+    since: datetime | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why nothing may be sent."""
+        return "the sink has not called the callback that it was offered"
 
 
 class Refused(msgspec.Struct, frozen=True, tag_field="state", tag="refused"):
     """Nothing may be sent, and nothing was."""
 
     reason: str
+    since: datetime | None = None
 
 
 class Revoked(msgspec.Struct, frozen=True, tag_field="state", tag="revoked"):
     """Nothing may be sent any more."""
 
     reason: str
+    since: datetime | None = None
 
 
-State = Granted | Awaiting | Refused | Revoked
+class Unanswered(msgspec.Struct, frozen=True, tag_field="state", tag="unanswered"):
+    """Nothing may be sent: the sink has not said whether it may."""
+
+    reason: str
+    since: datetime | None = None
 
 
-def state_after(headers: Mapping[str, str], asked: Asked, *, key: str = "", before: State | None = None) -> State:
+Ungranted = Awaiting | Refused | Revoked | Unanswered
+State = Granted | Ungranted
+"""``since``: from when on nothing could be sent, UTC; None: not known."""
+
+
+def state_after(
+    headers: Mapping[str, str],
+    asked: Asked,
+    *,
+    status: int = 200,
+    key: str = "",
+    before: State | None = None,
+    now: datetime | None = None,
+) -> State:
     """What an answer means.
 
     Args:
         headers: the answer's, by names that know no case or are in lower case.
         asked: what it answers.
+        status: the answer's.
         key: of the callback that was offered; "" where none was.
         before: the state until now.
+        now: UTC.
     """
-    said = _read(headers, asked, key)
+    said = _read(headers, status, asked, key)
+    if isinstance(said, Unanswered):
+        return state_unanswered(said.reason, before=before, now=now)
+    if isinstance(said, Granted):
+        return said
     if isinstance(said, Refused) and isinstance(before, Granted | Revoked):
-        return Revoked(said.reason)
-    return said
+        said = Revoked(said.reason)
+    return msgspec.structs.replace(said, since=_since(before, now))
+
+
+def state_unanswered(reason: str, *, before: State | None = None, now: datetime | None = None) -> State:
+    """The state after a request that was not answered, or by no word about permission; ``reason`` says how."""
+    return before if isinstance(before, Awaiting) else Unanswered(reason, _since(before, now))
+
+
+def ungranted(state: State | None) -> str | None:
+    """Why nothing may be sent, and what to do about it, in words; None where it may, or the sink was not asked yet."""
+    if state is None or isinstance(state, Granted):
+        return None
+    remedy = {Awaiting: _CALLED, Unanswered: _ASKED_AGAIN}.get(type(state), _REMEDY)
+    return f"{state.reason}; {remedy}"
 
 
 def state_called(before: State | None, key: str, rate: str | None = None) -> State | None:
@@ -156,9 +209,25 @@ def decoded(kept: bytes) -> State:
     return state
 
 
-def _read(headers: Mapping[str, str], asked: Asked, key: str) -> State:
+def known(kept: bytes | None) -> State | None:
+    """As it was kept; None where nothing was, or another version's."""
+    try:
+        return decoded(kept) if kept else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _since(before: State | None, now: datetime | None) -> datetime | None:
+    return now if before is None or isinstance(before, Granted) else before.since or now
+
+
+def _read(headers: Mapping[str, str], status: int, asked: Asked, key: str) -> State:
     origin = headers.get("webhook-allowed-origin")
     if origin is None:
+        if status == _TOO_MANY or status >= 500:  # noqa: PLR2004 -- the class of statuses
+            return Unanswered(f"the sink answered {status} to OPTIONS")
+        if status >= 300:  # noqa: PLR2004 -- as above
+            return Refused(f"the sink answered {status} to OPTIONS, without WebHook-Allowed-Origin")
         if asked.callback is not None:
             return Awaiting(asked.origin, digest_of(key), asked.rate)
         return Refused("the sink has not allowed any origin (no WebHook-Allowed-Origin in its answer to OPTIONS)")

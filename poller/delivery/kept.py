@@ -45,12 +45,15 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         key: of the record; its events wait for one another.
-        due: when it may be tried again, milliseconds of the wall clock; 0: as soon as it is the foremost of its record.
+        due: when it may be tried again, milliseconds of the store's clock; 0: as soon as it is the foremost of its
+            record.
         size: of the event, in bytes.
         tries: the attempt that comes next.
         attempts: how those before it ended.
         event: as it stands in the stream, where that may have lost it; else empty.
         again: whether it is delivered once more, by a replay.
+        paused: since when it waits for the end of a pause of its sink, milliseconds of the store's clock; 0: it does
+            not, and waits by the schedule.
     """
 
     key: str
@@ -60,6 +63,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: tuple[Attempt, ...] = ()
     event: msgspec.Raw = msgspec.Raw()
     again: bool = False
+    paused: int = 0
 
     def after(self, outcome: Outcome, at: datetime) -> Delivery:
         """The same, and one more attempt."""

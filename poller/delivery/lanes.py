@@ -157,6 +157,11 @@ class Lanes(Generic[T]):
             return
         heappush(self._due, (due, key))
 
+    def hasten(self, entries: Container[str], due: float) -> None:
+        """Lanes that wait, and of which one of these is the foremost, wait until then and no longer."""
+        self._due = [(min(later, due) if self._lanes[key][0].id in entries else later, key) for later, key in self._due]
+        heapify(self._due)
+
     def wake(self, now: float) -> None:
         """Open the lanes that are due, in that order."""
         due = []

@@ -62,7 +62,7 @@ class OnceMore:
             store: of the pair.
             window: how many entries of a replay are read at once, and are here at most.
             where: feed and subscription, for the log.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
             clock: seconds that only go forward; the loop's.
         """
         self._books = books

@@ -40,6 +40,7 @@ WINDOW: Final = 64
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 MOST_PARKED: Final = 1000
 LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take when told to stop
+NOTE_COUNTS: Final = 2.0  # seconds between two notes of how many attempts there were, while there are any
 GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what is delivered in them
 
 _log = structlog.get_logger("poller.delivery")
@@ -76,7 +77,7 @@ class Pair:
             feed: ``SOURCE/NAME``.
             subscriber: the subscription.
             store: of this pair.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
             clock: seconds that only go forward; the loop's.
             chance: draws from [0, 1), for jitter.
         """
@@ -119,6 +120,8 @@ class Pair:
         )
         self._largest = MAX_EVENT_BYTES
         self._settle_by: float | None = None
+        self._note_by: float | None = None
+        self._resumed = 0
 
     def news(self) -> None:
         """There is something in the stream that was not there before."""
@@ -156,6 +159,7 @@ class Pair:
             await self._once_more.load()
             while not self._stopping:
                 self._changed.clear()
+                self._resume()
                 if not self._store.held:
                     await self._settle()
                     raise Fenced(f"the lease of {self.feed} was not renewed in time")
@@ -165,12 +169,19 @@ class Pair:
                 await self._read_again()
                 if not self._gathers():
                     await self._settle()
+                await self._note_counts()
                 await self._wait()
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
             self._subscriber.leave(self.look)
             await self._requests.end()
+
+    def _resume(self) -> None:
+        """What waited for the end of a pause of the sink goes on, where an operator has ended that."""
+        if self._resumed != self._subscriber.resumed:
+            self._resumed = self._subscriber.resumed
+            self._books.resume(self._resumed, clock=self._clock())
 
     async def _read(self) -> None:
         most = self._room()
@@ -231,10 +242,20 @@ class Pair:
         if self._requests.failed is not None:
             raise self._requests.failed
 
+    async def _note_counts(self) -> None:
+        """Have the counts of attempts written down soon after they moved, for whoever shows them."""
+        if not self._subscriber.uncounted(self.feed):
+            self._note_by = None
+        elif self._note_by is None:
+            self._note_by = self._clock() + NOTE_COUNTS
+        elif self._clock() >= self._note_by:
+            self._note_by = None
+            await self._subscriber.note(self.feed)
+
     async def _wait(self) -> None:
         lanes, now = self._lanes, self._clock()
         others = (self._subscriber, self._intake, self._requests, self._once_more)
-        moments = (lanes.next_due, self._settle_by, *(one.next_moment for one in others))
+        moments = (lanes.next_due, self._settle_by, self._note_by, *(one.next_moment for one in others))
         # What has passed waits for something else: a free place, or the end of a pause.
         later = min((moment for moment in moments if moment is not None and moment > now), default=None)
         if any(moment is not None and moment <= now for moment in (lanes.next_due, self._settle_by)):

@@ -61,6 +61,10 @@ class Parked:
         """When this one may be tried, by our clock; None where it has no wait of its own."""
         return self._due.get(entry) if entry else None
 
+    def resumed(self, upto: int) -> list[str]:
+        """Those that wait for the end of a pause that began until then, in milliseconds of the store's clock."""
+        return [entry for entry, one in self._deliveries.items() if 0 < one.paused <= upto and entry in self._due]
+
     def put(self, entry: str, delivery: Delivery) -> None:
         """It is parked like this from now on."""
         self._deliveries[entry] = delivery

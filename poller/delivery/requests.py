@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from poller.delivery.attempts import is_unexplained
 from poller.delivery.books import GONE, Books
 from poller.delivery.drafting import Conclusion
 from poller.delivery.envelope import envelope_of
@@ -69,7 +70,7 @@ class Requests:
             store: of the pair.
             feed: ``SOURCE/NAME``, for the log.
             changed: is called when one has ended.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
             clock: seconds that only go forward; the loop's.
             chance: draws from [0, 1), for jitter.
         """
@@ -131,6 +132,9 @@ class Requests:
         noting = self._until
         if noting is None:
             return
+        if not self._subscriber.is_paused:  # it is over, or an operator has ended it
+            self._until = None
+            return
         try:
             await self._subscriber.paused(noting)
         except StoreUnavailable as error:
@@ -182,8 +186,9 @@ class Requests:
         except ValueError as error:
             return None, self._books.give_up(unit, str(error), now=self._now())
         reach("delivery.answered")
-        concluded = self._books.conclude(unit, outcome, now=self._now(), clock=self._clock(), chance=self._chance)
-        if concluded.pause:
+        now, clock, busy = self._now(), self._clock(), self._subscriber.pause_left
+        concluded = self._books.conclude(unit, outcome, now=now, clock=clock, chance=self._chance, busy=busy)
+        if concluded.pause and not is_unexplained(outcome, now):  # else it is paused already, by this process alone
             self._until = self._subscriber.pause(concluded.pause)
         return outcome, concluded
 

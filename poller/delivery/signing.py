@@ -19,6 +19,7 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -77,6 +78,27 @@ def new_secret(random_bytes: bytes) -> str:
     return HMAC_PREFIX + b64encode(random_bytes).decode()
 
 
+def new_private_secret(seed: bytes) -> str:
+    """A ``whsk_`` secret, seed and public key, of 32 bytes that the caller has drawn.
+
+    Raises:
+        ValueError: another number of bytes.
+    """
+    if len(seed) != _SEED_BYTES:
+        raise ValueError("expected 32 random bytes")
+    public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    return PRIVATE_PREFIX + b64encode(seed + public).decode()
+
+
+def public_keys(secrets: Iterable[str]) -> tuple[str, ...]:
+    """The public keys of those of these secrets that have one; what is no secret is passed over."""
+    found = []
+    for secret in secrets:
+        with suppress(SecretUnusable):
+            found.append(public_key(secret))
+    return tuple(found)
+
+
 def public_key(secret: str) -> str:
     """The ``whpk_`` key that proves the signatures of a ``whsk_`` secret; it may be shown to anybody.
 
@@ -114,7 +136,10 @@ def _parsed(secret: str) -> tuple[str, bytes]:
         return prefix, key
     if text.startswith(PUBLIC_PREFIX):
         raise SecretUnusable(f"expected a signing secret, not the public key of one ({PUBLIC_PREFIX})")
-    raise SecretUnusable(f"expected a signing secret that begins with {HMAC_PREFIX} or {PRIVATE_PREFIX}")
+    raise SecretUnusable(
+        f"expected a signing secret alone, which begins with {HMAC_PREFIX} or {PRIVATE_PREFIX}; "
+        "`poller keys new` makes one"
+    )
 
 
 def _decoded(text: str) -> bytes | None:

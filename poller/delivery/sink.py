@@ -4,10 +4,13 @@ The law: an attempt has one bound in time, from the name's look-up to the last b
 other place than the sink's URL says (no redirect, no proxy, no cookie, no address that the guard has not seen); what
 the network does ends in an :class:`~poller.delivery.outcome.Outcome` and never in an exception.
 
-A status counts as soon as it has arrived. What becomes of the rest of the answer, cut, reset, endless, or dripping
-until the time is over, changes nothing: a sink that says 2xx has taken the event, and to send it again because its
-farewell was rude would only double it. The rest is read to its end or to :data:`READ` bytes, so that the connection can
-be used again, and dropped but for its beginning; it is never unpacked.
+A status counts as soon as its line has arrived. What becomes of the rest of the answer, cut, reset, endless, no HTTP
+at all, or dripping until the time is over, changes nothing: a sink that says 2xx has taken the event, and to send it
+again because its farewell was rude would only double it. The rest is read to its end or to :data:`READ` bytes, so that
+the connection can be used again, and dropped but for its beginning; it is never unpacked.
+
+A kept connection that the sink closes before it answers is replaced by a new one within the attempt, once: a sink
+closes idle connections whenever it likes, and that says nothing of the event. See :mod:`poller.delivery.connection`.
 
 Each sink has connections of its own and shares no limit with another, so one that hangs holds up nobody else. It is
 spoken to by aiohttp's client directly: with httpx around the same client a small POST takes three to four times the
@@ -30,8 +33,10 @@ import aiohttp
 from yarl import URL
 
 from poller import __version__
+from poller.config.urls import path_secrets
 from poller.credentials.bearer import Credential, NoCredential
 from poller.credentials.brought import Authorization
+from poller.delivery.connection import Received, SinkConnector, current
 from poller.delivery.exchange import Answer, Exchange
 from poller.delivery.failing import FAILURES, failure_of
 from poller.delivery.guard import Guard, Lookup
@@ -44,6 +49,12 @@ from poller.telemetry.http_words import request_words
 
 READ: Final = 64 * 1024
 """Bytes of an answer's body that are read; then the connection is closed."""
+
+SEND_AGAIN: Final = 1.0
+"""Seconds within which a kept connection that ends without an answer is replaced, and the request sent over a new one.
+
+A connection that ends later was not closed while it was idle; and the lease may have run out meanwhile.
+"""
 
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
@@ -76,7 +87,8 @@ class Sink:
         """Take where to send and how.
 
         Args:
-            url: the sink, sent as it is written. One that may not be asked fails each attempt, before any look-up.
+            url: the sink, sent as it is written; its path and query are taken for secrets. One that may not be asked
+                fails each attempt, before any look-up.
             timeout: for a whole attempt.
             concurrency: connections at most; an attempt beyond that waits, in its own time.
             headers: go with each request; their values are taken for secrets. A traceparent among them takes the
@@ -87,7 +99,7 @@ class Sink:
             tls: whom to trust; the system's authorities by default.
             lookup: how a name is looked up.
             clock: seconds that only go forward.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
         """
         allowed = allowed or Allowance()
         self._expected = forbidden(url, allowed)
@@ -96,8 +108,8 @@ class Sink:
         self._concurrency = concurrency
         self._headers = tuple(headers)
         self._traced_otherwise = any(name.lower() == "traceparent" for name, _ in headers)
-        self._words = request_words("POST", str(self._url)) if self._expected is None else {}
-        self._secrets = tuple(value for _, value in headers if len(value) >= _SECRET)
+        self._words = request_words("POST", str(self._url.origin())) if self._expected is None else {}
+        self._secrets = (*path_secrets(url), *(value for _, value in headers if len(value) >= _SECRET))
         self._credential = credential or NoCredential()
         self._authorization = authorization
         if authorization:
@@ -112,11 +124,8 @@ class Sink:
 
     async def __aenter__(self) -> Self:
         """Get ready; connections are made when they are needed."""
-        connector = aiohttp.TCPConnector(
-            limit=self._concurrency, ssl=self._tls or True, resolver=self._guard, ttl_dns_cache=60
-        )
         self._session = aiohttp.ClientSession(
-            connector=connector,
+            connector=SinkConnector(limit=self._concurrency, tls=self._tls, resolver=self._guard),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
             auto_decompress=False,
@@ -151,7 +160,9 @@ class Sink:
         except TimeoutError:
             exchange.failed = self._too_late(exchange)
         except FAILURES as error:
-            exchange.failed = failure_of(error)
+            if isinstance(error, aiohttp.ClientConnectionError):
+                await asyncio.sleep(0)  # a loop may tell why a connection was lost after it refuses what is written
+            exchange.failed = failure_of(error, exchange.received.lost)
         return exchange.answer(self._clock() - began, *self._secrets)
 
     def _too_late(self, exchange: Exchange) -> tuple[Failure, str]:
@@ -174,13 +185,17 @@ class Sink:
     async def _send(
         self, exchange: Exchange, method: str, headers: Headers, body: bytes | None, token: str | None
     ) -> None:
-        if self._session is None:
-            raise RuntimeError("the sink is not open")
         if token:
             headers = (*headers, ("Authorization", f"Bearer {token}"))
-        content = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
         exchange.begins(token)
-        response = await self._session.request(method, self._url, data=content, headers=headers, allow_redirects=False)
+        began = self._clock()
+        try:
+            response = await self._answered(exchange.received, method, headers, body)
+        except aiohttp.ClientConnectionError:
+            if not exchange.received.unanswered or self._clock() - began > SEND_AGAIN:
+                raise
+            exchange.received = Received(new_connection=True)
+            response = await self._answered(exchange.received, method, headers, body)
         try:
             exchange.arrived(response)
             async for chunk in response.content.iter_any():
@@ -189,3 +204,15 @@ class Sink:
                     break
         finally:
             response.close()  # a connection whose answer has ended has been given back already
+
+    async def _answered(
+        self, received: Received, method: str, headers: Headers, body: bytes | None
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("the sink is not open")
+        content = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
+        outer = current.set(received)
+        try:
+            return await self._session.request(method, self._url, data=content, headers=headers, allow_redirects=False)
+        finally:
+            current.reset(outer)

@@ -2,11 +2,12 @@
 
 Theory of operation
 -------------------
-A sink has so many requests in flight, so many in a second, and times in which it wants none at all. It is *paused*
-while a ``Retry-After`` lasts, *ailing* when nothing but failures came for a while, and *resting* once it is to get
-nothing more until somebody resumes it. What signs its requests, or proves who sends them, may be *missing*: then
-:mod:`poller.delivery.withholding` says who may try. That is told as failing and in the log, by one line when it begins,
-one a minute, and one when it is over; ``disable_after`` does not count it, for it says nothing of the sink.
+A sink has so many requests in flight, so many in a second, and times in which it wants none at all. How many a second
+it bears is learnt where it answers 429 (:mod:`poller.delivery.throttle`). It is *paused* while a ``Retry-After`` lasts,
+*ailing* when nothing but failures came for a while, and *resting* once it is to get nothing more until somebody resumes
+it. What signs its requests, or proves who sends them, may be *missing*: then :mod:`poller.delivery.withholding` says
+who may try. That is told as failing and in the log, by one line when it begins, one a minute, and one when it is over;
+``disable_after`` does not count it, for it says nothing of the sink.
 
 An ailing sink is spared: retries come when they are due, each new event only after a breath that doubles. So a dead
 sink costs little, leaves nearly all events unread in the stream, where they count as waiting and not as failing, and is
@@ -21,6 +22,7 @@ The law: no request starts while the sink is paused, whichever feed it is for.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,19 +32,23 @@ from typing import Final, Literal
 
 import structlog
 
+from poller.delivery.attempts import is_unexplained
 from poller.delivery.health import Health
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.standing import Standing
 from poller.delivery.subscription import Event, Form, Notes, Poster, Subscription
-from poller.delivery.withholding import Withholding
+from poller.delivery.throttle import Throttle
+from poller.delivery.withholding import TELL_AGAIN, Withholding
 from poller.errors import ConfigurationError, CredentialUnusable
 from poller.hiding import one_line
 from poller.pacing import Pace, part_of
 
 MANY_FAILURES: Final = 20
+LOOK_AGAIN: Final = 0.1  # seconds; the rate that a sink bears rises while one waits for it
 FIRST_BREATH: Final = 0.5
 LONGEST_BREATH: Final = 5.0
 _ADVICE: Final = "nothing is lost; it is tried again every few seconds, and all goes out when it can be had"
+_RATE_ADVICE: Final = "the sink answers 429; set rate of the subscription to what it allows, or let it send Retry-After"
 _DOUBLINGS: Final = 8
 
 _log = structlog.get_logger("poller.delivery")
@@ -60,6 +66,7 @@ class Subscriber:
         *,
         unwell: bool = False,
         paused_until: datetime | None,
+        resumed: int = 0,
         now: Callable[[], datetime],
         clock: Callable[[], float],
     ) -> None:
@@ -72,16 +79,18 @@ class Subscriber:
             notes: what outlives this process.
             unwell: whether nothing has succeeded since its failures disabled it.
             paused_until: as it was noted last.
-            now: the wall clock, UTC.
+            resumed: when an operator last ended a pause of the sink, in milliseconds of the store's clock.
+            now: the store's clock, UTC.
             clock: seconds that only go forward.
         """
         self.subscription = subscription
         self._where = {"subscription": subscription.id, "sink": subscription.sink}
         self.resting = False
+        self.resumed = resumed
         self._sink = sink
         self._form = form
         self._notes = notes
-        self._standing = Standing(subscription.disable_after)
+        self._standing = Standing(subscription.disable_after, longest=subscription.patience.widest)
         self._withholding = Withholding()
         self._unwell = unwell
         self._failed_in_a_row = 0
@@ -89,6 +98,9 @@ class Subscriber:
         self._clock = clock
         self._most = self._free = subscription.concurrency
         self._pace = Pace(subscription.rate)
+        self._throttle = Throttle()
+        self._throttled = asyncio.Lock()
+        self._tell_rate = clock()
         self._paused_until = clock() + (paused_until - now()).total_seconds() if paused_until else clock()
         self._breath_until = clock()
         self._listeners: deque[Callable[[], None]] = deque()
@@ -119,6 +131,11 @@ class Subscriber:
         health = self._standing.counts(feed)
         if health is not None:
             await self._notes.health(self.subscription.id, feed, health)
+            self._standing.noted(feed, health)
+
+    def uncounted(self, feed: str) -> bool:
+        """Whether attempts at a feed are not noted yet."""
+        return self._standing.counts(feed) is not None
 
     @property
     def error(self) -> str | None:
@@ -168,8 +185,18 @@ class Subscriber:
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
         """Wait until one attempt may be made; whether it still may, now that its turn has come."""
         await self._pace.turn()
-        open_now = not self.resting and self._clock() >= self._paused_until and allowed()
-        return open_now and self._withholding.turn()
+
+        def is_open() -> bool:
+            return not self.resting and self._clock() >= self._paused_until and allowed()
+
+        if self._throttled.locked() or self._throttle.wait(self._clock()) > 0:
+            async with self._throttled:  # first come, first served
+                while is_open() and (wait := self._throttle.wait(self._clock())) > 0:  # noqa: ASYNC110 -- time is waited for
+                    await asyncio.sleep(min(wait, LOOK_AGAIN))
+        if not is_open():
+            return False
+        self._throttle.start(self._clock())
+        return self._withholding.turn()
 
     async def send(self, events: Sequence[Event]) -> Outcome:
         """One attempt, at once: nothing is awaited between :meth:`turn` and this.
@@ -177,8 +204,9 @@ class Subscriber:
         Raises:
             ValueError: the events cannot be sent in this mode, now or ever.
         """
-        asked = self._withholding.since is not None
+        asked, sent = self._withholding.since is not None, self._clock()
         outcome = await self._posted(events)
+        self._heed(outcome, sent)
         if outcome.failure is Failure.CREDENTIAL:
             self._missing(outcome.text)
         elif (seconds := self._withholding.passed(self._clock(), asked=asked)) is not None:
@@ -198,8 +226,38 @@ class Subscriber:
             seconds = round(now - (self._withholding.since or now), 1)
             _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
 
+    def _heed(self, outcome: Outcome, sent: float) -> None:
+        """Learn the rate that the sink bears, and leave it alone for a while where it did not bear this."""
+        now = self._clock()
+        if outcome.success:
+            self._throttle.taken(now)
+        elif is_unexplained(outcome, self._now()):
+            span = self._throttle.refused(now, sent=sent)
+            self._paused_until = max(self._paused_until, now + span)
+            if span and now >= self._tell_rate:
+                self._tell_rate = now + TELL_AGAIN
+                rate = round(self._throttle.rate(now + span) or 0.0, 3)
+                _log.warning("rate lowered", rate=rate, seconds=span, advice=_RATE_ADVICE, **self._where)
+
+    @property
+    def pause_left(self) -> timedelta:
+        """How long nothing is sent from now on."""
+        return timedelta(seconds=max(self._paused_until - self._clock(), 0.0))
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the sink wants nothing now."""
+        return self._clock() < self._paused_until
+
+    def resume(self) -> None:
+        """An operator ends what pause there is; what waits because of it is due now."""
+        self._paused_until = self._clock()
+        self.resumed = int(self._now().timestamp() * 1000)
+        for changed in tuple(self._listeners):
+            changed()
+
     def pause(self, span: timedelta) -> datetime:
-        """Nothing is sent for so long; when that ends by the wall clock."""
+        """Nothing is sent for so long; when that ends by the store's clock."""
         self._paused_until = max(self._paused_until, self._clock() + span.total_seconds())
         return self._now() + timedelta(seconds=self._paused_until - self._clock())
 
@@ -222,9 +280,10 @@ class Subscriber:
                 await self._notes.recovered(self.subscription.id, self._now())
                 self._unwell = False
         else:
-            self._failed_in_a_row += 1
-            self._standing.failed(feed, self._now(), outcome.text or None)
-            self._breathe()
+            self._standing.failed(feed, self._now(), outcome.text or None, clock=self._clock())
+            if not is_unexplained(outcome, self._now()):  # it is alive, and has a rate of its own now
+                self._failed_in_a_row += 1
+                self._breathe()
             await self._judge(outcome)
         for name, health in self._standing.unnoted:
             await self._notes.health(self.subscription.id, name, health)
@@ -241,8 +300,8 @@ class Subscriber:
             self._unwell = True
 
     def _too_long(self) -> bool:
-        since = self._standing.failing_since
-        return since is not None and self._now() - since >= self.subscription.disable_after
+        lasted = self._standing.failing_for
+        return lasted is not None and lasted >= self.subscription.disable_after
 
     async def paused(self, until: datetime) -> None:
         """Write down that the sink wants nothing before then."""

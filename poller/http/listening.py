@@ -17,7 +17,8 @@ from typing import Any, Final
 import uvicorn
 
 from poller.errors import AddressTaken, ConfigurationError
-from poller.http.deadlines import REQUEST_SECONDS, PromptProtocol
+from poller.http.connections import Connections, most_connections
+from poller.http.deadlines import REQUEST_SECONDS, STALLED_SECONDS, PromptProtocol
 
 LONGEST_HEAD: Final = 32 * 1024  # bytes of a request's line and headers
 _GRACE_SECONDS: Final = 2
@@ -42,7 +43,14 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def listening(
-    app: Any, host: str, port: int, *, longest_head: int = LONGEST_HEAD, request_seconds: float = REQUEST_SECONDS
+    app: Any,
+    host: str,
+    port: int,
+    *,
+    longest_head: int = LONGEST_HEAD,
+    request_seconds: float = REQUEST_SECONDS,
+    stalled_seconds: float = STALLED_SECONDS,
+    most: int | None = None,
 ) -> AsyncIterator[str]:
     """Serve an application while the block runs; gives the base URL, without a slash at its end.
 
@@ -52,16 +60,22 @@ async def listening(
         port: the port; 0 for any that is free.
         longest_head: bytes of a request's line and headers at most.
         request_seconds: until a request that was begun has to be there, body included.
+        stalled_seconds: that a client may take nothing of its answer.
+        most: connections at a time; None: as many as the limit of descriptors allows.
 
     Raises:
         AddressTaken: another process listens there.
         ConfigurationError: the address cannot be listened on.
     """
+    most = most_connections() if most is None else most
+    connections = Connections(most, clock=asyncio.get_running_loop().time)
     with listener(host, port) as sock:
+        protocol = partial(PromptProtocol, connections=connections, seconds=request_seconds, stalled=stalled_seconds)
         config = uvicorn.Config(
             app,
             interface="asgi3",
-            http=partial(PromptProtocol, seconds=request_seconds),  # type: ignore[arg-type] # it is called, no more
+            http=protocol,  # type: ignore[arg-type] # it is called, no more
+            backlog=max(1, most // 4),  # so many are accepted in one turn of the loop, before any can be refused
             h11_max_incomplete_event_size=longest_head,
             lifespan="off",
             ws="none",
@@ -81,6 +95,7 @@ async def listening(
             if served.done():
                 served.result()
             shown = f"[{host}]" if ":" in host else host
+            sock.listen(_BACKLOG)  # so many may wait to be accepted: uvicorn has set this to its own backlog
             yield f"http://{shown}:{sock.getsockname()[1]}"
         finally:
             started.cancel()

@@ -8,20 +8,35 @@ bounds the whole exchange.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 import httpx
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 
 from poller import __version__
 from poller.errors import ConfigurationError
 from poller.hiding import hidden
+
+_NOT_PEM = "expected PEM: certificates, and for a client its key too"
+_MISMATCH = "the key is not that of the certificate"
+_ENCRYPTED = "the key is encrypted; expected one without a passphrase"
+
+LONGEST_LINE: Final = 64 * 1024  # bytes of one header of an answer; aiohttp's own 8 190 are fewer than some send
+
+_PLACE: Final = re.compile(r"\s*\(_ssl\.c:\d+\)'?|\[Errno -?\d+\]\s*")  # in Python's source; a number beside words
+_IN_TLS: Final = re.compile(r"\[SSL: (\w+)\]")
+_FIRST: Final = re.compile(r"[:\n]")
+_RECEIVED: Final = re.compile(r"received (\d+) of (\d+) bytes")
 
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError, OSError)
 """What an exchange may raise where no answer, or a broken one, came; :func:`reason_of` words it."""
@@ -37,22 +52,42 @@ class Transport(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def tls_of(transport: Transport) -> ssl.SSLContext:
+def tls_of(transport: Transport, of: str = "source") -> ssl.SSLContext:
     """The certificates, loaded. To be used and not changed: who has no files of its own gets the same one.
+
+    Args:
+        transport: names the files.
+        of: whose they are, for messages.
 
     Raises:
         ConfigurationError: a file cannot be used.
     """
     if not (transport.ca_file or transport.client_cert_file):
         return _system_tls()
-    try:
+    with _loading(of, transport.ca_file):
         context = ssl.create_default_context(cafile=transport.ca_file)
-        if transport.client_cert_file:
-            context.load_cert_chain(transport.client_cert_file, transport.client_key_file)
-    except (OSError, ssl.SSLError) as error:
-        wanted = ", ".join(str(path) for path in (transport.ca_file, transport.client_cert_file) if path)
-        raise ConfigurationError(f"the certificates of a source cannot be used ({wanted}): {error.strerror}") from None
+    if transport.client_cert_file:
+        with _loading(of, transport.client_cert_file, transport.client_key_file):
+            context.load_cert_chain(transport.client_cert_file, transport.client_key_file, password=_no_passphrase)
     return context
+
+
+@contextmanager
+def _loading(of: str, *files: Path | None) -> Iterator[None]:
+    """Say in plain words what is wrong with these files; OpenSSL names places in its own source."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # an SSLError is an OSError; a ValueError comes from _no_passphrase
+        why = str(error) if not isinstance(error, OSError) else error.strerror
+        if isinstance(error, ssl.SSLError):
+            why = _MISMATCH if error.reason == "KEY_VALUES_MISMATCH" else _NOT_PEM
+        named = ", ".join(str(path) for path in files if path)
+        raise ConfigurationError(f"the certificates of a {of} cannot be used ({named}): {why}") from None
+
+
+def _no_passphrase() -> str:
+    """What OpenSSL would ask a terminal for, which a daemon does not have."""
+    raise ValueError(_ENCRYPTED)
 
 
 @cache
@@ -72,7 +107,12 @@ def http_client(
     def session() -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(limit=connections, ssl=tls, ttl_dns_cache=60)
         return aiohttp.ClientSession(
-            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, middlewares=(_not_repeated,)
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            middlewares=(_not_repeated,),
+            max_line_size=LONGEST_LINE,
+            max_field_size=LONGEST_LINE,
         )
 
     proxy = httpx.Proxy(transport.proxy) if transport.proxy else None
@@ -93,19 +133,55 @@ def http_client(
 def reason_of(error: BaseException, *secrets: str | None) -> str:
     """Why an exchange failed, in one line without these secrets."""
     chain = list(_chain(error))
+    found = _tls_reason(chain) or next(filter(None, map(_connection_reason, chain)), None)
+    found = found or next(filter(None, map(_protocol_reason, reversed(chain))), None)
+    if found is not None:
+        return found
+    told = " ".join(str(error).split())
+    if alert := _IN_TLS.search(told):
+        return _not_agreed(alert[1])
+    return hidden(_PLACE.sub("", told), *secrets) or type(error).__name__
+
+
+def _tls_reason(chain: Sequence[BaseException]) -> str | None:
     for cause in chain:
         if isinstance(cause, aiohttp.ClientError):
             continue  # some call themselves SSL errors, without what makes one
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"the server's certificate is not accepted: {cause.verify_message} (ca_file says whom to trust)"
         if isinstance(cause, ssl.SSLError) and cause.reason:
-            sign = " (client_cert_file says who we are)" if "ALERT" in cause.reason else ""
-            return f"TLS cannot be agreed on: {cause.reason.replace('_', ' ').lower()}{sign}"
-    for cause in chain:
-        if isinstance(cause, aiohttp.ClientConnectorError):
-            why = os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror
-            return f"cannot connect to {cause.host}:{cause.port}: {why or 'the connection was closed'}"
-    return hidden(" ".join(str(error).split()), *secrets) or type(error).__name__
+            return _not_agreed(cause.reason)
+    return None
+
+
+def _not_agreed(reason: str) -> str:
+    sign = " (client_cert_file says who we are)" if "ALERT" in reason else ""
+    return f"TLS cannot be agreed on: {reason.replace('_', ' ').lower()}{sign}"
+
+
+def _connection_reason(error: BaseException) -> str | None:
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered {error.status} instead of letting us through"
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return None
+    why = os.strerror(error.errno) if error.errno and error.errno > 0 else _PLACE.sub("", error.strerror or "")
+    if not why:
+        why = "the connection was closed"
+        if error.ssl is not False:
+            why += " while TLS was agreed on: is it https:// there, and is client_cert_file wanted?"
+    return f"cannot connect to {error.host}:{error.port}: {why}"
+
+
+def _protocol_reason(error: BaseException) -> str | None:
+    """What a parser has found, without what it has quoted."""
+    if not isinstance(error, HttpProcessingError | aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
+        return None
+    told = str(getattr(error, "message", "")) or str(error)
+    if cut := _RECEIVED.search(told):
+        return f"the answer breaks off after {cut[1]} of {cut[2]} bytes"
+    if "Not enough data" in told or isinstance(error, aiohttp.ClientPayloadError):
+        return "the answer breaks off before its end"
+    return f"the answer is not HTTP: {_FIRST.split(told)[0].lower() or 'it cannot be read'}"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

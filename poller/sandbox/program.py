@@ -71,5 +71,5 @@ async def run_sandbox(
             respond=respond,
             choices=choices,
         ) as url:
-            say(f"sandbox API on {url} (token: {token})")
+            say(f"sandbox API on {url} (token: {token}); all that it ever held: {url}/_sandbox/log")
             await stopped.wait()

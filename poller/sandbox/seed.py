@@ -57,6 +57,17 @@ def shares(total: int, qualifications: int | None = None) -> Shares:
     )
 
 
+def shared(count: Shares) -> str:
+    """Which records there are, in words: those of one resource are not all of them."""
+    each = {
+        EMPLOYMENT_UNAVAILABILITIES: count.unavailabilities,
+        EVIDENCE_VARIANTS: count.evidence_variants,
+        CONTRACT_TYPES: count.contract_types,
+        ACHIEVEMENTS: count.achievements,
+    }
+    return ", ".join(f"{number} {resource.name}" for resource, number in each.items())
+
+
 def seed(history: History, rng: Random, *, records: int, at: datetime, qualifications: int | None = None) -> None:
     """Put ``records`` records, made in the years before ``at``, into the history as versions of ``at``."""
     count = shares(records, qualifications)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 from poller.config.auth import AuthSettings
 from poller.config.feeds import FeedSettings
@@ -24,8 +24,18 @@ def timing_of(feed: FeedSettings) -> Timing:
     return Timing(feed.interval, feed.cron, feed.jitter)
 
 
-def client_of(source: SourceSettings, environ: Mapping[str, str]) -> ApiClient:
+def client_of(
+    source: SourceSettings,
+    environ: Mapping[str, str],
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> ApiClient:
     """The client of this source; not open yet.
+
+    Args:
+        source: its settings.
+        environ: where its credential may be.
+        now: the store's clock, UTC, where there is a store.
 
     Raises:
         ConfigurationError: its certificates cannot be used.
@@ -44,6 +54,7 @@ def client_of(source: SourceSettings, environ: Mapping[str, str]) -> ApiClient:
         transport=transport,
         jitter=lambda: random.uniform(0.5, 1.5),  # noqa: S311 -- spreads retries, guards nothing
         series=SourceSeries(source.name),
+        now=now,
     )
 
 

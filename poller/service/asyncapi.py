@@ -7,7 +7,7 @@ put in its place it gives the key, which ``x-redis-key`` repeats literally.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -17,9 +17,12 @@ from poller import __version__
 from poller.changes.classify import Kind
 from poller.changes.schemas import Schema, event_schemas
 from poller.config.settings import Settings
+from poller.delivery import announcements
+from poller.delivery.announcements import schema_of
 from poller.service.feed_values import feed_of, keys_of
 from poller.source.feed import Feed
 from poller.store.connection import shown
+from poller.store.keys import operations_key
 
 CONTENT_TYPE: Final = "application/cloudevents+json"
 EXAMPLE: Final = {"POLLER_BASE_URL": "https://api.example.org/v1"}
@@ -30,6 +33,11 @@ _PROSE: Final = (
     "Read with XREAD or consumer groups; group names beginning with sub: are taken. "
     "Webhook subscriptions are sent the same events, signed as Standard Webhooks has it."
 )
+
+
+_OPERATIONS: Final = "operations"
+_BRACED: Final = f"{{{_OPERATIONS}}}"
+_TOLD: Final = "Publishes what becomes of feeds and subscriptions."
 
 
 class _Stream(msgspec.Struct, frozen=True):
@@ -61,14 +69,17 @@ def schemas_of(settings: Settings) -> dict[str, Schema]:
 def asyncapi(settings: Settings) -> dict[str, Any]:
     """The document for these feeds."""
     streams = [_stream(settings, feed) for feed in _feeds(settings)]
-    schemas = schemas_of(settings)
+    operational = {str(kind): schema_of(kind) for kind in announcements.Kind}
+    schemas = schemas_of(settings) | operational
     return {
         "asyncapi": "3.0.0",
         "info": {"title": "poller", "version": __version__, "description": _PROSE},
         "defaultContentType": CONTENT_TYPE,
         **_servers(settings.redis.url),
-        "channels": {stream.name: _channel(stream) for stream in streams},
-        "operations": {f"publish.{stream.name}": _operation(stream) for stream in streams},
+        "channels": {stream.name: _channel(stream) for stream in streams}
+        | {_OPERATIONS: _about(settings, operational)},
+        "operations": {f"publish.{stream.name}": _operation(stream) for stream in streams}
+        | {f"publish.{_OPERATIONS}": _sent(_OPERATIONS, _TOLD, operational)},
         "components": {
             "messages": {name: _message(name, schema) for name, schema in schemas.items()},
             "schemas": schemas,
@@ -107,13 +118,30 @@ def _channel(stream: _Stream) -> dict[str, Any]:
     }
 
 
+def _about(settings: Settings, types: Iterable[str]) -> dict[str, Any]:
+    """The channel of events about the daemon itself."""
+    key = operations_key(settings.redis.prefix)
+    return {
+        "address": f"{settings.redis.prefix}:{{feed}}:events",
+        "title": _OPERATIONS,
+        "description": f"What becomes of feeds and subscriptions, for operators: the Redis stream {key}.",
+        "parameters": {"feed": {"enum": [_BRACED], "default": _BRACED, "description": "This stream's own name."}},
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in types},
+        "x-redis-key": key,
+    }
+
+
 def _operation(stream: _Stream) -> dict[str, Any]:
-    channel = f"#/channels/{stream.name}"
+    return _sent(stream.name, f"Publishes each change of {stream.feed.id} once, in order.", stream.types)
+
+
+def _sent(channel: str, summary: str, types: Iterable[str]) -> dict[str, Any]:
+    reference = f"#/channels/{channel}"
     return {
         "action": "send",
-        "channel": {"$ref": channel},
-        "summary": f"Publishes each change of {stream.feed.id} once, in order.",
-        "messages": [{"$ref": f"{channel}/messages/{name}"} for name in stream.types],
+        "channel": {"$ref": reference},
+        "summary": summary,
+        "messages": [{"$ref": f"{reference}/messages/{name}"} for name in types],
     }
 
 

@@ -1,4 +1,7 @@
-"""What of a subscription's choice can match nothing: a type that no feed of it has, a feed that is not there.
+"""What of a subscription's choice can match nothing: an event type or source that its feeds lack, an absent feed.
+
+A subscription that is kept in the store may have been right when it was added, or be right for another process on that
+store with another configuration. So this is a warning, where the same in the file or in a request is refused.
 
 Pure.
 """
@@ -6,15 +9,13 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
+from poller.config.event_sources import required_sources, unknown_source
+from poller.config.event_types import unmatched
 from poller.config.relations import did_you_mean
-from poller.config.settings import Settings
+from poller.config.settings import Settings, chosen
 from poller.config.subscriptions import SubscriptionSettings
-from poller.service.feed_values import feed_of
 from poller.service.findings import Checked
-
-KINDS: Final = ("created", "modified", "removed")
 
 
 def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[Checked]:
@@ -25,19 +26,11 @@ def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Ite
         if name not in there:
             meant = did_you_mean(name, sorted(there))
             yield Checked("warning", subject, f'feeds has "{name}", which is no feed of this configuration{meant}')
-    types = _types(settings, subscription)
-    for name in subscription.types or ():
-        if name not in types:
-            meant = did_you_mean(name, sorted(types))
-            yield Checked("warning", subject, f'types has "{name}", which no feed of it publishes{meant}')
-
-
-def _types(settings: Settings, subscription: SubscriptionSettings) -> set[str]:
-    """All that the feeds of a subscription can publish."""
-    return {
-        f"{source.type_prefix}.{feed_of(source, feed).resource.type_name}.{kind}.v1"
-        for source in settings.sources
-        for feed in source.feeds
-        if not subscription.feeds or source.feed_id(feed) in subscription.feeds
-        for kind in KINDS
-    }
+    types = settings.types_of(subscription.feeds)
+    for _, name, expected in unmatched(subscription.types or (), types):
+        yield Checked("warning", subject, f'types has "{name}", which no feed of it publishes: {expected}')
+    sources = settings.event_sources_of(subscription.feeds)
+    for _, name in required_sources(chosen(subscription).get("filters")) if sources else ():
+        known = unknown_source(name, sources)
+        if known:
+            yield Checked("warning", subject, f'filters have the source "{name}", which no feed of it has: {known}')

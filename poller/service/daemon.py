@@ -16,19 +16,20 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
-from redis.asyncio import Redis
 
 from poller import __version__
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.service.after_round import AfterRound
+from poller.service.configurations import Configurations, stated
 from poller.service.delivering import Deliverer
 from poller.service.feed_rounds import poll_until
 from poller.service.first_credentials import look_for_credentials
 from poller.service.first_look import look_first
 from poller.service.loop_lag import measured
 from poller.service.membership import Membership
-from poller.service.opening import OpenStore, examined, opened_store, until_ready
+from poller.service.opening import OpenStore, clock_of, examined, opened_store, until_ready
+from poller.service.orphans import note_streams
 from poller.service.overhearing import overhear
 from poller.service.polling import polled_feeds
 from poller.service.readiness import Readiness
@@ -94,15 +95,16 @@ class _Daemon:
     def __init__(self, settings: Settings, environ: Mapping[str, str], *, now: Callable[[], datetime]) -> None:
         self._settings = settings
         self._environ = environ
-        self._now = now
+        self._wall = now
+        self._clock = clock_of(settings)
         clock = asyncio.get_running_loop().time
         RETENTION_MAX_BYTES.set(settings.retention.max_bytes)
         self._watch = StoreWatch(settings.redis.durability, now=now, clock=clock)
-        self._readings = StoredReadings(settings, self._watch, now=now, clock=clock)
+        self._readings = StoredReadings(settings, self._watch, now=self._clock.now, clock=clock)
         self.overslept = self._watch.overslept
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
-        self._backing = Backing(settings, now=now)
+        self._backing = Backing(settings, environ, now=self._clock.now)
         self._deliverer: Deliverer | None = None
 
     def site(self) -> Any:
@@ -120,20 +122,21 @@ class _Daemon:
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
         """Do everything but serving; ``over`` is set when it has ended."""
-        settings, environ, now, watch = self._settings, self._environ, self._now, self._watch
+        settings, environ, now, watch = self._settings, self._environ, self._clock.now, self._watch
         try:
             if "poll" in roles:
                 await look_for_credentials(settings.sources, environ)
             async with AsyncExitStack() as stack:
                 # What may take long at the start is given up when told to stop.
-                store = await _unless_stopped(stack.enter_async_context(opened_store(settings)), stop)
+                opening = opened_store(settings, clock=self._clock)
+                store = await _unless_stopped(stack.enter_async_context(opening), stop)
                 shebang = await _unless_stopped(self._looked_at(store, roles), stop) if store else None
                 if store is None or shebang is None:
                     return
                 self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
                 await stack.enter_async_context(self._backing.standing(store))
                 only = None if "poll" in roles else frozenset[str]()
-                membership = _membership(settings, store.client, watch, shebang)
+                membership = _membership(settings, store, watch, shebang)
                 name = membership.name
                 feeds = await stack.enter_async_context(
                     polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only, member=name)
@@ -144,6 +147,7 @@ class _Daemon:
                 self._readings.attach(store.client)
                 stack.push_async_callback(self._readings.detach)
                 await stack.enter_async_context(membership.running())
+                configurations = Configurations(settings, store.client, membership)
                 working = [_watched(stop, watch), self._noted_stop(stop)]
                 if "poll" in roles:
                     after = AfterRound(watch, self._readiness)
@@ -154,12 +158,24 @@ class _Daemon:
                     )
                     stores = {polled.feed.id: polled.store for polled in feeds}
                     clock = asyncio.get_running_loop().time
-                    retaining = Retaining(settings, store.client, stores, shebang=shebang, now=now, clock=clock)
+                    retaining = Retaining(
+                        settings,
+                        store.client,
+                        stores,
+                        configurations,
+                        shebang=shebang,
+                        now=now,
+                        clock=clock,
+                        member=name,
+                        let_go=membership.tell,
+                    )
                     working.append(retaining.run(stop))
                     noted = remembered_key(prefix)
                     working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
-                    deliverer = Deliverer(settings, environ, store, membership, shebang=shebang, watch=watch, now=now)
+                    deliverer = Deliverer(
+                        settings, environ, store, membership, configurations, shebang=shebang, watch=watch, now=now
+                    )
                     self._deliverer = deliverer
                     self._readiness.delivering(deliverer.failing)
                     working.append(deliverer.run(stop))
@@ -173,9 +189,10 @@ class _Daemon:
         while True:
             shebang = await until_ready(store, patience=None, away=partial(watch.failed, START))
             try:
-                findings = await examined(self._settings, store, now=self._now)
+                findings = await examined(self._settings, store, now=self._wall)
                 if "poll" in roles:
                     await look_first(store.client, self._settings)
+                await note_streams(store.client, self._settings)
             except StoreUnavailable as error:  # it went between two questions
                 watch.failed(START, str(error))
                 await asyncio.sleep(_ASKED_AGAIN)
@@ -188,9 +205,17 @@ class _Daemon:
         self._readiness.stopping()
 
 
-def _membership(settings: Settings, client: Redis, watch: StoreWatch, shebang: str) -> Membership:
-    ttl = settings.lease.ttl
-    members = Members(client, MemberKeys.of(settings.redis.prefix), name=member_name(), ttl=ttl, shebang=shebang)
+def _membership(settings: Settings, store: OpenStore, watch: StoreWatch, shebang: str) -> Membership:
+    ttl, keys = settings.lease.ttl, MemberKeys.of(settings.redis.prefix)
+    members = Members(
+        store.client,
+        keys,
+        name=member_name(),
+        ttl=ttl,
+        shebang=shebang,
+        clock=store.clock,
+        configuration=stated(settings),
+    )
     return Membership(members, ttl=ttl, watch=watch, clock=asyncio.get_running_loop().time)
 
 

@@ -9,23 +9,26 @@ deliveries or wants a replay. A version that is lower than it was means that the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+import msgspec
 import structlog
 
 from poller.config.settings import Settings
 from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.announcing import announce
+from poller.service.configurations import Configurations
 from poller.service.filing import Filing
 from poller.service.membership import Membership
 from poller.service.mending import mend
 from poller.service.noting import RegistryNotes
 from poller.service.opening import OpenStore
+from poller.service.orphans import waiting_at
 from poller.service.running import Running, Shared, wanted
 from poller.service.sharing import Sharing
 from poller.stopping import ended, first_of, unless
@@ -58,6 +61,7 @@ class Deliverer:
         environ: Mapping[str, str],
         store: OpenStore,
         membership: Membership,
+        configurations: Configurations,
         *,
         shebang: str,
         watch: Watch,
@@ -70,12 +74,14 @@ class Deliverer:
             environ: where credentials may be.
             store: open and ready.
             membership: this process among the others.
+            configurations: which feeds the others have, and which none has.
             shebang: the first line of scripts.
             watch: told when the store is away.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
         """
         prefix, clock = settings.redis.prefix, asyncio.get_running_loop().time
         self._membership = membership
+        self._configurations = configurations
         self._sharing = Sharing(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
         self._registry = Registry(store.client, SubscriptionKeys.of(prefix))
         self._filing = Filing(settings, self._registry, store.client, membership, role=ROLE)
@@ -96,6 +102,8 @@ class Deliverer:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._seen: Marks | None = None
         self._kept: Subscriptions | None = None
+        self._feeds: dict[str, tuple[str, ...]] = {}
+        self._compared = 0
         self._failing: str | None = None
 
     @property
@@ -171,24 +179,47 @@ class Deliverer:
             if self._kept is not None and _lost(self._kept, marks):
                 self._kept = await self._mended(self._kept)
                 self._seen, marks = None, marks._replace(version=self._kept.version)
-            if self._seen is None or marks.version != self._seen.version:
+            before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
+            if self._kept is None or registry_changed:
                 self._kept = await self._registry.all()
-                self._carry_out(self._kept)
                 marks = marks._replace(version=self._kept.version)
-            if self._kept is not None:
-                await self._filing.keep_to(self._kept, self._shared.now)
-            if self._seen is not None and marks.parked != self._seen.parked:
+            parked = before is not None and marks.parked != before.parked
+            if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
+                self._carry_out(self._kept)
+            await self._filing.keep_to(self._kept, self._shared.now)
+            if parked:
                 for running in self._running.values():
                     running.reload()
             self._seen = marks
             if self._running:
-                untils = await self._registry.untils()
+                pauses = await self._registry.pauses()
                 for name, running in self._running.items():
-                    running.noted(untils.get(name))
+                    running.noted(pauses.until.get(name), resumed=pauses.resumed.get(name, 0))
             self._failing = None
             self._shared.watch.worked(_REGISTRY)
         except StoreError as error:
             self._away(error)
+
+    async def _feeds_changed(self, kept: Subscriptions, *, anyway: bool) -> bool:
+        """Find out which feeds each subscription is to get; whether they are others than before."""
+        compared = await self._configurations.look()
+        if compared == self._compared and not anyway:
+            return False
+        settings, now = self._shared.settings, self._shared.now()
+        waiting = {
+            feed: await waiting_at(self._shared.store.client, settings.redis.prefix, feed, kept, now=now)
+            for feed in self._configurations.orphans
+        }
+        feeds = {
+            name: _feeds_of(name, bytes(one.settings), settings.feed_ids, self._configurations, waiting)
+            for name, one in kept.registered.items()
+        }
+        for feed in self._configurations.undelivered:  # what arrives in its stream is not listened to
+            for running in self._running.values():
+                running.news(feed)
+        changed = feeds != self._feeds
+        self._feeds, self._compared = feeds, compared
+        return changed
 
     async def _mended(self, before: Subscriptions) -> Subscriptions:
         shared = self._shared
@@ -208,11 +239,12 @@ class Deliverer:
         now_wanted = wanted(kept)
         for name, running in list(self._running.items()):
             # One that rests here and not in the registry was resumed before anybody looked.
-            if now_wanted.get(name) != running.made_of or running.resting:
+            if now_wanted.get(name) != running.made_of or self._feeds[name] != running.feeds or running.resting:
                 self._leave(name)
         for name in now_wanted:
             if name not in self._running:
-                self._running[name] = Running(name, kept, self._shared, after=self._leaving.get(name))
+                after = self._leaving.get(name)
+                self._running[name] = Running(name, kept, self._shared, feeds=self._feeds[name], after=after)
 
     def _leave(self, name: str) -> None:
         running, before = self._running.pop(name), self._leaving.get(name)
@@ -247,6 +279,40 @@ def _lost(kept: Subscriptions, marks: Marks) -> bool:
     """Whether the store has lost subscriptions since it was looked at."""
     fewer = marks.version == kept.version and marks.registered < len(kept.registered)
     return marks.version < kept.version or fewer
+
+
+class _Named(msgspec.Struct, frozen=True):
+    feeds: tuple[str, ...] | None = None
+
+
+def _feeds_of(
+    name: str,
+    settings: bytes,
+    configured: tuple[str, ...],
+    configurations: Configurations,
+    waiting: Mapping[str, Collection[str]],
+) -> tuple[str, ...]:
+    """The feeds that are delivered to a subscription here.
+
+    Args:
+        name: its id.
+        settings: of it, as they are kept.
+        configured: the feeds of this process.
+        configurations: of all processes.
+        waiting: the subscriptions for which something is left at each orphaned feed.
+    """
+    try:
+        named = msgspec.json.decode(settings, type=_Named).feeds
+    except msgspec.MsgspecError:  # told when it is begun
+        named = None
+    having = configurations.claimed
+    feeds = (
+        (*configured, *configurations.undelivered)
+        if named is None
+        else (feed for feed in named if having is None or feed in having)
+    )
+    left = (feed for feed, names in waiting.items() if name in names)
+    return tuple(dict.fromkeys((*feeds, *left)))
 
 
 async def _left(running: Running, before: asyncio.Task[None] | None) -> None:

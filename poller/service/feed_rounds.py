@@ -57,7 +57,7 @@ async def poll_until(
         after: told of each round.
         prefix: of the store's keys.
         ttl: how long leases live.
-        now: the wall clock, UTC.
+        now: the store's clock, UTC.
     """
     stores = [polled.store for polled in feeds]
     schedule = Schedule(now=now)
@@ -99,6 +99,14 @@ def lots_of(
         siblings = Siblings(len(own), own[0].api.share)
         lots += [FeedLot(polled, schedule, siblings, rested=rested, after=after, now=now) for polled in own]
     return lots
+
+
+def _second_look(result: RoundResult, interval: timedelta | None) -> timedelta | None:
+    """After how long the round comes that what is held back waits for, where no turn comes as soon."""
+    wanted = result.second_look
+    if wanted is None or not result.ok or (interval is not None and interval <= wanted):
+        return None
+    return wanted
 
 
 class FeedLot:
@@ -214,7 +222,11 @@ class FeedLot:
         if result is None:  # broken off: the next one finds whether it is paused, and what the store does
             sooner: timedelta | None = timedelta()
         else:
-            sooner = self._after(result) or self._siblings.again(self._polled.feed, result)
+            sooner = (
+                self._after(result)
+                or self._siblings.again(self._polled.feed, result)
+                or _second_look(result, self._polled.timing.interval)
+            )
         self._trigger = _ASKED if self._again else _AGAIN if sooner is not None else _TURN
         return timedelta() if self._again else sooner
 

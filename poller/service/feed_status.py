@@ -9,10 +9,13 @@ from typing import Any, Literal
 import msgspec
 from redis.asyncio import Redis
 
+from poller.changes.confirmation import confirmation_of
 from poller.changes.events import recorded_time
 from poller.config.settings import Settings
 from poller.source.feed import REFUSALS
 from poller.source.learning import learnt_of
+from poller.source.progress import Progress, progress_of
+from poller.spans import ago
 from poller.store.connection import translated
 from poller.store.keys import FeedKeys
 from poller.store.owners import owner_of
@@ -51,13 +54,14 @@ class FeedStatus(msgspec.Struct, frozen=True):
         good_at: when the last good round ended, RFC 3339.
         good_age_seconds: how long ago that is.
         round: what the last round counted; None before the first.
-        records: how many are known, removed ones included.
+        records: how many are known and not removed.
         events: how many were published so far.
         stream_length: how many of these the stream still holds.
         stream_bytes: the memory that it takes, about; None where nobody asked.
         stream_oldest: when the first of these was published, RFC 3339; None where there is none, or nobody asked.
         held_by: the consumer group for which that one stays, though it is older than ``retention.age``; None likewise.
         quarantined: how many unusable records are kept.
+        unidentified: how many records of the last full reading had no id that can be read; if any, it removed nothing.
         delta_token: whether the next round is a delta.
         paging: how its listings were seen to end; None before one was read.
         delta_token_on: on which pages of a listing a delta token stood; None likewise.
@@ -77,9 +81,16 @@ class FeedStatus(msgspec.Struct, frozen=True):
         paused_reason: why, in words; may be empty.
         paused_at: since when, RFC 3339.
         paused_age_seconds: for how long.
+        backwards: how many versions were older than the known one by their lastModifiedAt, ever.
+        held_versions: how many of these are held back now, with ``versions = "newest"``.
         held_reason: why removals wait, in words, with the way out; None where none do. Good rounds leave it.
         held_at: since when, RFC 3339; None likewise, or where it is not known.
         held_age_seconds: for how long.
+        confirming: whether it is read in full again at its next turns, for records may have slipped over the edge of a
+            page while it was read.
+        confirmations: how many such readings there were, where it is, or was given up.
+        late: how many records they brought that neither the readings before nor a delta had brought.
+        progress: how far the round has come that is under way, where it takes longer than a moment.
     """
 
     feed: str
@@ -114,9 +125,40 @@ class FeedStatus(msgspec.Struct, frozen=True):
     paused_reason: str | None = None
     paused_at: str | None = None
     paused_age_seconds: float | None = None
+    unidentified: int = 0
+    backwards: int = 0
+    held_versions: int = 0
     held_reason: str | None = None
     held_at: str | None = None
     held_age_seconds: float | None = None
+    confirming: bool = False
+    confirmations: int = 0
+    late: int = 0
+    progress: Progress | None = None
+
+    @property
+    def under_way(self) -> str | None:
+        """How far the round has come that takes long, in words."""
+        if self.progress is None:
+            return None
+        counts = f"{self.progress.pages} pages, {self.progress.records} records"
+        return f"a round has run for {ago(self.progress.seconds)} ({self.progress.mode}): {counts} so far"
+
+    @property
+    def confirmation(self) -> str | None:
+        """Whether records may have slipped over the edge of a page, in words."""
+        brought = f"{self.confirmations} further readings brought {self.late} records late"
+        if self.confirming:
+            so_far = f"; {brought}" if self.confirmations else ""
+            return f"being confirmed: it is read in full again, for pages may have moved while they were read{so_far}"
+        if self.confirmations and not self.late:
+            return (
+                f"not confirmed: {self.confirmations} further readings could not tell whether records slipped between "
+                "pages; if they took longer than max_round, make it longer"
+            )
+        if self.confirmations:
+            return f"not confirmed: {brought}, for pages move while they are read; a larger limit makes fewer of them"
+        return None
 
 
 class _LastRound(Counts, frozen=True):
@@ -191,6 +233,7 @@ def _status(
     held = lease_ms > 0
     records, length, quarantined, listings = sizes
     learnt = learnt_of(state.learnt)
+    confirmation = confirmation_of(state.confirmation)
     return FeedStatus(
         feed=feed_id,
         state="held" if state.held else _word(last, begun=held or records > 0),
@@ -199,7 +242,7 @@ def _status(
         good_at=_written(state.good_at),
         good_age_seconds=_age(state.good_at, now),
         round=_counts(last) if last else None,
-        records=records,
+        records=max(records - (state.tombstones or 0), 0),
         events=state.sequence,
         stream_length=length,
         quarantined=quarantined,
@@ -217,9 +260,16 @@ def _status(
         owner=owner,
         next_at=_written(state.next_at) if held else None,
         next_seconds=_ahead(state.next_at, now) if held else None,
+        unidentified=state.unidentified,
+        backwards=state.backwards,
+        held_versions=state.held_versions,
         held_reason=state.held,
         held_at=_written(state.held_at) if state.held else None,
         held_age_seconds=_age(state.held_at, now) if state.held else None,
+        confirming=confirmation is not None and confirmation.due,
+        confirmations=confirmation.readings if confirmation else 0,
+        late=confirmation.late if confirmation else 0,
+        progress=progress_of(state.progress) if held else None,
     )
 
 

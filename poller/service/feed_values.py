@@ -35,7 +35,8 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         ),
         event_source=source.event_source,
         type_prefix=source.type_prefix,
-        origin=f"{source.base_url} {source.auth!r}",
+        base_url=source.base_url,
+        binding=f"{source.base_url} {source.auth!r}",
         id_field=feed.id_field,
         delta=feed.delta == "on" or (feed.delta == AUTO and resource.delta),
         delta_on_trial=feed.delta == AUTO,
@@ -44,12 +45,14 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         silent_baseline=feed.baseline == "silent",
         reconcile=feed.reconcile,
         removals=feed.removals == "confirm",
+        newest=feed.versions == "newest",
         breaker=Breaker(feed.max_removals.percent, feed.max_removals.records),
         expired_statuses=frozenset(feed.expired_statuses),
         qualifications=tuple(name for name in feed.qualifications if name != AUTO),
         discover=resource.per_qualification and AUTO in feed.qualifications,
         slot=feed.interval,
         at_once=max(1, source.concurrency - 1),  # one request is left for the source's other feeds
+        max_round=feed.max_round,
         patience=min(feed.interval or LONGEST_PATIENCE, LONGEST_PATIENCE),
     )
 

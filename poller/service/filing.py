@@ -74,7 +74,7 @@ class Filing:
 
         Args:
             kept: the registry, as it was read last.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
 
         Raises:
             StoreError: the store is away.

@@ -1,7 +1,7 @@
 """Asking a sink for permission before anything is sent to it (``validate = true``).
 
 The state is kept in the registry, so a grant is asked for once and not by each process. A sink that has not granted is
-asked again now and then; until then its events wait.
+asked again now and then; until then its events wait, and the subscription is failing with the reason.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import asyncio
 import math
 import secrets
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,7 +20,18 @@ import msgspec
 import structlog
 
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.handshake import Asked, Awaiting, Granted, State, callback_url, decoded, encoded, state_after
+from poller.delivery.handshake import (
+    Asked,
+    Awaiting,
+    Granted,
+    State,
+    callback_url,
+    encoded,
+    known,
+    state_after,
+    state_unanswered,
+    ungranted,
+)
 from poller.delivery.sink import Sink
 from poller.stopping import unless
 from poller.store.subscriptions import Registry
@@ -43,6 +56,8 @@ async def permitted(
     stop: asyncio.Event,
     *,
     public_url: str | None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    told: Callable[[str | None], None] = lambda _: None,
 ) -> Granted | None:
     """Wait until the sink has granted events; None: told to stop before.
 
@@ -53,31 +68,47 @@ async def permitted(
         kept: the state as it was kept.
         stop: ends the wait.
         public_url: where the daemon can be called back; None: no callback is offered.
+        now: UTC.
+        told: why nothing may be sent, in words; None once it may.
 
     Raises:
         StoreError: the state cannot be kept.
     """
     name = origin(public_url)
-    state = _state(kept)
+    state = known(kept)
     while not stop.is_set():
+        told(ungranted(state))
         if isinstance(state, Granted) and state.origin == name:
             return state
         key = secrets.token_urlsafe(_KEY_BYTES)
         base = f"{public_url.rstrip('/')}{CALLBACK}" if public_url else None
-        asked = Asked(
-            name,
-            rate=math.ceil(settings.rate * 60) if settings.rate else None,
-            callback=callback_url(base, subscription=settings.id, key=key) if base else None,
-        )
-        answer = await sink.options(asked.headers)
+        asked = asked_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
+        answer, before = await sink.options(asked.headers), state
         if answer.outcome.status is None:
-            _log.warning("handshake", subscription=settings.id, error=answer.outcome.text)
+            state = state_unanswered(answer.outcome.text, before=before, now=now())
         else:
-            state = state_after(answer.headers, asked, key=key, before=state)
-            await registry.note_handshake(settings.id, encoded(state))
-            _log.info("handshake", subscription=settings.id, **msgspec.to_builtins(state))
+            status = answer.outcome.status
+            state = state_after(answer.headers, asked, status=status, key=key, before=before, now=now())
+        await registry.note_handshake(settings.id, encoded(state))
+        _log_state(settings.id, state, before)
+        told(ungranted(state))
         state = await _later(state, registry, settings.id, stop)
     return None
+
+
+def asked_of(settings: SubscriptionSettings, origin: str, callback: str | None = None) -> Asked:
+    """What the sink of a subscription is asked."""
+    return Asked(origin, rate=math.ceil(settings.rate * 60) if settings.rate else None, callback=callback)
+
+
+def _log_state(subscription: str, state: State, before: State | None) -> None:
+    """Say it: as a warning where events cannot be sent for a new reason."""
+    why = ungranted(state)
+    if why is None:
+        _log.info("handshake", subscription=subscription, **msgspec.to_builtins(state))
+    else:
+        level = _log.debug if why == ungranted(before) else _log.warning
+        level("handshake", subscription=subscription, state=msgspec.to_builtins(state)["state"], error=why)
 
 
 async def _later(state: State | None, registry: Registry, subscription: str, stop: asyncio.Event) -> State | None:
@@ -88,7 +119,7 @@ async def _later(state: State | None, registry: Registry, subscription: str, sto
     for _ in range(looks):
         if await unless(stop, _LOOK_SECONDS):
             break
-        found = _state(await registry.handshake(subscription))
+        found = known(await registry.handshake(subscription))
         if isinstance(found, Granted):
             return found
     return state
@@ -101,10 +132,3 @@ def origin(public_url: str | None) -> str:
         with suppress(ValueError):
             return Asked(name).origin
     return _NAMELESS
-
-
-def _state(kept: bytes | None) -> State | None:
-    try:
-        return decoded(kept) if kept else None
-    except msgspec.MsgspecError:  # another version's
-        return None

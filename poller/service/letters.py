@@ -187,7 +187,22 @@ def _event(owner: Owner, entry: str, at: str, letter: Letter) -> DeadLetter:
     if letter.overrun:
         reason = f"{_counted(letter.overrun)}: {letter.reason}"
         return DeadLetter(name, "overrun", owner.feed, at, reason, 0, owner.subscription)
-    return DeadLetter(name, "event", owner.feed, at, letter.reason, len(letter.event), owner.subscription)
+    of = _attributes(bytes(letter.event))
+    return DeadLetter(
+        name, "event", owner.feed, at, letter.reason, len(letter.event), owner.subscription, of.type, of.subject
+    )
+
+
+class _Attributes(msgspec.Struct, frozen=True):
+    type: str | None = None
+    subject: str | None = None
+
+
+def _attributes(event: bytes) -> _Attributes:
+    try:
+        return msgspec.json.decode(event, type=_Attributes)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Attributes()
 
 
 def _counted(overrun: Overrun) -> str:

@@ -178,7 +178,7 @@ class Lots:
 
     def _seen(self, place: Place, held: Held, known: Collection[str]) -> None:
         now = self._clock()
-        if held.value in (None, place.lot.nonce):  # ours, though the answer to our asking was lost
+        if held.value in (None, place.lot.nonce) or held.is_overlong:  # ours, though the answer to our asking was lost
             place.free_since = place.free_since if place.state == "free" else now
             place.state = "free"
             patient_until = place.free_since + self._ttl

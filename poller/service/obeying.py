@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 import structlog
@@ -79,7 +79,7 @@ async def obey(
         asking: what waits.
         lots: all feeds, whoever polls them.
         member: this process's name.
-        now: the wall clock, UTC.
+        now: the store's clock, UTC.
         sleep: waits for so many seconds.
     """
     feeds = {lot.name: lot for lot in lots}
@@ -89,9 +89,10 @@ async def obey(
             with suppress(StoreError):  # those who need it more say so
                 for order in await asking.waiting():
                     lot = feeds.get(order.feed)
+                    obeyed = lot is not None and lot.ours
                     if order.id in under_way:
                         await asking.keep(order)  # a round may take hours
-                    elif now() - order.at > KEPT and await asking.forget(order):
+                    elif _forgotten(now() - order.at, obeyed=obeyed) and await asking.forget(order):
                         pass
                     elif lot is not None and lot.ours and order.order in _KNOWN:
                         task = asyncio.create_task(_obeyed(asking, order, lot, member), name=f"order {order.id}")
@@ -100,6 +101,11 @@ async def obey(
             under_way = {name: task for name, task in under_way.items() if not task.done()}
     finally:
         await ended(*under_way.values())
+
+
+def _forgotten(age: timedelta, *, obeyed: bool) -> bool:
+    """Whether it waits no more. One from what is still to come was asked before the store's clock was set back."""
+    return age > KEPT or (age < -KEPT and not obeyed)
 
 
 async def _obeyed(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:

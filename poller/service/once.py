@@ -55,7 +55,7 @@ async def once(
             await examined(settings, store, now=now)
             await look_first(store.client, settings)
             async with polled_feeds(
-                settings, environ, store.client, shebang=shebang, now=now, only=frozenset(feed_ids)
+                settings, environ, store.client, shebang=shebang, now=store.clock.now, only=frozenset(feed_ids)
             ) as feeds:
                 return await _rounds(feeds, settings.lease.ttl, report, sleep)
     except StoreError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,11 +13,13 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
-from poller.errors import StoreUnavailable
+from poller.errors import StoreError, StoreUnavailable
 from poller.stopping import ended
 from poller.store.checks import Finding, check_store, enforced
+from poller.store.clock import StoreClock
 from poller.store.connection import commands, shown, translated
 from poller.store.embedded import EmbeddedServer
+from poller.store.keys import MemberKeys
 from poller.store.scripts import SHEBANG
 from poller.store.translation import let_in
 
@@ -32,10 +34,17 @@ _log = structlog.get_logger("poller.store")
 
 
 class OpenStore(msgspec.Struct, frozen=True):
-    """A store that may be talked to. ``url`` for further clients; ``client`` for everything that answers at once."""
+    """A store that may be talked to.
+
+    Attributes:
+        url: for further clients.
+        client: for everything that answers at once.
+        clock: the store's; known once the store is ready, see :func:`until_ready`.
+    """
 
     url: str
     client: Redis
+    clock: StoreClock = msgspec.field(default_factory=StoreClock)
 
     @property
     def shown(self) -> str:
@@ -44,18 +53,23 @@ class OpenStore(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings) -> AsyncIterator[OpenStore]:
+async def opened_store(settings: Settings, *, clock: StoreClock | None = None) -> AsyncIterator[OpenStore]:
     """The store for the time of the block; an embedded server is started, kept, and stopped if it was started here.
 
     A Redis by URL is not asked anything yet: see :func:`until_ready`.
+
+    Args:
+        settings: the configuration.
+        clock: of this store; by default a new one.
 
     Raises:
         ConfigurationError: the URL or the embedded server's directory cannot be used.
         StoreUnavailable: the embedded server does not start.
     """
+    clock = clock or clock_of(settings)
     if settings.redis.url is not None:
         async with _client(settings.redis.url) as client:
-            yield OpenStore(settings.redis.url, client)
+            yield OpenStore(settings.redis.url, client, clock)
         return
     server = EmbeddedServer(settings.embedded.data_dir)
     try:
@@ -63,11 +77,16 @@ async def opened_store(settings: Settings) -> AsyncIterator[OpenStore]:
         keeping = asyncio.create_task(server.keep(), name="embedded server")
         try:
             async with _client(server.url) as client:
-                yield OpenStore(server.url, client)
+                yield OpenStore(server.url, client, clock)
         finally:
             await ended(keeping)
     finally:
         await server.stop()
+
+
+def clock_of(settings: Settings) -> StoreClock:
+    """The clock of the store that the configuration names; nothing is known of it yet."""
+    return StoreClock(MemberKeys.of(settings.redis.prefix).version)
 
 
 @asynccontextmanager
@@ -109,6 +128,8 @@ async def until_ready(
             with translated(store.client):
                 server = await store.client.info("server")
             let_in(store.client)
+            with suppress(StoreError):  # one that takes no script now tells it with the first one that it takes
+                await store.clock.ask(store.client)
             return SHEBANG if _major(server.get("redis_version")) >= _SHEBANG_SINCE else ""
         except StoreUnavailable as error:
             if patience is not None and clock() + pause - begun > patience.total_seconds():

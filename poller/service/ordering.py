@@ -107,7 +107,7 @@ async def asked(
         settings: the configuration.
         feed_id: ``SOURCE/NAME``, one of the configuration's.
         order: what is asked.
-        now: the wall clock, UTC.
+        now: the store's clock, UTC.
         by: who asks, in words; status and events show it.
         reason: of a pause, in words.
         patience: how long a daemon is given to answer at all; nothing: it is not waited for.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
@@ -31,6 +30,7 @@ from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.owners import member_name, nonce_of
 from poller.store.qualifications import named_qualifications
+from poller.store.registrations import milliseconds_of
 from poller.store.remembering import Memory
 from poller.store.scripts import Scripts
 from poller.store.state import Loss
@@ -70,7 +70,7 @@ class Polled:
             siblings: the keys of the source's other feeds, where qualifications are named.
             client: to read those.
             prefix: of the store's keys.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
         """
         self.feed = feed
         self.store = store
@@ -145,7 +145,13 @@ def _report(result: RoundResult, costs: Costs, *, stream: str) -> None:
     if loss is not None:
         place = {"generation": loss.generation, "former": loss.former}
         _log.error(f"feed {loss.kind}", feed=result.feed, lost=loss.text, advice=loss.advice, **place)
-    fields = {**result.public, **costs.public, "delta_token": result.token, "stream": stream}
+    fields = {**result.public, "unidentified": result.unidentified, "backwards": result.backwards, **costs.public}
+    fields |= {
+        "late": result.late,
+        "held_versions": result.held_versions,
+        "delta_token": result.token,
+        "stream": stream,
+    }
     if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
         _log.debug("round", **fields)
     elif not result.ok:
@@ -182,7 +188,7 @@ async def polled_feeds(
     async with AsyncExitStack() as stack:
         feeds: list[Polled] = []
         for source in settings.sources:
-            api = await stack.enter_async_context(client_of(source, environ))
+            api = await stack.enter_async_context(client_of(source, environ, now=now))
             ids = [source.feed_id(feed) for feed in source.feeds]
             for feed in source.feeds:
                 feed_id = source.feed_id(feed)
@@ -191,7 +197,7 @@ async def polled_feeds(
                 feeds.append(
                     Polled(
                         feed_of(source, feed),
-                        _store(settings, scripts, client, feed_id, member),
+                        _store(settings, scripts, client, feed_id, member=member, now=now),
                         api,
                         timing=timing_of(feed),
                         siblings=[keys_of(settings, sibling) for sibling in ids if sibling != feed_id],
@@ -203,7 +209,9 @@ async def polled_feeds(
         yield tuple(feeds)
 
 
-def _store(settings: Settings, scripts: Scripts, client: Redis, feed_id: str, member: str) -> FeedStore:
+def _store(
+    settings: Settings, scripts: Scripts, client: Redis, feed_id: str, *, member: str, now: Callable[[], datetime]
+) -> FeedStore:
     return FeedStore(
         client,
         scripts,
@@ -211,6 +219,6 @@ def _store(settings: Settings, scripts: Scripts, client: Redis, feed_id: str, me
         nonce=nonce_of(member),
         lease=settings.lease.ttl,
         draw=lambda: secrets.token_hex(8),
-        now_ms=lambda: time.time_ns() // 1_000_000,
+        now_ms=lambda: milliseconds_of(now()),
         memory=Memory(client, remembered_key(settings.redis.prefix), feed_id),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol
 
@@ -22,12 +23,15 @@ from poller.config.settings import Settings
 from poller.delivery.announcements import Announcement, Kind
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.service.announcing import announce
+from poller.service.configurations import Configurations
 from poller.service.subscribing import filed
 from poller.stopping import ended
-from poller.store.keys import PairKeys, SubscriptionKeys
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.overruns import Overrun
+from poller.store.owners import nonce_of
 from poller.store.registrations import Subscriptions
 from poller.store.retention import Rule, Trimmer
+from poller.store.scripts import Scripts, answered
 from poller.store.standing import Watched
 from poller.store.subscriptions import Registry
 from poller.store.trim_scripts import TrimScripts
@@ -43,9 +47,20 @@ _log = structlog.get_logger("poller.retention")
 class Appended(Protocol):
     """A feed that is polled here; see :class:`poller.store.feed.FeedStore`."""
 
-    held: bool
-    appended: int
-    nonce: str
+    @property
+    def held(self) -> bool:
+        """Whether its lease is ours, as far as is known."""
+        ...
+
+    @property
+    def appended(self) -> int:
+        """Bytes of events that were committed here."""
+        ...
+
+    @property
+    def nonce(self) -> str:
+        """What proves that the lease is ours."""
+        ...
 
 
 class Retaining:
@@ -56,10 +71,13 @@ class Retaining:
         settings: Settings,
         client: Redis,
         feeds: Mapping[str, Appended],
+        configurations: Configurations | None = None,
         *,
         shebang: str,
         now: Callable[[], datetime],
         clock: Callable[[], float],
+        member: str = "",
+        let_go: Callable[[], None] = lambda: None,
     ) -> None:
         """Take what is worked with.
 
@@ -67,9 +85,12 @@ class Retaining:
             settings: the configuration.
             client: of the store, without retries of its own.
             feeds: those that are polled here, by ``SOURCE/NAME``.
+            configurations: which feeds no process has; None: none is looked for.
             shebang: the first line of scripts.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
             clock: seconds that only go forward.
+            member: this process's name.
+            let_go: is called when the lease of a feed was taken for a trimming, and is free again.
         """
         rule, prefix = settings.retention, settings.redis.prefix
         self._settings = settings
@@ -78,6 +99,13 @@ class Retaining:
         self._registry = Registry(client, SubscriptionKeys.of(prefix))
         self._rule = Rule(rule.age, rule.max_bytes)
         scripts = TrimScripts(client, shebang=shebang)
+        self._scripts = scripts
+        self._leases = Scripts(client, shebang=shebang)
+        self._configurations = configurations
+        self._clock = clock
+        self._member = member
+        self._let_go = let_go
+        self._orphans: dict[str, _Feed] = {}
         self._feeds = [
             _Feed(name, feed, Trimmer(client, scripts, prefix=prefix, feed=name, nonce=feed.nonce), self._rule, clock)
             for name, feed in feeds.items()
@@ -105,6 +133,38 @@ class Retaining:
             if feed.due:
                 feed.looked()
                 await self._retain(feed)
+        await self._look_at_orphans()
+
+    async def _look_at_orphans(self) -> None:
+        """Likewise for the streams that no process has in its configuration: whoever has the lease trims them."""
+        if self._configurations is None:
+            return
+        with suppress(StoreError):  # told by those who deliver and poll
+            await self._configurations.look()
+        names = self._configurations.orphans
+        self._orphans = {name: self._orphans.get(name) or self._orphan(name) for name in names}
+        for name, feed in self._orphans.items():
+            if feed.due:
+                feed.looked()
+                await self._retain_orphan(FeedKeys.of(self._settings.redis.prefix, name).lease, feed)
+
+    def _orphan(self, name: str) -> _Feed:
+        nonce = nonce_of(self._member)
+        trimmer = Trimmer(self._client, self._scripts, prefix=self._settings.redis.prefix, feed=name, nonce=nonce)
+        return _Feed(name, _Unpolled(nonce), trimmer, self._rule, self._clock)
+
+    async def _retain_orphan(self, lease: str, feed: _Feed) -> None:
+        nonce, milliseconds = feed.nonce, int(self._settings.lease.ttl.total_seconds() * 1000)
+        try:
+            with answered(self._client):
+                if await self._leases.take([lease], [nonce, milliseconds]) is not None:
+                    return  # another process is at it, or polls the feed all the same
+            await self._retain(feed)
+            with answered(self._client):
+                await self._leases.renew([lease], [nonce, 0])
+            self._let_go()
+        except StoreError as error:  # it runs out by itself
+            _log.debug("not trimmed", feed=feed.name, error=str(error))
 
     async def _retain(self, feed: _Feed) -> None:
         try:
@@ -147,11 +207,20 @@ class Retaining:
         await announce(self._client, self._settings.redis.prefix, announcement)
 
 
+class _Unpolled(msgspec.Struct, frozen=True):
+    """An orphaned feed: nothing is added to it."""
+
+    nonce: str
+    held: bool = True
+    appended: int = 0
+
+
 class _Feed:
     """A feed, and when it is to be looked at next."""
 
     def __init__(self, name: str, store: Appended, trimmer: Trimmer, rule: Rule, clock: Callable[[], float]) -> None:
         self.name = name
+        self.nonce = store.nonce
         self.trimmer = trimmer
         self.failing: str | None = None
         self._store = store

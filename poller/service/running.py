@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,13 +22,15 @@ from poller.config.settings import Settings
 from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted
-from poller.delivery.health import health_of
+from poller.delivery.health import Health, after_no_start, after_start, health_of
 from poller.delivery.owning import Owned, Watch
 from poller.delivery.pair import LAST_WAIT, Pair
 from poller.delivery.sink import Sink
 from poller.delivery.subscriber import Subscriber
 from poller.delivery.subscription import Notes
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
+from poller.hiding import one_line
+from poller.service.checking_choices import check_choices
 from poller.service.handshaking import permitted
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
@@ -67,7 +70,7 @@ class Shared(msgspec.Struct, frozen=True):
         sharing: the leases of the pairs.
         member: this process's name.
         watch: told when the store is away.
-        now: the wall clock, UTC.
+        now: the store's clock, UTC.
     """
 
     settings: Settings
@@ -95,7 +98,13 @@ class Running:
     """A subscription that is being delivered, from when this is made until :meth:`stop`."""
 
     def __init__(
-        self, name: str, kept: Subscriptions, shared: Shared, *, after: asyncio.Task[None] | None = None
+        self,
+        name: str,
+        kept: Subscriptions,
+        shared: Shared,
+        *,
+        feeds: tuple[str, ...],
+        after: asyncio.Task[None] | None = None,
     ) -> None:
         """Begin.
 
@@ -103,17 +112,21 @@ class Running:
             name: its id.
             kept: the registry, with this subscription in it.
             shared: what it works with.
+            feeds: those that are delivered to it.
             after: what has to end before.
         """
         self.made_of = wanted(kept)[name]
+        self.feeds = feeds
         self.sink = str(msgspec.json.decode(self.made_of[0]).get("sink"))
         self.stores: list[PairStore] = []
-        self.paused_until = kept.until.get(name)
+        self.paused_until = kept.pauses.until.get(name)
+        self._resumed = kept.pauses.resumed.get(name, 0)
         self._name = name
         self._shared = shared
         self._pairs: dict[str, Pair] = {}
         self._owned: list[Owned] = []
         self._subscriber: Subscriber | None = None
+        self._idle_because: str | None = None
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self._run(kept, after), name=f"subscription {name}")
 
@@ -127,8 +140,17 @@ class Running:
         for pair in self._pairs.values():
             pair.reload()
 
-    def noted(self, until: datetime | None) -> None:
-        """The registry says that the sink wants nothing before then; whoever wrote it."""
+    def noted(self, until: datetime | None, *, resumed: int | None = None) -> None:
+        """The registry says that the sink wants nothing before then; whoever wrote it.
+
+        Args:
+            until: by the store's clock; None: nothing is said.
+            resumed: when an operator last ended such a pause, in milliseconds of it; None: that is as it was.
+        """
+        if resumed is not None and resumed != self._resumed:
+            self._resumed, self.paused_until = resumed, None
+            if self._subscriber:
+                self._subscriber.resume()
         if until is not None and until != self.paused_until and self._subscriber:
             self._subscriber.paused_elsewhere(until)
         self.paused_until = until
@@ -141,16 +163,17 @@ class Running:
     @property
     def error(self) -> str | None:
         """How it fails here, in words; None where it does not."""
-        return self._subscriber.error if self._subscriber else None
+        return self._subscriber.error if self._subscriber else self._idle_because
 
     async def recall(self, feed: str, subscriber: Subscriber) -> None:
         """Hear what the registry says now: of pauses, and of how it does at a feed that another process had before.
 
         Raises:
-            StoreError: see :meth:`poller.store.subscriptions.Registry.untils`.
+            StoreError: see :meth:`poller.store.subscriptions.Registry.pauses`.
         """
         registry = self._shared.registry
-        self.noted((await registry.untils()).get(self._name))
+        pauses = await registry.pauses()
+        self.noted(pauses.until.get(self._name), resumed=pauses.resumed.get(self._name, 0))
         subscriber.took(feed, health_of(await registry.health(self._name, feed)))
 
     async def stop(self) -> None:
@@ -185,13 +208,20 @@ class Running:
                 fresh = None
                 await unless(self._stop, _AGAIN)
             except (ConfigurationError, ValueError) as error:
+                self._idle_because = why = one_line(str(error))
                 _log.error("subscription cannot be delivered", subscription=self._name, error=str(error))
+                await self._note_start(partial(after_no_start, at=self._shared.now(), error=why))
                 await self._stop.wait()
 
     async def _deliver(self, kept: Subscriptions) -> None:
         written, secrets, brought = self.made_of
         settings = kept_subscription(written)
+        for found in check_choices(self._shared.settings, settings):
+            _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)
+        self.noted(kept.pauses.until.get(self._name), resumed=kept.pauses.resumed.get(self._name, 0))
         async with sink_of(settings, self._shared.environ, brought=brought, now=self._shared.now) as sink:
+            if health_of(kept.health.get(self._name, {}).get(WHOLE)).unsent:
+                await self._note_start(after_start)
             granted = None
             if settings.handshake:
                 granted = await self._permitted(settings, sink, kept.handshakes.get(self._name))
@@ -203,20 +233,33 @@ class Running:
                 Form(settings, secrets, granted),
                 self._shared.notes,
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
-                paused_until=kept.until.get(self._name),
+                paused_until=self.paused_until,
+                resumed=self._resumed,
                 now=self._shared.now,
                 clock=asyncio.get_running_loop().time,
             )
-            await self._own_all(settings, self._subscriber, kept.registered[self._name])
+            await self._own_all(self._subscriber, kept.registered[self._name])
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url
-        return await permitted(settings, sink, self._shared.registry, kept, self._stop, public_url=public_url)
+        registry, now = self._shared.registry, self._shared.now
+        return await permitted(
+            settings, sink, registry, kept, self._stop, public_url=public_url, now=now, told=self._held_up
+        )
 
-    async def _own_all(self, settings: SubscriptionSettings, subscriber: Subscriber, known: Registered) -> None:
+    def _held_up(self, reason: str | None) -> None:
+        self._idle_because = reason
+
+    async def _note_start(self, change: Callable[[Health], Health]) -> None:
+        """Write down whether it could begin here, where that is not written already."""
+        with suppress(StoreError):  # the log says it all the same
+            before = health_of(await self._shared.registry.health(self._name, WHOLE))
+            if (after := change(before)) != before:
+                await self._shared.notes.health(self._name, WHOLE, after)
+
+    async def _own_all(self, subscriber: Subscriber, known: Registered) -> None:
         sharing, self.stores = self._shared.sharing, []
-        feeds = settings.feeds or self._shared.settings.feed_ids
-        self._owned = [self._owned_of(feed, subscriber, known) for feed in feeds]
+        self._owned = [self._owned_of(feed, subscriber, known) for feed in self.feeds]
         running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
         for owned in self._owned:
             if self._stop.is_set():  # told so before there was anybody to be told
@@ -225,6 +268,8 @@ class Running:
                 sharing.add(owned)
         try:
             await asyncio.gather(*running)
+            if not running:  # none of its feeds is there now
+                await self._stop.wait()
         finally:
             for owned in self._owned:
                 sharing.drop(owned)

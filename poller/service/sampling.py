@@ -12,12 +12,11 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.events import recorded_time
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.announcements import SOURCE
+from poller.delivery.announcements import operational_event
 from poller.delivery.envelope import envelope_of
 from poller.delivery.formats import Request
-from poller.delivery.handshake import Granted, decoded
+from poller.delivery.handshake import Granted, known, ungranted
 from poller.delivery.outcome import Outcome
 from poller.errors import PollerError
 from poller.service.sending import Form, sink_of
@@ -62,9 +61,13 @@ async def sample(
         ConfigurationError: credential or secrets cannot be set up.
         CredentialUnusable: a secret file cannot be read.
     """
-    granted = _granted(handshake) if settings.handshake else None
+    state = known(handshake) if settings.handshake else None
+    granted = state if isinstance(state, Granted) else None
     if settings.handshake and granted is None:
-        raise NotGranted(f"{settings.id}: validate = true, and its sink has not granted events; nothing was sent")
+        why = ungranted(state) or "no daemon has asked it yet"
+        raise NotGranted(
+            f"{settings.id}: validate = true, and its sink has not granted events: {why}; nothing was sent"
+        )
     event = sample_event(settings.id, event_id=event_id, now=now)
     request = Form(settings, secrets, granted)([(envelope_of(event), event)], int(now.timestamp()))
     async with sink_of(settings, environ, brought=brought, now=lambda: now) as sink:
@@ -73,26 +76,5 @@ async def sample(
 
 def sample_event(subscription: str, *, event_id: str, now: datetime) -> bytes:
     """The event, as it would stand in a stream."""
-    time = recorded_time(now)
-    return msgspec.json.encode(
-        {
-            "specversion": "1.0",
-            "id": event_id,
-            "source": SOURCE,
-            "type": TYPE,
-            "subject": subscription,
-            "time": time,
-            "recordedtime": time,
-            "partitionkey": subscription,
-            "datacontenttype": "application/json",
-            "data": {"text": "A test: no record has changed."},
-        }
-    )
-
-
-def _granted(handshake: bytes | None) -> Granted | None:
-    try:
-        state = decoded(handshake) if handshake else None
-    except msgspec.DecodeError:
-        return None
-    return state if isinstance(state, Granted) else None
+    text = "A test: no record has changed."
+    return operational_event(type_=TYPE, subject=subscription, event_id=event_id, at=now, data={"text": text})

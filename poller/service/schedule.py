@@ -7,19 +7,24 @@ and a round that is told to stop finishes its commit.
 A round that is late because the process was busy or asleep runs once, not as often as it was missed. One that comes due
 while the one before still runs is left out, which is how it is meant to be and no reason for a warning.
 
-APScheduler goes by the wall clock. Whoever sets that, an interval stays what it is: no round is due later than that.
+APScheduler goes by the wall clock of this process, which may be wrong and may jump. So moments are translated here:
+all that goes in and comes out is by the store's clock, and a cron expression means that one, in every process. An
+interval is time that passes by the monotonic clock. Whatever clock is set, no round is due later than its interval, or
+than the next moment of its expression; one that is set forward brings one round early at most.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 import structlog
+from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -33,6 +38,8 @@ SOONEST: Final = timedelta(milliseconds=100)
 """To APScheduler a job still runs for a moment after its round has ended; what comes due meanwhile is left out."""
 
 _LOOK: Final = timedelta(seconds=1)
+_NEAR: Final = timedelta(milliseconds=50)  # clocks that differ by less are taken to show the same
+_JUMP: Final = timedelta(milliseconds=500)
 
 _log = structlog.get_logger("poller.schedule")
 
@@ -67,15 +74,70 @@ Round = Callable[[], Awaitable[timedelta | None]]
 """Runs a round; may answer after how long the next one is worth trying, where that is sooner than its turn."""
 
 
+class _Interval(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
+    """An interval of which the turns that were missed are passed over in one step.
+
+    APScheduler would count them one by one: a wall clock that jumps a month ahead would keep it busy for minutes.
+    """
+
+    def __init__(self, inner: BaseTrigger, interval: timedelta) -> None:
+        self._inner = inner
+        self._interval = interval
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime | None:
+        if previous_fire_time is not None and now > previous_fire_time:
+            previous_fire_time += (now - previous_fire_time) // self._interval * self._interval
+        found: datetime | None = self._inner.get_next_fire_time(previous_fire_time, now)
+        return found
+
+
+class _StoreCron(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
+    """A cron expression by the store's clock, for a scheduler that goes by this process's wall clock."""
+
+    def __init__(self, inner: BaseTrigger, ahead: Callable[[], timedelta]) -> None:
+        self._inner = inner
+        self._ahead = ahead
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime | None:
+        ahead = self._ahead()
+        moment = now + ahead
+        if previous_fire_time is not None:  # clocks that come nearer must not bring the same moment twice
+            moment = max(moment, min(previous_fire_time, now) + ahead + _JUMP)
+        found: datetime | None = self._inner.get_next_fire_time(None, moment)
+        return found and found - ahead
+
+
+def _wall() -> datetime:
+    return datetime.now(UTC)
+
+
 class Schedule:
     """The jobs of one process. Used within one event loop."""
 
-    def __init__(self, *, now: Callable[[], datetime], look: timedelta = _LOOK) -> None:
-        """Take the wall clock, UTC, and how often to look whether it was set."""
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime],
+        look: timedelta = _LOOK,
+        wall: Callable[[], datetime] = _wall,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the clocks.
+
+        Args:
+            now: the store's clock, UTC.
+            look: how often to look whether a clock was set.
+            wall: the clock that APScheduler goes by.
+            clock: seconds that only go forward.
+        """
         self._now = now
         self._look = look
+        self._wall = wall
+        self._clock = clock
+        self._ahead = timedelta()  # of the store's clock over the wall clock
+        self._lived = wall() - timedelta(seconds=clock())
         self._looking: asyncio.Task[None] | None = None
-        self._longest: dict[str, timedelta] = {}
+        self._timings: dict[str, Timing] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
         self._turns_from = datetime.min.replace(tzinfo=UTC)
@@ -86,14 +148,19 @@ class Schedule:
 
     def add(self, name: str, round_: Round, timing: Timing, *, at_once: bool = True) -> None:
         """Poll ``name`` from now on; its first round comes at once, or in its first turn, or by :meth:`hasten`."""
-        start = {"next_run_time": self._first_turn()} if at_once else {}
-        if timing.interval is not None:
-            self._longest[name] = timing.interval + timing.jitter
-        self._scheduler.add_job(self._run, timing.trigger(), args=(name, round_), id=name, **start)
+        self._compare()
+        start = {"next_run_time": self._first_turn() - self._ahead} if at_once else {}
+        trigger = timing.trigger()
+        if timing.cron is not None:
+            trigger = _StoreCron(trigger, lambda: self._ahead)
+        elif timing.interval is not None:
+            trigger = _Interval(trigger, timing.interval)
+        self._timings[name] = timing
+        self._scheduler.add_job(self._run, trigger, args=(name, round_), id=name, **start)
 
     def remove(self, name: str) -> None:
         """Poll ``name`` no more, if it is polled at all; a round that runs goes on."""
-        self._longest.pop(name, None)
+        self._timings.pop(name, None)
         if self._scheduler.get_job(name) is not None:
             self._scheduler.remove_job(name)
 
@@ -104,14 +171,14 @@ class Schedule:
 
     def hasten(self, name: str, moment: datetime) -> None:
         """Let the next round of ``name`` come at this moment, unless its turn is sooner."""
-        job = self._scheduler.get_job(name)
-        if job is not None and job.next_run_time is not None and moment < job.next_run_time:
-            job.modify(next_run_time=moment)
+        job, due = self._scheduler.get_job(name), moment - self._ahead
+        if job is not None and job.next_run_time is not None and due < job.next_run_time:
+            job.modify(next_run_time=due)
 
     def next_round(self, name: str) -> datetime | None:
         """When the next round of ``name`` is due."""
         job = self._scheduler.get_job(name)
-        return job.next_run_time if job is not None else None
+        return job.next_run_time + self._ahead if job is not None and job.next_run_time else None
 
     def _first_turn(self) -> datetime:
         """Now, or soon after the one before: many first rounds are spread out."""
@@ -130,20 +197,51 @@ class Schedule:
             self._scheduler.shutdown(wait=False)
 
     async def _keep_time(self) -> None:
-        """Look again and again whether the wall clock has jumped, for as long as there are rounds."""
+        """Look again and again whether a clock was set, for as long as there are rounds."""
         while True:
             await asyncio.sleep(self._look.total_seconds())
             self._straighten()
 
+    def _compare(self) -> bool:
+        """Learn how far the store's clock is ahead; whether that is another span than it was."""
+        ahead = self._now() - self._wall()
+        if abs(ahead - self._ahead) < _NEAR:
+            return False
+        self._ahead = ahead
+        return True
+
     def _straighten(self) -> None:
-        """What is due later than it can be is due within its interval; and who sleeps by an old clock is woken."""
-        now, jobs = self._now(), self._scheduler.get_jobs()
-        late = [job for job in jobs if job.id in self._longest and job.next_run_time > now + self._longest[job.id]]
-        for number, job in enumerate(late):
-            job.modify(next_run_time=now + self._longest[job.id] * (number / len(late)))
-        if late:
-            _log.warning("the wall clock was set back", feeds=len(late))
+        """Put right what is due by a clock that was set; and who sleeps by an old clock is woken."""
+        wall = self._wall()
+        lived = wall - timedelta(seconds=self._clock())
+        jumped, self._lived = lived - self._lived, lived
+        changed = self._compare() or abs(jumped) > _JUMP
+        if jumped < -_JUMP:  # all stay as far away as they were
+            for job in self._scheduler.get_jobs():
+                job.modify(next_run_time=job.next_run_time + jumped)
+            _log.warning("the wall clock was set back", seconds=round(-jumped.total_seconds()))
+        late = [
+            (job, latest)
+            for job in self._scheduler.get_jobs()
+            if (latest := self._latest(job, wall, changed=changed)) is not None and job.next_run_time > latest
+        ]
+        for number, (job, latest) in enumerate(late):
+            due = latest if self._timings[job.id].cron else wall + (latest - wall) * (number / len(late))
+            job.modify(next_run_time=due)
         self._scheduler.wakeup()
+
+    def _latest(self, job: Job, wall: datetime, *, changed: bool) -> datetime | None:
+        """When a job is due at the latest, by the wall clock; None where that is as it was.
+
+        A cron expression is looked at only where a clock was set, for that takes longer.
+        """
+        timing = self._timings.get(job.id)
+        if timing is None:
+            return None
+        if timing.interval is not None:
+            return wall + timing.interval + timing.jitter
+        due: datetime | None = job.trigger.get_next_fire_time(None, wall) if changed else None
+        return due and due + timing.jitter
 
     async def _run(self, name: str, round_: Round) -> None:
         if not self._draining:  # what was handed over before would have nobody who waits for its end

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,11 +18,12 @@ from poller.delivery.attempts import Patience
 from poller.delivery.filters import compile_filters
 from poller.delivery.formats import Request, RequestForm
 from poller.delivery.handshake import Granted, pace
-from poller.delivery.signing import SecretUnusable, Signer
+from poller.delivery.signing import SecretUnusable, Signer, public_keys
 from poller.delivery.sink import Sink
 from poller.delivery.subscription import Batching, Event, Subscription
+from poller.errors import CredentialUnusable
 from poller.http.addresses import Allowance
-from poller.http.transport import Transport
+from poller.http.transport import Transport, tls_of
 from poller.service.assembly import credential_of
 
 _USER_AGENT: Final = f"poller/{__version__}"
@@ -56,24 +59,41 @@ def sink_of(
     Args:
         settings: the subscription's.
         environ: where a credential may be.
-        tls: whom to trust; the system's authorities by default.
+        tls: whom to trust; by default what the settings name, else the system's authorities.
         brought: the credential that a request has brought, as it is kept; takes the place of ``auth``.
-        now: the wall clock, UTC.
+        now: the store's clock, UTC.
 
     Raises:
-        ConfigurationError: its credential cannot be set up.
+        ConfigurationError: its credential cannot be set up, or a certificate file cannot be used.
     """
+    transport = Transport(settings.ca_file, settings.client_cert_file, settings.client_key_file)
+    if tls is None and transport != Transport():
+        tls = tls_of(transport, "sink")
     return Sink(
         settings.sink,
         timeout=settings.timeout,
         concurrency=settings.concurrency,
         headers=tuple(settings.headers.items()),
-        credential=credential_of(settings.auth, environ, transport=Transport(), within=settings.timeout),
+        credential=credential_of(settings.auth, environ, transport=transport, within=settings.timeout),
         authorization=authorization_of(brought) if brought else None,
         allowed=Allowance.of(settings.allow_hosts, private=settings.allow_private),
         tls=tls,
         now=now,
     )
+
+
+def public_keys_of(settings: SubscriptionSettings, secrets: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a receiver needs to verify ``v1a`` signatures, as far as secret files can be read here.
+
+    Args:
+        settings: the subscription's.
+        secrets: those that no file holds.
+    """
+    texts = list(secrets)
+    for path in settings.secret_files:
+        with suppress(CredentialUnusable):
+            texts.append(SecretFile(path, "signing secret").text())
+    return public_keys(texts)
 
 
 class Form:
@@ -108,6 +128,19 @@ class Form:
     def _made(self, secrets: tuple[str, ...]) -> RequestForm:
         signer = Signer(secrets) if secrets else None
         return RequestForm(self._mode, signer=signer, user_agent=_USER_AGENT, origin=self._origin)
+
+
+def signing_secrets(files: Iterable[Path]) -> list[str]:
+    """The secrets that these files hold.
+
+    Raises:
+        CredentialUnusable: a file cannot be read.
+        SecretUnusable: it holds no secret; says which.
+    """
+    read = [(file, file.text()) for file in (SecretFile(path, "signing secret") for path in files)]
+    for file, text in read:
+        _check(file, text)
+    return [text for _, text in read]
 
 
 def _check(file: SecretFile, text: str) -> None:

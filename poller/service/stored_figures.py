@@ -19,17 +19,30 @@ from redis.asyncio import Redis
 
 from poller.config.feeds import FeedSettings
 from poller.config.settings import Settings
-from poller.delivery.health import health_of, whole
 from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
+from poller.service.configurations import differences
+from poller.service.orphans import orphaned_feeds
 from poller.service.subscribing import registry_of
+from poller.service.subscription_status import health_in, is_ungranted
 from poller.stopping import ended
 from poller.store.backlogs import Pair
 from poller.store.figures import FeedAmounts, PairAmounts, feed_amounts, pair_amounts
 from poller.store.keys import MemberKeys
-from poller.store.members import members_now
+from poller.store.members import members_seen
 from poller.store.registrations import Subscriptions, milliseconds_of
-from poller.store.state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND, ROUND_AT
+from poller.store.state import (
+    BACKWARDS,
+    DELTA_TOKEN_AT,
+    GOOD_AT,
+    HELD,
+    HELD_VERSIONS,
+    OLDEST,
+    ROUND,
+    ROUND_AT,
+    TOMBSTONES,
+    UNIDENTIFIED,
+)
 from poller.telemetry.stored import FeedFigures, StoredFigures, SubscriptionFigures
 
 FRESH: Final = 5.0
@@ -39,7 +52,19 @@ PATIENCE: Final = 3.0
 """Seconds that whoever asks waits for one."""
 
 _STALE: Final = 60.0  # seconds after which the one before does not serve any more
-_FIELDS: Final = ("sequence", ROUND, ROUND_AT, GOOD_AT, DELTA_TOKEN_AT, OLDEST, HELD)
+_FIELDS: Final = (
+    "sequence",
+    ROUND,
+    ROUND_AT,
+    GOOD_AT,
+    DELTA_TOKEN_AT,
+    OLDEST,
+    HELD,
+    UNIDENTIFIED,
+    TOMBSTONES,
+    BACKWARDS,
+    HELD_VERSIONS,
+)
 _WHO: Final = "metrics"
 
 _log = structlog.get_logger("poller.metrics")
@@ -56,7 +81,7 @@ class StoredReadings:
         Args:
             settings: the configuration.
             watch: told when the store is away.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
             clock: seconds that only go forward.
         """
         self._settings = settings
@@ -135,10 +160,14 @@ async def stored_figures(
     pairs: Mapping[Pair, PairAmounts] = await pair_amounts(client, prefix, wanted)
     for (name, _), amount in pairs.items():
         waiting[name].append(amount)
+    seen = await members_seen(client, MemberKeys.of(prefix))
+    orphans = await orphaned_feeds(client, settings, now=now, seen=seen, kept=kept)
     return StoredFigures(
         feeds=[_feed(feed, one, each.get(feed)) for feed, one in amounts.items()],
         subscriptions=[_subscription(name, kept, waiting[name], now) for name in kept.registered],
-        members=len(await members_now(client, MemberKeys.of(prefix))),
+        members=len(seen.roles),
+        orphans=[(one.feed, one.undelivered) for one in orphans],
+        differences=len(differences(seen.configurations)),
     )
 
 
@@ -164,21 +193,25 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 def _feed(feed: str, amounts: FeedAmounts, interval: float | None) -> FeedFigures:
-    sequence, last, last_at, good_at, token_at, oldest, held = amounts.state
+    sequence, last, last_at, good_at, token_at, oldest, held, unidentified, tombstones, *versions = amounts.state
+    backwards, held_versions = versions
     good = _seconds(good_at)
     return FeedFigures(
         feed=feed,
         failing=_failed(last),
         paused=amounts.paused,
         held=bool(held),
+        unidentified=_whole(unidentified),
+        backward_versions=_whole(backwards),
+        held_versions=_whole(held_versions),
         owned=amounts.owned,
         interval=interval,
         last_round=_seconds(last_at),
         last_good_round=good,
         delta_token=_seconds(token_at),
         oldest_reading=_seconds(oldest) or good,
-        records=amounts.records,
-        events=int(sequence) if sequence and sequence.isdigit() else 0,
+        records=max(amounts.records - _whole(tombstones), 0),
+        events=_whole(sequence),
         stream_entries=amounts.entries,
         stream_bytes=amounts.stream_bytes,
         quarantine_entries=amounts.quarantined,
@@ -192,6 +225,10 @@ def _failed(last: bytes | None) -> bool:
         return False
 
 
+def _whole(number: bytes | None) -> int:
+    return int(number) if number and number.isdigit() else 0
+
+
 def _seconds(moment: bytes | None) -> float | None:
     try:
         return datetime.fromisoformat(moment.decode()).timestamp() if moment else None
@@ -200,7 +237,7 @@ def _seconds(moment: bytes | None) -> float | None:
 
 
 def _subscription(name: str, kept: Subscriptions, waiting: list[PairAmounts], now: datetime) -> SubscriptionFigures:
-    health = whole(map(health_of, kept.health.get(name, {}).values()))
+    health, ungranted = health_in(kept, name), is_ungranted(kept, name)
     paused = name in kept.paused
     begun = [one for one in waiting if one.begun]
     oldest = min((one.oldest for one in waiting if one.oldest is not None), default=None)
@@ -208,8 +245,9 @@ def _subscription(name: str, kept: Subscriptions, waiting: list[PairAmounts], no
     known = [one.undelivered for one in begun if one.undelivered is not None]
     return SubscriptionFigures(
         subscription=name,
-        failing=not paused and health.failing_since is not None,
+        failing=not paused and (health.failing_since is not None or bool(ungranted)),
         paused=paused,
+        ungranted=ungranted,
         lag=age if begun or oldest is not None else None,
         backlog=sum(known) if known else None,
         parked=sum(one.parked for one in waiting),

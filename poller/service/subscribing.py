@@ -18,18 +18,18 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.config.subscribing import kept_subscription, written
 from poller.config.subscriptions import SubscriptionSettings
-from poller.credentials.secret_file import SecretFile
 from poller.delivery.announcements import Announcement, Kind
 from poller.delivery.health import Health, resumed
-from poller.delivery.signing import Signer
 from poller.errors import StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.service.announcing import announce
 from poller.service.feed_values import keys_of
+from poller.service.sending import signing_secrets
 from poller.store.connection import translated
 from poller.store.forgetting import forget
-from poller.store.keys import PairKeys, SubscriptionKeys
+from poller.store.keys import PairKeys, SubscriptionKeys, remembered_key
 from poller.store.registering import Following
 from poller.store.registrations import Paused, Registered, Subscriptions, known
+from poller.store.remembering import known_feeds
 from poller.store.subscriptions import Registry
 
 LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
@@ -73,8 +73,7 @@ async def add(
     """
     if _in_file(settings, wanted.id):
         raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
-    if wanted.secret_files:
-        Signer(SecretFile(path, "signing secret").text() for path in wanted.secret_files)
+    signing_secrets(wanted.secret_files)
     await registry.add(wanted.id, written(wanted), secrets, now, credential=credential)
 
 
@@ -158,9 +157,11 @@ async def remove(
     kept = await registry.all()
     refuse_filed(kept, settings, subscription)
     await registry.remove(subscription)
-    feeds = feeds_of(kept, settings, subscription)
-    pairs = {feed: PairKeys.of(settings.redis.prefix, feed, subscription) for feed in feeds}
-    await _let_go(client, [pair.lease for pair in pairs.values()], sleep)
+    prefix = settings.redis.prefix
+    everywhere = await known_feeds(client, remembered_key(prefix))  # feeds that were renamed or dropped, too
+    feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
+    pairs = {feed: PairKeys.of(prefix, feed, subscription) for feed in feeds}
+    await until_let_go(client, [pair.lease for pair in pairs.values()], sleep)
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
 
@@ -231,7 +232,8 @@ async def _announce(client: Redis, settings: Settings, announcement: Announcemen
         await announce(client, settings.redis.prefix, announcement)
 
 
-async def _let_go(client: Redis, leases: Sequence[str], sleep: Callable[[float], Awaitable[None]]) -> None:
+async def until_let_go(client: Redis, leases: Sequence[str], sleep: Callable[[float], Awaitable[None]]) -> None:
+    """Wait until none of these leases is held any more, or for :data:`LEFT_ALONE`."""
     for _ in range(round(LEFT_ALONE / _PAUSE)):
         with translated(client):
             if not any([await client.exists(lease) for lease in leases]):

@@ -15,13 +15,14 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
-from poller.config.urls import redacted
-from poller.delivery.health import health_of, whole
+from poller.config.urls import host_only
+from poller.delivery.handshake import Granted, State, known, ungranted
+from poller.delivery.health import Health, health_of, of_subscription
 from poller.service.subscribing import filed, registry_of
 from poller.store.backlogs import Backlog, backlogs
-from poller.store.registrations import Origin, Pauser, Subscriptions
+from poller.store.registrations import WHOLE, Origin, Pauser, Subscriptions
 
-State = Literal["new", "active", "failing", "paused"]
+Doing = Literal["new", "active", "failing", "paused"]
 
 
 class SubscriptionStatus(msgspec.Struct, frozen=True):
@@ -30,14 +31,15 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     Attributes:
         subscription: its id.
         origin: ``file``: the configuration's; ``run``: added at run time.
-        sink: where its events go, without the query.
-        state: ``new``, of the file and seen by no daemon yet; ``active``; ``failing``, nothing has succeeded since;
-            ``paused``.
+        sink: where its events go, without the path.
+        state: ``new``, of the file and seen by no daemon yet; ``active``; ``failing``, nothing has succeeded since, or
+            its sink has not granted events; ``paused``.
         paused_by: ``operator``, ``sink``, ``failures`` or ``removed`` (from the file); None where it is not paused.
         reason: why it is paused, in words.
         since: since when it is paused or failing, RFC 3339.
         until: until when its sink wants nothing, RFC 3339; None where that is not so.
-        handshake: whether its sink has granted events, in a word; None where it was not asked.
+        handshake: whether its sink has granted events, in a word: ``granted``, ``refused``, ``revoked``,
+            ``awaiting callback`` or ``unanswered``; None where it is not to be asked, or was not yet.
         delivered: attempts that succeeded, in all, as of when whoever delivers last noted it.
         failed: attempts that did not, likewise.
         lag_entries: how many its groups have not delivered, over its feeds; None where that is known of none.
@@ -45,7 +47,8 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
         lost: how many went before they were delivered, ever, for a stream outgrew ``retention.max_bytes``.
-        error: how the last attempt failed, in words, where nothing but failures came since; None elsewhere.
+        error: how the last attempt failed, or why events are not granted and what to do, in words, where it is failing;
+            None elsewhere.
         all_feeds: whether it gets all feeds that there are.
         feeds: what waits at each feed that it gets.
     """
@@ -53,7 +56,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     subscription: str
     origin: Origin
     sink: str
-    state: State
+    state: Doing
     paused_by: Pauser | None
     reason: str | None
     since: str | None
@@ -76,10 +79,7 @@ class _Outline(msgspec.Struct, frozen=True):
 
     sink: str = "?"
     feeds: tuple[str, ...] | None = None
-
-
-class _Handshake(msgspec.Struct, frozen=True):
-    state: str
+    handshake: bool = msgspec.field(default=False, name="validate")
 
 
 def status_of_new(name: str, sink: str, *, all_feeds: bool) -> SubscriptionStatus:
@@ -93,7 +93,7 @@ def status_of_new(name: str, sink: str, *, all_feeds: bool) -> SubscriptionStatu
     return SubscriptionStatus(
         subscription=name,
         origin="run",
-        sink=redacted(sink),
+        sink=host_only(sink),
         state="active",
         paused_by=None,
         reason=None,
@@ -141,18 +141,22 @@ def _status(
     name: str, outline: _Outline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
 ) -> SubscriptionStatus:
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
-    health = whole(map(health_of, kept.health.get(name, {}).values()))
-    since = pause.at if pause else health.failing_since
+    health = health_in(kept, name)
+    permission = known(kept.handshakes.get(name)) if outline.handshake else None
+    refusal = ungranted(permission)
+    failing_since = health.failing_since if refusal is None else _since(permission)
+    since = pause.at if pause else failing_since
+    failing = refusal is not None or health.failing_since is not None
     return SubscriptionStatus(
         subscription=name,
         origin=registered.origin if registered else "file",
-        sink=redacted(outline.sink),
-        state="new" if not registered else "paused" if pause else "failing" if health.failing_since else "active",
+        sink=host_only(outline.sink),
+        state="new" if not registered else "paused" if pause else "failing" if failing else "active",
         paused_by=pause.by if pause else None,
         reason=pause.reason if pause else None,
         since=_written(since) if since else None,
         until=_written(until) if until and until > now else None,
-        handshake=_handshake(kept.handshakes.get(name)),
+        handshake=_word(permission),
         delivered=health.delivered,
         failed=health.failed,
         lag_entries=_sum([one.entries for one in feeds]),
@@ -162,7 +166,7 @@ def _status(
         lost=sum(one.lost for one in feeds),
         all_feeds=outline.feeds is None,
         feeds=feeds,
-        error=health.error if health.failing_since else None,
+        error=refusal or (health.error if health.failing_since else None),
     )
 
 
@@ -178,11 +182,25 @@ def _outline(text: bytes) -> _Outline:
         return _Outline()
 
 
-def _handshake(kept: bytes | None) -> str | None:
-    try:
-        return msgspec.json.decode(kept, type=_Handshake).state if kept else None
-    except msgspec.DecodeError:
-        return "?"
+def health_in(kept: Subscriptions, name: str) -> Health:
+    """How a subscription does, over all of its feeds."""
+    feeds = dict(kept.health.get(name, {}))
+    subscription = health_of(feeds.pop(WHOLE, None))
+    return of_subscription(subscription, map(health_of, feeds.values()))
+
+
+def is_ungranted(kept: Subscriptions, name: str) -> bool | None:
+    """Whether its sink has not granted events; None where it is not to be asked."""
+    outline = _outline(bytes(kept.registered[name].settings))
+    return ungranted(known(kept.handshakes.get(name))) is not None if outline.handshake else None
+
+
+def _word(permission: State | None) -> str | None:
+    return None if permission is None else str(msgspec.to_builtins(permission)["state"])
+
+
+def _since(permission: State | None) -> datetime | None:
+    return None if permission is None or isinstance(permission, Granted) else permission.since
 
 
 def _written(moment: datetime) -> str:

@@ -37,7 +37,12 @@ _SOURCE: Final[tuple[tuple[str, str], ...]] = (
     (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
     (r"(?i)wrong version number|record layer", "no TLS is spoken there: is it http://, or another port?"),
     (r"(?i)name or service|getaddrinfo|resolve|nodename|DNS", "is the host's name in base_url right, and known here?"),
-    (r"(?i)server disconnected", "it hangs up without an answer: is it https://, or another port?"),
+    (
+        r"(?i)server disconnected",
+        "it hangs up without an answer: is it https://, or another port? Does it want a client certificate?",
+    ),
+    (r"the answer is not HTTP\b", "no web server answers there: are scheme, host and port in base_url right?"),
+    (r"the proxy answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
     (r"(?i)connection refused|connect call failed", "nothing listens there: are host and port in base_url right?"),
     (r"(?i)no complete answer|timeout|timed out", "raise timeout, or look whether a firewall drops what is sent"),
     (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),

@@ -8,15 +8,14 @@ not have any more is kept as it came: that it existed is not to be lost.
 from __future__ import annotations
 
 import asyncio
+from codecs import BOM_UTF8
 from collections.abc import Container, Sequence
 from typing import Final
-from urllib.parse import quote
 
 from poller.changes.records import Record, Rejected, record_reader
 from poller.errors import SourceRefused
 from poller.source.feed import Feed
 from poller.source.reading import Get
-from poller.source.resources import PARENT
 
 _AT_ONCE: Final = 32
 _GONE: Final = frozenset({404, 410})
@@ -37,14 +36,13 @@ async def completed(
         SourceError: one of them could not be asked for.
     """
     whole = list(records)
-    path = feed.resource.detail_path
-    if path is None:
+    if feed.resource.detail_path is None:
         return whole
     places = [place for place, record in enumerate(records) if isinstance(record, Record) and record.key not in known]
     for start in range(0, len(places), _AT_ONCE):
         asked = places[start : start + _AT_ONCE]
         parts = [record for record in (records[place] for place in asked) if isinstance(record, Record)]
-        answers = await asyncio.gather(*(_whole(part, path, feed, get) for part in parts), return_exceptions=True)
+        answers = await asyncio.gather(*(_whole(part, feed, get) for part in parts), return_exceptions=True)
         for place, answer in zip(asked, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
@@ -52,12 +50,15 @@ async def completed(
     return whole
 
 
-async def _whole(part: Record, path: str, feed: Feed, get: Get) -> Record:
+async def _whole(part: Record, feed: Feed, get: Get) -> Record:
+    path = feed.resource.record_path(part.subject)
+    if path is None:
+        return part
     try:
-        body = await get(path.replace(PARENT, quote(part.subject, safe="")), ())
+        body = await get(path, ())
     except SourceRefused as refused:
         if refused.status in _GONE:
             return part
         raise
-    found = record_reader(feed.id_field)(body or b"")
+    found = record_reader(feed.id_field)((body or b"").removeprefix(BOM_UTF8))
     return found if isinstance(found, Record) and found.key == part.key else part

@@ -23,20 +23,22 @@ from typing import Final
 
 import msgspec
 
+from poller.changes.confirmation import Confirmation, after_reading
 from poller.changes.listings import Listing
 from poller.changes.removal import Seen
-from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
+from poller.errors import OutOfTime, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.source.draining import Ahead, Draining
 from poller.source.feed import Feed, Mode
 from poller.source.paging import Params, Query
-from poller.source.rotation import Rotation
+from poller.source.progress import RoundClock
+from poller.source.rotation import NEAR, Rotation
 from poller.source.unchanged import Answer, Ask
 from poller.source.validators import Validators
 from poller.source.writing import Writer
 from poller.stopping import ended
 
 Named = Callable[[int], Awaitable[Mapping[str, int]]]
-"""The qualifications named since a time, and when each was last: both milliseconds of the wall clock."""
+"""The qualifications named since a time, and when each was last: both milliseconds of the store's clock."""
 
 _GONE: Final = frozenset({404, 410})
 _UNAUTHORIZED: Final = 401
@@ -64,6 +66,7 @@ class Each:
         listings: dict[str, Listing],
         *,
         now: Callable[[], datetime],
+        clock: RoundClock,
         since: datetime,
         resumed: bool,
         conditional: bool,
@@ -76,7 +79,8 @@ class Each:
             writer: counts, and keeps listings.
             ask: one exchange with the API.
             listings: as they are kept, by qualification; kept up to date here.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
+            clock: how long the round may take.
             since: when the rotation began.
             resumed: whether an earlier round began it.
             conditional: whether what is kept may be trusted, so that a listing may answer that it is unchanged.
@@ -87,9 +91,10 @@ class Each:
         self._writer = writer
         self._ask = ask
         self._now = now
+        self._clock = clock
         self._since = _milliseconds(since)
         self._conditional = conditional
-        self._rotation = Rotation(listings, since=self._since, resumed=resumed)
+        self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=_milliseconds(now()))
         self._named = dict.fromkeys(feed.qualifications, 0)
         self._looked = self._look_at = 0.0
         self._unkept: dict[str, Listing] = {}
@@ -113,9 +118,12 @@ class Each:
         async with aclosing(_in_turn(start, at_once=self._feed.at_once)) as turns:
             async for turn in turns:
                 await self._read(turn, mode)
+                await self._clock.tell(self._draining.pages)
                 if clock() >= self._look_at:
                     await self._look(named)
         await self._keep()
+        if self._clock.over and self._rotation.left and not self._failures:
+            raise self._clock.given_up(self._draining.pages)
         if self._failures:
             more = f" (and {len(self._failures) - 1} more listings)" if len(self._failures) > 1 else ""
             raise SourceError(f"{self._failures[0]}{more}")
@@ -147,19 +155,35 @@ class Each:
         return seen
 
     @property
+    def unidentified(self) -> int:
+        """How many records of all listings have no id that can be read."""
+        return sum(listing.unidentified for listing in self.listings.values())
+
+    @property
     def oldest(self) -> int | None:
         """When the listing began to be read that was not read for the longest time (ms); None before all were read."""
         read = [self.listings.get(name, _NEVER).read for name in self._rotation.names]
         return min(read, default=0) or None
 
     @property
+    def confirmation(self) -> Confirmation | None:
+        """What is to be confirmed of the listings, in sum; None: nothing."""
+        kept = (self.listings.get(name, _NEVER).confirmation for name in self._rotation.names)
+        found = [one for one in kept if one is not None]
+        if not found:
+            return None
+        readings = min(one.readings for one in found)
+        return Confirmation(readings, sum(one.late for one in found), len(found))
+
+    @property
     def _given_up(self) -> bool:
-        return self._unavailable >= _UNAVAILABLE
+        return self._unavailable >= _UNAVAILABLE or self._clock.over
 
     async def _look(self, named: Named) -> None:
         self._look_at = asyncio.get_running_loop().time() + _LOOK_AGAIN
         found = await named(int(self._looked)) if self._feed.discover else {}
-        self._looked = max(self._looked, *found.values(), 0)
+        latest = _milliseconds(self._now())
+        self._looked = max(self._looked, *(when for when in found.values() if when <= latest + NEAR), 0)
         self._rotation.named({**self._named, **found} if self._named else found)
         self._named = {}
 
@@ -175,7 +199,9 @@ class Each:
 
     async def _read(self, turn: _Turn, mode: Mode) -> None:
         kept = self.listings.get(turn.name, _NEVER)
-        if mode is Mode.BASELINE and kept.read:
+        if kept.confirming and mode is not Mode.RESYNC:
+            mode = Mode.RECONCILE
+        elif mode is Mode.BASELINE and kept.read:
             mode = Mode.FULL  # what is new here since is no first reading any more
         try:
             after = await self._ended(turn, kept, mode)
@@ -184,6 +210,10 @@ class Each:
                 raise
             gone = refused.status in _GONE
             after = kept.after(turn.begun, gone=True) if gone else self._failed(kept, turn, refused)
+        except OutOfTime as failure:
+            after = self._failed(kept, turn, failure)
+            if kept.confirmation is not None and mode is Mode.RECONCILE:
+                after = msgspec.structs.replace(after, confirmation=kept.confirmation.after(None))
         except (SourceNonsense, SourceUnavailable) as failure:
             after = self._failed(kept, turn, failure)
         self.listings[turn.name] = self._unkept[turn.name] = after
@@ -191,15 +221,31 @@ class Each:
             await self._keep()
 
     async def _ended(self, turn: _Turn, kept: Listing, mode: Mode) -> Listing:
-        before = self._writer.tally.changes
+        before, unidentified = self._writer.tally.changes, self._writer.unidentified
         first, keys = _First(turn.first, self._ask), set[str]()
         path = self._feed.resource.listing_path(turn.name)
         drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=Ahead(turn.query, first.get))
         self._unavailable = 0
         if not drain.pages:
             return kept.unchanged(turn.begun)
-        changed = self._writer.tally.changes > before
-        return kept.after(turn.begun, keys=keys, changed=changed, validators=first.validators)
+        changes = self._writer.tally.changes - before
+        return kept.after(
+            turn.begun,
+            keys=keys,
+            changed=changes > 0,
+            validators=first.validators,
+            unidentified=self._writer.unidentified - unidentified,
+            confirmation=self._confirmation(kept, drain.pages, changes, mode),
+        )
+
+    def _confirmation(self, kept: Listing, pages: int, changes: int, mode: Mode) -> Confirmation | None:
+        """What is to be confirmed of a listing after this reading. Without deltas, what a further one brings is late.
+
+        An ordinary reading says of a listing that was given up whether it has come to rest.
+        """
+        if mode is Mode.FULL and kept.read:
+            return kept.confirmation if changes else None
+        return after_reading(kept.confirmation, pages=pages, confirming=mode is Mode.RECONCILE, late=changes)
 
     def _failed(self, kept: Listing, turn: _Turn, failure: SourceError) -> Listing:
         self._failures.append(failure)

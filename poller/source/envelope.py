@@ -18,7 +18,7 @@ Ending = Literal["no pageToken", "pageToken null", "pageToken empty", "an empty 
 """How a listing shows that it ends; all but the last two are seen on its last page alone."""
 
 _RESULTS: Final = "results"
-_MARKS: Final = (BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE)
+_OTHER_MARKS: Final = (BOM_UTF16_BE, BOM_UTF16_LE)
 
 
 class Page(msgspec.Struct, frozen=True, gc=False):
@@ -53,8 +53,9 @@ def decode_page(body: bytes) -> Page:
         SourceNonsense: the body is not JSON, not the envelope, has one of its keys twice, is nested too deep around
             the records, or holds a token that cannot be sent back.
     """
-    if body.startswith(_MARKS):
-        raise SourceNonsense("the answer begins with a byte order mark; JSON has none")
+    if body.startswith(_OTHER_MARKS):
+        raise SourceNonsense("the answer begins with the byte order mark of UTF-16; JSON is UTF-8")
+    body = body.removeprefix(BOM_UTF8)  # RFC 8259, section 8.1: who reads may ignore it
     try:
         envelope = _read(body)
     except SourceNonsense as whole:

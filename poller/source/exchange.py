@@ -11,13 +11,13 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Self
+from typing import Final, Self
 
 import httpx
 import msgspec
 
 from poller.errors import SourceNonsense
-from poller.hiding import hidden, one_line
+from poller.hiding import gist, hidden, one_line
 from poller.http.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
 from poller.source.inflating import Inflater
 from poller.source.paging import Params
@@ -25,6 +25,8 @@ from poller.source.retrying import Outcome
 from poller.source.validators import Validators, validators_of
 from poller.telemetry import costs
 from poller.telemetry.sources import Failure, SourceSeries
+
+_SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -41,7 +43,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     Attributes:
         outcome: as far as manners are concerned.
-        text: one line that says what came, fit for an error; it holds no token.
+        text: one line that says what came, fit for an error; it holds neither the token nor a configured header.
         body: the whole of it, decoded; empty where none came or ``too_large``.
         too_large: whether the body was larger than allowed.
         validators: what the answer says of its version.
@@ -73,6 +75,7 @@ class Exchange:
         self._limits = limits
         self._transport = transport
         self._series = series
+        self._secrets = tuple(value for _, value in transport.headers if len(value) >= _SECRET)
         self._tls = tls_of(transport)
         self._open = AsyncExitStack()
         self._http: httpx.AsyncClient | None = None
@@ -122,7 +125,7 @@ class Exchange:
         except TimeoutError:
             return Reply(Outcome(), f"GET {path}: no complete answer within {seconds:g} s", failure="timeout")
         except FAILURES as error:
-            return _failed(path, error, token)
+            return _failed(path, error, token, *self._secrets)
 
     async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> Reply:
         if self._http is None:
@@ -133,14 +136,17 @@ class Exchange:
             try:
                 body, received = await self._body(response)
             except FAILURES as error:
-                return msgspec.structs.replace(_failed(path, error, token), failure="body")
+                return msgspec.structs.replace(_failed(path, error, token, *self._secrets), failure="body")
         if body is None:
             most = self._limits.max_page_bytes
             text = f"GET {path}: the answer is larger than {most} bytes (max_page_bytes)"
             return Reply(outcome, text, too_large=True, failure="body", received=received)
-        beginning = "" if status == httpx.codes.OK else one_line(hidden(body.decode("utf-8", "replace"), token))
+        beginning = "" if status == httpx.codes.OK else self._said(body, token)
         text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
         return Reply(outcome, text, body, validators=validators_of(sent), received=received)
+
+    def _said(self, body: bytes, token: str | None) -> str:
+        return gist(hidden(body.decode("utf-8", "replace"), token, *self._secrets))
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
         """The body, None where it is too large, decoded or as it was sent; and how many bytes were sent."""
@@ -158,8 +164,8 @@ class Exchange:
         return b"".join(chunks), sent
 
 
-def _failed(path: str, error: Exception, token: str | None) -> Reply:
+def _failed(path: str, error: Exception, *secrets: str | None) -> Reply:
     closed = isinstance(error.__cause__, ClosedUnanswered)
     connecting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
-    text = f"GET {path}: {one_line(reason_of(error, token))}"
+    text = f"GET {path}: {one_line(reason_of(error, *secrets))}"
     return Reply(Outcome(closed=closed), text, failure="connect" if connecting else "other")

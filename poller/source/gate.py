@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from poller.errors import SourceUnavailable
+from poller.errors import SourceNotAsked, SourceUnavailable
 from poller.source.circuit import Circuit
 from poller.source.retrying import Outcome, Pause, Step
 
@@ -71,7 +71,7 @@ class Gate:
         """A request starts now; it hands over what it learned, or was called off.
 
         Raises:
-            SourceUnavailable: another request is the probe already.
+            SourceNotAsked: another request is the probe already.
         """
         self._admit(path)
         self._circuit = self._circuit.started()
@@ -110,7 +110,7 @@ class Gate:
         if since is None or due is None:
             raise AssertionError("a circuit that admits nobody is open, and knows since when")
         probe = "a probe is on its way" if self._circuit.probing else f"next probe in {_seconds(due - at)}"
-        raise SourceUnavailable(
+        raise SourceNotAsked(
             f"GET {path}: not asked; the API has not answered since {_shown(self._now() - (at - since))}; {probe}"
         )
 

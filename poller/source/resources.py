@@ -6,11 +6,17 @@ configuration (``path``, ``detail_path``, ``id_field``, ``type_name``).
 
 from __future__ import annotations
 
+import re
 from typing import Final
+from urllib.parse import quote, unquote
 
 import msgspec
 
 PARENT: Final = "{id}"
+
+# Dots alone between slashes. URL parsers, proxies and servers take them for a step to another path, some of them after
+# they have decoded what was encoded.
+_STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -38,6 +44,16 @@ class Resource(msgspec.Struct, frozen=True):
     def listing_path(self, qualification: str | None) -> str:
         """The path of one listing."""
         return self.path.replace(PARENT, qualification) if qualification is not None else self.path
+
+    def record_path(self, subject: str) -> str | None:
+        """The path of a single record.
+
+        None where there is no such endpoint, or where the id leads to another path: a 404 from there says nothing of
+        the record.
+        """
+        if self.detail_path is None or _STEPS(unquote(subject)):
+            return None
+        return self.detail_path.replace(PARENT, quote(subject, safe=""))
 
 
 KNOWN: Final = {

@@ -12,7 +12,10 @@ from poller.source.feed import Mode
 from poller.source.learning import Learnt
 from poller.store.state import Loss
 
-_OURS: Final = frozenset({"away", "held", "learnt", "loss", "paused", "token", "wait"})
+_OURS: Final = frozenset(
+    {"away", "backwards", "held", "held_versions", "late", "learnt", "loss", "paused", "second_look"}
+    | {"token", "unidentified", "wait"}
+)
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,11 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         token: what became of the feed's delta token: the round's own took its place (``moved``), it stands (``kept``),
             or there is none.
         loss: what the store was found to have lost of the feed when the round began.
+        late: how many records a full reading brought that no delta beside it had; None where that cannot be told.
+        unidentified: how many records of a full reading have no id that can be read: then nothing is removed.
+        backwards: how many versions were older than the known one.
+        held_versions: how many are held back.
+        second_look: after how long a full reading is due for these; None where none are.
         paused: of a skipped round, that the feed is paused, by whom and why; in ``public`` under ``error``.
         wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
     """
@@ -54,6 +62,11 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     away: bool = False
     token: Literal["moved", "kept", "none"] = "none"  # noqa: S105 -- a word
     loss: Loss | None = None
+    late: int | None = None
+    unidentified: int = 0
+    backwards: int = 0
+    held_versions: int = 0
+    second_look: timedelta | None = None
     paused: str | None = None
     wait: timedelta | None = None
 

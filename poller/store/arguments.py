@@ -8,7 +8,7 @@ from typing import Final
 
 from poller.changes.commit import Commit
 from poller.changes.records import Rejected
-from poller.store import listings
+from poller.store import held_versions, listings
 from poller.store.snapshots import SnapshotCodec
 
 QUARANTINE_ENTRIES: Final = 1000
@@ -28,7 +28,7 @@ def commit_arguments(
         codec: packs its snapshots; is given the new dictionary.
         dictionary: a new one (number, bytes) to be written along, if there is one.
         nonce: of our lease.
-        now_ms: wall clock in milliseconds: when qualifications and rejected records were seen.
+        now_ms: the store's clock in milliseconds: when qualifications and rejected records were seen.
     """
     known = codec.dictionaries
     if dictionary:
@@ -42,6 +42,8 @@ def commit_arguments(
         list(dictionary or ()),
         list(chain.from_iterable((name, value or "") for name, value in commit.marks.items())),
         list(chain.from_iterable((name, listings.encode(one)) for name, one in commit.listings.items())),
+        list(chain.from_iterable((name, held_versions.encode(one)) for name, one in commit.held.items() if one)),
+        [name for name, one in commit.held.items() if one is None],
     ]
     checks: list[Argument] = [
         nonce,

@@ -21,13 +21,14 @@ from poller.store.address import arguments, shown
 from poller.store.cluster import ClusterClient
 from poller.store.places import CLUSTER, SENTINEL, kind_of, place_of
 from poller.store.sentinel import sentinel_client
-from poller.store.single import CONNECT_TIMEOUT, CONNECTIONS, single_client
+from poller.store.single import CONNECT_TIMEOUT, CONNECTIONS, EmbeddedConnection, single_client
 from poller.store.tls import check_files
 from poller.store.translation import translated
 
 __all__ = [
     "CONNECTIONS",
     "CONNECT_TIMEOUT",
+    "EMBEDDED",
     "REPLY_TIMEOUT",
     "Protocol",
     "blocking",
@@ -43,6 +44,9 @@ Protocol = Literal[2, 3]
 """The version of RESP. 2 is understood by every server and has no unasked-for messages; nothing here needs 3."""
 
 REPLY_TIMEOUT: Final = timedelta(seconds=5)
+
+EMBEDDED: Final = "#embedded"
+"""At the end of a ``unix://`` URL: the server is this program's own, and another user's is refused."""
 
 
 def commands(url: str, *, protocol: Protocol | None = None) -> Redis:
@@ -84,7 +88,8 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol | None = N
         )
     taken = arguments(url)
     check_files(taken, shown=shown(url))
-    return single_client(taken | spoken, reply_timeout=reply_timeout)
+    mixin = EmbeddedConnection if url.startswith("unix://") and url.endswith(EMBEDDED) else None
+    return single_client(taken | spoken, reply_timeout=reply_timeout, mixin=mixin)
 
 
 def scattered(client: Redis) -> bool:

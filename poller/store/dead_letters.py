@@ -70,6 +70,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
         reason: why, in words.
         bytes: how many are kept of it.
         subscription: whose events they were; None for a record.
+        type: of the event; None for what is no single event, or cannot be read.
+        subject: of the event, likewise.
     """
 
     id: str
@@ -79,6 +81,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
     reason: str
     bytes: int
     subscription: str | None = None
+    type: str | None = None
+    subject: str | None = None
 
 
 class Opened(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ def attempted(path: Path) -> Iterator[int | None]:
     Raises:
         OSError: the file cannot be opened or locked.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield descriptor if _taken(descriptor, path) else None
     finally:

@@ -12,7 +12,10 @@ nothing              free      starts a server, which takes the lock along
 nothing              held      waits: that server is starting, stopping or stuck
 ===================  ========  =============================================================
 
-A socket file that a killed server left behind answers nothing, and the next server replaces it.
+A socket file that a killed server left behind answers nothing, and the next server replaces it. Where in the directory
+all this is, and who is trusted with it: :mod:`poller.store.data_directory`. An end of the data that a power cut has
+torn is cut before the start (:mod:`poller.store.append_only_file`), or after a server has refused it.
+
 Refuses to know: clients, keys, what the server is used for.
 """
 
@@ -20,6 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -28,6 +33,9 @@ import structlog
 
 from poller.errors import ConfigurationError, PollerError, StoreUnavailable
 from poller.stopping import unless
+from poller.store.append_only_file import check_manifest, cut, looks_torn, torn_end
+from poller.store.connection import EMBEDDED
+from poller.store.data_directory import DATA, linked, located, moved, prepared, unusable
 from poller.store.directory_lock import attempted
 from poller.store.embedded_process import LOG, SOCKET, Fsync, complaints, last_words, start
 from poller.store.embedded_socket import Answer, asked, until_gone
@@ -48,6 +56,9 @@ _STEADY_SECONDS: Final = 10.0  # who lived for so long went for a new reason
 _TRY_AGAIN_SECONDS: Final = 0.5  # doubles up to
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 
+_NO_TOOL: Final = re.compile(r"(?:\.|:) ?(?:You can|make a backup)[^|]*valkey-check-aof[^|]*[^| ]")
+"""Valkey's advice to use a program that is not here."""
+
 _log = structlog.get_logger()
 
 
@@ -58,8 +69,8 @@ class EmbeddedServer:
     """
 
     def __init__(self, data_dir: Path, *, fsync: Fsync = "always") -> None:
-        self._directory = data_dir.absolute()
-        self._socket = self._directory / SOCKET
+        self._data_dir = data_dir.absolute()
+        self._directory = self._data_dir  # once it was looked at, the directory in it that is this user's alone
         self._fsync: Fsync = fsync
         self._child: subprocess.Popen[bytes] | None = None
         self._leaving = asyncio.Event()
@@ -67,8 +78,16 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """``unix://`` and the path of the socket."""
-        return f"unix://{quote(str(self._socket))}"
+        """``unix://``, the path of the socket, and what has a client look whose it is.
+
+        Raises:
+            ConfigurationError: the directory is not to be trusted.
+        """
+        return f"unix://{quote(str(located(self._data_dir) / SOCKET))}{EMBEDDED}"
+
+    @property
+    def _socket(self) -> Path:
+        return self._directory / SOCKET
 
     @property
     def running_here(self) -> bool:
@@ -122,35 +141,53 @@ class EmbeddedServer:
                 await _ended(child)
 
     async def _until_ready(self) -> None:
-        _prepare(self._directory, self._socket)
-        tried = False
+        self._directory = prepared(self._data_dir)
+        _check_length(self._data_dir, self._socket)
+        tried = mended = False
         clock, limit = asyncio.get_running_loop().time, START_LIMIT
         begin = clock()
         while not self._leaving.is_set() and clock() - begin < limit.total_seconds():
             answer = await asked(self._socket)
             if answer is Answer.READY:
+                linked(self._data_dir, self._socket)
                 return
             if answer is Answer.LOADING:
                 limit = LOADING_LIMIT
             elif not self.running_here:  # a child of before may be dying still: its socket closes before it is gone
-                if tried:
+                if tried and (mended or not _data_refused(self._directory / LOG)):
                     raise self._failure("left at once")
-                tried = self._start_if_free()
+                mended = tried
+                if await self._start_if_free(mending=mended):
+                    tried, begin = True, clock()
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         raise self._failure("is being stopped" if self._leaving.is_set() else "does not answer")
 
-    def _start_if_free(self) -> bool:
-        """Whether the directory was free, and so has a server now."""
+    async def _start_if_free(self, *, mending: bool) -> bool:
+        """Whether the directory was free, and so has a server now.
+
+        Args:
+            mending: look at the data in any case, not only where its end is seen to be torn.
+        """
         try:
-            with attempted(self._directory / LOCK) as lock:
-                if lock is not None:
-                    self._child = start(self._directory, self._fsync, lock)
-                return lock is not None
+            with ExitStack() as stack:
+                locks = [stack.enter_context(attempted(path)) for path in self._locks()]
+                held = [lock for lock in locks if lock is not None]
+                if len(held) != len(locks):
+                    return False
+                moved(self._data_dir, self._directory)
+                await _mend(self._directory / DATA, anyway=mending)
+                self._child = start(self._directory, self._fsync, *held)
+                return True
         except OSError as failure:
-            raise _unusable(self._directory, f"cannot be written ({failure.strerror})") from failure
+            raise unusable(self._directory, f"cannot be written ({failure.strerror})") from failure
+
+    def _locks(self) -> list[Path]:
+        """Of the directory, and the one that an earlier version holds or would take in ``data_dir``."""
+        earlier = self._data_dir / LOCK
+        return [self._directory / LOCK, *([earlier] if self._directory != self._data_dir and earlier.exists() else [])]
 
     def _failure(self, what: str) -> StoreUnavailable:
-        words = last_words(self._directory / LOG)
+        words = _NO_TOOL.sub(": restore its directory from a backup", last_words(self._directory / LOG))
         return StoreUnavailable(f"the embedded server on {self._directory} {what}; the end of its log: {words}")
 
 
@@ -166,25 +203,39 @@ def pause_before(lived: float, before: float) -> float:
     return min(max(2 * before, _TRY_AGAIN_SECONDS), _LONGEST_PAUSE_SECONDS)
 
 
-def _prepare(directory: Path, socket: Path) -> None:
-    """The directory exists and a socket can be bound in it."""
+def _check_length(directory: Path, socket: Path) -> None:
     excess = len(os.fsencode(socket)) - LONGEST_SOCKET_PATH
     if excess > 0:
         raise ConfigurationError(
             f"embedded.data_dir {directory}: too long by {excess} bytes for a unix socket in it: choose a shorter path"
         )
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileExistsError as failure:
-        raise _unusable(directory, "is a file") from failure
-    except OSError as failure:
-        raise _unusable(directory, f"cannot be made ({failure.strerror})") from failure
 
 
-def _unusable(directory: Path, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"embedded.data_dir {directory} {why}: name a directory that this user may write to, or set redis.url"
-    )
+def _data_refused(log: Path) -> bool:
+    """Whether the server has left for what it read in its files."""
+    return "append only file" in complaints(log).lower()
+
+
+async def _mend(data: Path, *, anyway: bool) -> None:
+    """Cut what a power cut has torn. Reading takes minutes with a large file, so it is done where something shows.
+
+    Raises:
+        StoreUnavailable: the data is damaged otherwise, or not all of it is named by the manifest.
+    """
+    check_manifest(data)
+    if not anyway and not looks_torn(data):
+        return
+    found = await asyncio.to_thread(torn_end, data)
+    if found is not None:
+        done = cut(data, found)
+        _log.warning(
+            "embedded data cut",
+            file=str(done.file),
+            at=done.at,
+            bytes=done.size,
+            kept=str(done.kept),
+            advice="the end was torn, as by a power cut; all before it is there; delete the kept part when you like",
+        )
 
 
 async def _ended(child: subprocess.Popen[bytes]) -> None:

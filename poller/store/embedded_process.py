@@ -47,7 +47,7 @@ def settings(directory: Path, fsync: Fsync) -> dict[str, str]:
     return {
         "dir": str(directory),
         "unixsocket": str(directory / SOCKET),
-        "unixsocketperm": "700",
+        "unixsocketperm": "600",
         "port": "0",
         "protected-mode": "yes",
         "enable-debug-command": "no",
@@ -59,7 +59,7 @@ def settings(directory: Path, fsync: Fsync) -> dict[str, str]:
         "appendonly": "yes",
         "appendfsync": fsync,
         "no-appendfsync-on-rewrite": "no",
-        "aof-load-truncated": "yes",
+        "aof-load-truncated": "no",  # see poller.store.append_only_file
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",
         "stream-node-max-bytes": "16384",  # an event is 0.5 to 2 kB: about ten to a node, where 4096 holds two or three
@@ -67,8 +67,8 @@ def settings(directory: Path, fsync: Fsync) -> dict[str, str]:
     }
 
 
-def start(directory: Path, fsync: Fsync, lock: int) -> subprocess.Popen[bytes]:
-    """Start a server on ``directory``; ``lock`` is the descriptor that holds the directory, and passes to it.
+def start(directory: Path, fsync: Fsync, *locks: int) -> subprocess.Popen[bytes]:
+    """Start a server on ``directory``; ``locks`` are the descriptors that hold the directory, and pass to it.
 
     To be called in the main thread: PR_SET_PDEATHSIG is about the thread that forks, not about the process.
 
@@ -79,7 +79,8 @@ def start(directory: Path, fsync: Fsync, lock: int) -> subprocess.Popen[bytes]:
     for name, value in settings(directory, fsync).items():
         command += [f"--{name}", value]
     _rotate(directory / LOG)
-    with (directory / LOG).open("ab") as log:
+    with os.fdopen(os.open(directory / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
+        os.fchmod(log.fileno(), 0o600)  # an earlier version left it to the umask
         try:
             return subprocess.Popen(  # noqa: S603 — the wheel's own program, and arguments from settings() alone
                 command,
@@ -88,7 +89,7 @@ def start(directory: Path, fsync: Fsync, lock: int) -> subprocess.Popen[bytes]:
                 stderr=log,
                 cwd=directory,
                 env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                pass_fds=(lock,),
+                pass_fds=locks,
                 start_new_session=True,
                 restore_signals=False,  # SIGXFSZ stays ignored: a server at its limit says so in the log before it goes
                 umask=0o077,

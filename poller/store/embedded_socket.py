@@ -11,6 +11,9 @@ import contextlib
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from poller.errors import ConfigurationError
+from poller.store.data_directory import foreign_peer
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,7 +29,11 @@ class Answer(Enum):
 
 
 async def asked(path: Path) -> Answer:
-    """PING the server whose socket is at ``path``."""
+    """PING the server whose socket is at ``path``.
+
+    Raises:
+        ConfigurationError: a process of another user answers.
+    """
     try:
         async with asyncio.timeout(_ANSWER_LIMIT_SECONDS):
             line = await _answer(path)
@@ -50,6 +57,11 @@ async def until_gone(path: Path) -> None:
 async def _answer(path: Path) -> bytes:
     reader, writer = await asyncio.open_unix_connection(path)
     try:
+        if (user := foreign_peer(writer.get_extra_info("socket"))) is not None:
+            raise ConfigurationError(
+                f"the server on {path} is {user}'s and would be given all records: "
+                "stop it, or name another embedded.data_dir"
+            )
         writer.write(b"PING\r\n")
         return await reader.readline()
     finally:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, cast
 
 import msgspec
+import structlog
 from redis.asyncio import Redis
 
-from poller.changes.classify import Snapshot
+from poller.changes.classify import Snapshot, checked
 from poller.changes.commit import Commit
+from poller.changes.held_versions import HeldVersion
 from poller.changes.listings import Listing
 from poller.errors import Fenced, Stale, StoreError
 from poller.failpoints import reach
@@ -24,6 +27,7 @@ from poller.stopping import finished
 from poller.store.arguments import commit_arguments
 from poller.store.connection import translated
 from poller.store.counted import counted
+from poller.store.held_versions import kept_versions
 from poller.store.keys import FeedKeys
 from poller.store.listings import kept_listings
 from poller.store.losses import loss_marks
@@ -33,11 +37,18 @@ from poller.store.remembering import Memory
 from poller.store.resending import until_answered
 from poller.store.scripts import Scripts, answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary
-from poller.store.state import FeedState, marked, state_of
+from poller.store.state import TOMBSTONES, FeedState, marked, state_of
 from poller.store.traced import told
 
 LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
+MANY: Final = 50
+"""Snapshots that cannot be read: more than so many of those that are read together, and more than half, are no slip."""
+
+_SHOWN: Final = 10
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
+
+
+_log = structlog.get_logger("poller.store")
 
 
 class HeldElsewhere(msgspec.Struct, frozen=True):
@@ -90,7 +101,7 @@ class FeedStore:
             nonce: proves that the lease is this process', see :func:`poller.store.owners.nonce_of`.
             lease: how long it lives without being renewed.
             draw: a fresh random generation, used where the feed has no state yet.
-            now_ms: the wall clock in milliseconds, for the qualifications' order and for when losses were found.
+            now_ms: the store's clock in milliseconds, for the qualifications' order and for when losses were found.
             memory: what is remembered of the feed; by default what this value sees.
         """
         self.keys = keys
@@ -105,6 +116,7 @@ class FeedStore:
         self._now_ms = now_ms
         self._sleep = sleep
         self._generation = ""
+        self._sequence = 0
         self._term = 0
         self._codec: SnapshotCodec | None = None
 
@@ -145,11 +157,15 @@ class FeedStore:
         if isinstance(answer, int):
             self.held = False
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
-        state, found = self._state(answer[0]), answer[1].decode()
+        state, found = self._state(answer[0], now_ms=int(answer[2])), answer[1].decode()
         if state.generation != self._generation:
             self._codec = None  # the dictionaries are gone with the state that they belonged to
-        self.held, self._generation = True, state.generation
+        self.held, self._generation, self._sequence = True, state.generation, state.sequence
         state = await self._without_loss(state, found)
+        if state.tombstones is None and state.kept_records and state.loss is None:
+            marks = {TOMBSTONES: str(await self._tombstones())}
+            await self.commit(Commit(state.generation, state.sequence, marks=marks))
+            state = marked(state, marks)
         self.memory.begun(state, found)
         return state
 
@@ -157,7 +173,12 @@ class FeedStore:
         keys, known = self.keys, self.memory.known
         names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications, keys.listings]
         before = (" ".join(known.lineage), known.sequence) if known else ("", 0)
-        return [*names, keys.events, keys.pause], [self.nonce, self._milliseconds(), self._draw(), *before]
+        return [*names, keys.events, keys.pause, keys.held_versions], [
+            self.nonce,
+            self._milliseconds(),
+            self._draw(),
+            *before,
+        ]
 
     async def _without_loss(self, state: FeedState, found: str) -> FeedState:
         """The state once it says what was lost, if something was. A feed that is another's is to be read anew."""
@@ -168,9 +189,10 @@ class FeedStore:
         await self.commit(Commit(state.generation, state.sequence, marks=marks))
         return msgspec.structs.replace(marked(state, marks), loss=loss)
 
-    def _state(self, answer: list[bytes]) -> FeedState:
+    def _state(self, answer: list[bytes], *, now_ms: int) -> FeedState:
         try:
-            return state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
+            state = state_of(dict(zip(answer[::2], answer[1::2], strict=True)))
+            return msgspec.structs.replace(state, now_ms=now_ms)
         except ValueError as error:
             raise StoreError(f"{self.keys.state} holds what this version cannot read: {error}") from None
 
@@ -198,7 +220,7 @@ class FeedStore:
             with translated(self._client):
                 stored = cast("list[bytes | None]", await self._client.hmget(self.keys.snapshots, some))
             found = {key: value for key, value in zip(some, stored, strict=True) if value is not None}
-            known |= self._decoded(found, await self._loaded())
+            known |= await self._decoded(found)
         reach("known.read")
         return known
 
@@ -220,21 +242,56 @@ class FeedStore:
                     if len(some) < most:
                         some[key] = stored
             if not cursor:
-                return Absent(live, missing, self._decoded(some, codec))
+                read = await self._decoded(some)
+                return Absent(live, missing, {key: checked(snapshot) for key, snapshot in read.items()})
+
+    async def _tombstones(self) -> int:
+        """How many snapshots are of removed records: counted once, where an earlier version has not counted them."""
+        count = cursor = 0
+        while True:
+            with translated(self._client):
+                cursor, found = await self._client.hscan(self.keys.snapshots, cursor, count=_READ_AT_ONCE)
+            count += sum(map(SnapshotCodec.removed, cast("dict[bytes, bytes]", found).values()))
+            if not cursor:
+                return count
 
     async def listings(self) -> dict[str, Listing]:
         """What is kept of each listing, by qualification."""
         return await kept_listings(self._client, self.keys.listings)
 
-    def _decoded(self, stored: Mapping[str, bytes], codec: SnapshotCodec) -> dict[str, Snapshot]:
-        try:
-            return {key: codec.decode(value) for key, value in stored.items()}
-        except (UnknownDictionary, ValueError, IndexError) as error:
-            self._codec = None  # read the dictionaries again, if another round comes
+    async def held_versions(self) -> dict[str, HeldVersion]:
+        """What is held back, by record key."""
+        return await kept_versions(self._client, self.keys.held_versions)
+
+    async def _decoded(self, stored: Mapping[str, bytes]) -> dict[str, Snapshot]:
+        """The snapshots, those that cannot be read marked as such.
+
+        Raises:
+            StoreError: most of many cannot be read: it is not a few bytes that are lost, and an operator has to look.
+        """
+        decode = (await self._loaded()).decode
+        with suppress(UnknownDictionary, ValueError, IndexError):
+            return {key: decode(value) for key, value in stored.items()}
+        self._codec = None  # another process may have added a dictionary
+        snapshots, failures = _read(stored, await self._loaded())
+        if len(failures) > MANY and len(failures) > len(stored) / 2:
             raise StoreError(
-                f"{self.keys.snapshots} holds a snapshot that cannot be read: {error}. The store has lost a part of "
-                f"this feed, or another version wrote it; `poller resync {self.keys.feed} --anew` has it read anew"
-            ) from None
+                f"{self.keys.snapshots} holds snapshots that cannot be read: {next(iter(failures.values()))}. The "
+                f"store has lost a part of this feed, or another version wrote it; `poller resync {self.keys.feed} "
+                "--anew` reads it again from nothing"
+            )
+        for key, reason in failures.items():
+            snapshots[key] = SnapshotCodec.unreadable(stored[key], reason, sequence=self._sequence)
+        if failures:
+            _log.warning(
+                "snapshots unreadable",
+                feed=self.keys.feed,
+                count=len(failures),
+                records=list(failures)[:_SHOWN],
+                error=next(iter(failures.values())),
+                advice="each is quarantined when its record is read the next time, and published as modified",
+            )
+        return snapshots
 
     async def commit(self, commit: Commit) -> None:
         """Write it, once. Cancelled, it finishes first (for so long as :data:`LAST_WAIT`) and then stops.
@@ -257,7 +314,7 @@ class FeedStore:
         arguments = commit_arguments(commit, codec, dictionary, nonce=self.nonce, now_ms=self._now_ms())
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
-        names += [keys.qualifications, keys.dictionaries, keys.listings]
+        names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
         answer = until_answered(
@@ -273,6 +330,7 @@ class FeedStore:
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
         self._codec = codec
         self.appended += sum(map(len, commit.events))
+        self._sequence = commit.next_sequence
         self.memory.moved(commit.next_sequence)
         reach("commit.done")
 
@@ -288,3 +346,15 @@ class FeedStore:
 
     def _milliseconds(self) -> int:
         return int(self._lease.total_seconds() * 1000)
+
+
+def _read(stored: Mapping[str, bytes], codec: SnapshotCodec) -> tuple[dict[str, Snapshot], dict[str, str]]:
+    """The snapshots, and why the others cannot be read."""
+    snapshots: dict[str, Snapshot] = {}
+    failures: dict[str, str] = {}
+    for key, value in stored.items():
+        try:
+            snapshots[key] = codec.decode(value)
+        except (UnknownDictionary, ValueError, IndexError) as error:
+            failures[key] = str(error)
+    return snapshots, failures

@@ -15,6 +15,7 @@ key ends in        type    holds
 ``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
 ``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
+``held_versions``  HASH    record key to what is noted of an older version (:mod:`poller.store.held_versions`)
 ``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.overruns`)
 ``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.pauses`); absent while it is polled
 =================  ======  ==========================================================================================
@@ -48,7 +49,8 @@ key ends in        type    holds
 ``paused``         HASH    who paused it, why and when; absent while it is active
 ``health``         HASH    how it does, as whoever delivers writes it: by id, a space, and the feed; what holds for all
                            of one by its id alone
-``until``          HASH    until when its sink wants nothing, milliseconds of the wall clock
+``until``          HASH    until when its sink wants nothing, milliseconds of the store's clock; by id, a space and
+                           ``since``: since when; likewise ``resumed``: when an operator last ended that
 ``handshakes``     HASH    whether its sink has granted events, as whoever asks writes it
 ``parked``         STRING  a number, of no subscription, that rises when a command parks deliveries or asks for a replay
 =================  ======  ==========================================================================================
@@ -61,6 +63,7 @@ key ends in        type    holds
 ``version``        STRING  a number that rises when one comes, goes, or lets go of leases that others may take
 ``roles``          HASH    a process's name to what it does, separated by commas
 ``beats``          ZSET    a process's name by when it counts as gone, milliseconds of the server's clock
+``configurations``  HASH   a process's name to the feeds that it has, and digests of what must be equal everywhere
 =================  ======  ==========================================================================================
 
 Under the hash tag ``{operations}`` lies what is about the daemon itself: the public stream ``events``, and ``feeds``, a
@@ -71,7 +74,19 @@ expires (:mod:`poller.store.asking`).
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+KINDS: Final = {
+    **dict.fromkeys(("events", "quarantine"), "stream"),
+    **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats"), "zset"),
+    **dict.fromkeys(("lease", "pause", "version"), "string"),
+    **dict.fromkeys(("state", "snapshots", "dictionaries", "listings", "overruns", "letters"), "hash"),
+    **dict.fromkeys(("registry", "secrets", "credentials", "paused", "health", "until", "handshakes"), "hash"),
+    **dict.fromkeys(("roles", "feeds", "orders"), "hash"),
+}
+"""The type of a key, by what it ends in; ``parked`` is of two types."""
 
 
 class FeedKeys(msgspec.Struct, frozen=True):
@@ -86,6 +101,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
     rejected: str
     qualifications: str
     listings: str
+    held_versions: str
     overruns: str
     pause: str
 
@@ -145,6 +161,7 @@ class MemberKeys(msgspec.Struct, frozen=True):
     version: str
     roles: str
     beats: str
+    configurations: str
 
     @classmethod
     def of(cls, prefix: str) -> MemberKeys:

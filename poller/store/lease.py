@@ -41,13 +41,14 @@ async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, sleep: Callab
 
     Many are renewed side by side: a busy event loop makes each answer wait, and in a row the last would come too late.
     A store that is away is no reason to stop: the leases run out there by themselves, and the rounds say what is wrong.
+    Of a cluster one server may be away; the leases on the others are renewed.
     """
     while True:
         await sleep(ttl.total_seconds() / 3)
         held = [lease for lease in leases if lease.held]
         for first in range(0, len(held), _SIDE_BY_SIDE):
             renewing = (_renewed(lease) for lease in held[first : first + _SIDE_BY_SIDE])
-            if not all(await asyncio.gather(*renewing)):
+            if not any(await asyncio.gather(*renewing)):
                 break  # the others would wait for the same store
 
 

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from poller.store.connection import translated
 from poller.store.owners import owner_of
+from poller.store.scripts import LONGEST_LEASE_MS
 
 _AT_ONCE: Final = 500  # in one pipeline; more would keep the store busy for others
 
@@ -29,6 +30,11 @@ class Held(msgspec.Struct, frozen=True):
     def owner(self) -> str | None:
         """The process that has it, where that can be told."""
         return owner_of(self.value)
+
+    @property
+    def is_overlong(self) -> bool:
+        """Whether it lasts longer than any may: taking it makes it end, see :data:`poller.store.scripts.TAKE`."""
+        return self.seconds is not None and self.seconds * 1000 > LONGEST_LEASE_MS
 
 
 async def held_leases(client: Redis, leases: Sequence[str], *, known: Collection[str]) -> list[Held]:

@@ -12,7 +12,7 @@ Refuses to know: which leases there are, and whose turn they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, cast
 
@@ -20,18 +20,26 @@ import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
+from poller.store.clock import TIME_MS, StoreClock
 from poller.store.connection import translated
 from poller.store.keys import MemberKeys
-from poller.store.scripts import answered, in_any_case
+from poller.store.scripts import LONGEST_LEASE_MS, answered, in_any_case
 
-# KEYS: version, roles, beats. ARGV: what is done ('look', 'beat' or 'leave'), the name, how long a beat lasts in ms,
-# the roles, the version that is known ('' none), '1' where others have to look at their leases.
-# Answers the version; where it is not the one that is known, names and roles in turn behind it.
+# KEYS: version, roles, beats, configurations. ARGV: what is done ('look', 'beat' or 'leave'), the name, how long a
+# beat lasts in ms, the roles, the version that is known ('' none), '1' where others have to look at their leases,
+# the configuration.
+# Answers the version and the time in ms; where another version is known, names and roles in turn, and names and
+# configurations in turn, behind them. A process of a version without configurations leaves those of the dead behind.
+# A beat that lasts longer than any may was told before the server's clock was set back: it lasts for a term from now.
 # Lua writes large numbers as 1.7e+12, which no server reads.
-MEET: Final = """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+MEET: Final = (
+    TIME_MS
+    + """
 local changed = ARGV[6] == '1'
+local latest = string.format('%.0f', now + LONGEST)
+for _, late in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. latest, '+inf')) do
+  redis.call('ZADD', KEYS[3], string.format('%.0f', now + tonumber(ARGV[3])), late)
+end
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now))) do
   redis.call('ZREM', KEYS[3], gone)
   redis.call('HDEL', KEYS[2], gone)
@@ -42,26 +50,54 @@ if ARGV[1] == 'beat' then
     redis.call('HSET', KEYS[2], ARGV[2], ARGV[4])
     changed = true
   end
+  if redis.call('HGET', KEYS[4], ARGV[2]) ~= ARGV[7] then
+    redis.call('HSET', KEYS[4], ARGV[2], ARGV[7])
+    changed = true
+  end
   redis.call('ZADD', KEYS[3], string.format('%.0f', now + tonumber(ARGV[3])), ARGV[2])
 elseif ARGV[1] == 'leave' then
   redis.call('ZREM', KEYS[3], ARGV[2])
   if redis.call('HDEL', KEYS[2], ARGV[2]) == 1 then changed = true end
 end
-if changed then redis.call('INCR', KEYS[1]) end
+if changed then
+  redis.call('INCR', KEYS[1])
+  for _, name in ipairs(redis.call('HKEYS', KEYS[4])) do
+    if redis.call('HEXISTS', KEYS[2], name) == 0 then redis.call('HDEL', KEYS[4], name) end
+  end
+end
 local version = redis.call('GET', KEYS[1]) or '0'
-if version == ARGV[5] then return {version} end
-local answer = redis.call('HGETALL', KEYS[2])
-table.insert(answer, 1, version)
-return answer
-"""
+if version == ARGV[5] then return {version, now} end
+return {version, now, redis.call('HGETALL', KEYS[2]), redis.call('HGETALL', KEYS[4])}
+""".replace("LONGEST", str(LONGEST_LEASE_MS))
+)
 
 
-# KEYS: roles, beats. Answers the names of those that are there; names and roles in turn, of those that are not, too.
+# KEYS: roles, beats, configurations. Answers the names of those that are there; names and roles in turn, and names and
+# configurations in turn, of those that are not, too.
 THERE: Final = """
 local time = redis.call('TIME')
 local now = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
-return {redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. now, '+inf'), redis.call('HGETALL', KEYS[1])}
+return {redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. now, '+inf'), redis.call('HGETALL', KEYS[1]),
+  redis.call('HGETALL', KEYS[3])}
 """
+
+
+class MemberConfiguration(msgspec.Struct, frozen=True):
+    """What a process says of its configuration, for others to compare with theirs.
+
+    Attributes:
+        feeds: those that it has, ``SOURCE/NAME``; None where it does not say, so that it may have any.
+        sources: digest of the ``base_url`` of each source, by name.
+        sinks: digest of the ``sink`` of each subscription of the file, by id.
+    """
+
+    feeds: tuple[str, ...] | None = None
+    sources: Mapping[str, str] = {}
+    sinks: Mapping[str, str] = {}
+
+
+UNSAID: Final = MemberConfiguration()
+"""Of a process that says nothing, for another version runs there."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -70,10 +106,12 @@ class Seen(msgspec.Struct, frozen=True):
     Attributes:
         version: compare it for being another one: a store may lose its last writes.
         roles: what each process does, by its name.
+        configurations: what each says of its configuration, likewise.
     """
 
     version: str = ""
     roles: Mapping[str, frozenset[str]] = {}
+    configurations: Mapping[str, MemberConfiguration] = {}
 
     def doing(self, role: str) -> tuple[str, ...]:
         """The names of those that do this, in their order."""
@@ -83,7 +121,17 @@ class Seen(msgspec.Struct, frozen=True):
 class Members:
     """The list, as one process sees it. Each method may raise StoreError."""
 
-    def __init__(self, client: Redis, keys: MemberKeys, *, name: str, ttl: timedelta, shebang: str = "") -> None:
+    def __init__(
+        self,
+        client: Redis,
+        keys: MemberKeys,
+        *,
+        name: str,
+        ttl: timedelta,
+        shebang: str = "",
+        clock: StoreClock | None = None,
+        configuration: MemberConfiguration = UNSAID,
+    ) -> None:
         """Take where it is kept.
 
         Args:
@@ -92,10 +140,14 @@ class Members:
             name: of this process.
             ttl: how long a beat lasts.
             shebang: the script's first line where the server knows it.
+            clock: learns the store's time from each answer.
+            configuration: of this process.
         """
         self.name = name
+        self._clock = clock or StoreClock()
         self._client = client
-        self._keys = [keys.version, keys.roles, keys.beats]
+        self._keys = [keys.version, keys.roles, keys.beats, keys.configurations]
+        self._configuration = msgspec.json.encode(configuration)
         self._ttl_ms = int(ttl.total_seconds() * 1000)
         self._meet: AsyncScript = client.register_script(in_any_case(shebang) + MEET)  # who is there counts then, too
 
@@ -112,19 +164,22 @@ class Members:
         return await self._met("leave", known, tell=tell)
 
     async def _met(self, what: str, known: Seen, roles: Iterable[str] = (), *, tell: bool = False) -> Seen:
-        arguments: list[str | int] = [
+        arguments: list[str | int | bytes] = [
             what,
             self.name,
             self._ttl_ms,
             ",".join(sorted(roles)),
             known.version,
             "1" if tell else "",
+            self._configuration,
         ]
+        asked = self._clock.asked()
         with answered(self._client):
-            version, *rest = await self._meet(self._keys, arguments)
+            version, now, *rest = await self._meet(self._keys, arguments)
+        self._clock.learn(int(now), asked=asked)
         if version.decode() == known.version:
             return known
-        return Seen(version.decode(), _roles(dict(zip(rest[::2], rest[1::2], strict=True))))
+        return _seen(version.decode(), *rest)
 
 
 async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[str]]:
@@ -133,11 +188,40 @@ async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[st
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`.
     """
+    return dict((await members_seen(client, keys)).roles)
+
+
+async def members_seen(client: Redis, keys: MemberKeys) -> Seen:
+    """The processes that are there, without the version of the list. Changes nothing.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    names = (keys.roles, keys.beats, keys.configurations)
     with translated(client):
-        there, kept = cast("list[list[bytes]]", await client.eval(THERE, 2, keys.roles, keys.beats))
-    roles = _roles(dict(zip(kept[::2], kept[1::2], strict=True)))
-    return {name.decode(): roles.get(name.decode(), frozenset()) for name in there}
+        there, roles, configurations = cast("list[list[bytes]]", await client.eval(THERE, 3, *names))
+    found = _seen("", roles, configurations)
+    alive = [name.decode() for name in there]
+    return Seen(
+        roles={name: found.roles.get(name, frozenset()) for name in alive},
+        configurations={name: found.configurations.get(name, UNSAID) for name in alive},
+    )
 
 
-def _roles(kept: Mapping[bytes, bytes]) -> dict[str, frozenset[str]]:
-    return {name.decode(): frozenset(filter(None, text.decode().split(","))) for name, text in kept.items()}
+def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes]) -> Seen:
+    done = {
+        name.decode(): frozenset(filter(None, text.decode().split(",")))
+        for name, text in zip(roles[::2], roles[1::2], strict=True)
+    }
+    said = {
+        name.decode(): _configuration(text)
+        for name, text in zip(configurations[::2], configurations[1::2], strict=True)
+    }
+    return Seen(version, done, {name: said.get(name, UNSAID) for name in done})
+
+
+def _configuration(text: bytes) -> MemberConfiguration:
+    try:
+        return msgspec.json.decode(text, type=MemberConfiguration)
+    except msgspec.MsgspecError:  # another version's
+        return UNSAID

@@ -12,7 +12,7 @@ from poller.store.keys import FeedKeys
 
 
 async def named_qualifications(client: Redis, feeds: Iterable[FeedKeys], since: int = 0) -> dict[str, int]:
-    """Those that a change has named since then, and when each was last named: milliseconds of the wall clock.
+    """Those that a change has named since then, and when each was last named: milliseconds of the store's clock.
 
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`.

@@ -20,7 +20,18 @@ from typing import Final, Literal
 import msgspec
 
 from poller.errors import ConfigurationError, SubscriptionTaken
-from poller.store.registrations import WHOLE, Paused, Registered, Subscriptions, health_field, known
+from poller.store.registrations import (
+    WHOLE,
+    Paused,
+    Registered,
+    Subscriptions,
+    health_field,
+    known,
+    milliseconds_of,
+    moment_of,
+    resumed_field,
+    since_field,
+)
 
 Part = Literal["registry", "secrets", "credentials", "paused", "health", "until", "handshakes"]
 PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "credentials", "paused", "health", "until", "handshakes")
@@ -161,6 +172,7 @@ def removing(kept: Subscriptions, subscription: str) -> list[Write]:
     """
     known(kept, subscription)
     writes: list[Write] = [(part, subscription, None) for part in PARTS if part != "health"]
+    writes += [("until", since_field(subscription), None), ("until", resumed_field(subscription), None)]
     return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]
 
 
@@ -197,7 +209,7 @@ def renewing(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], 
 def resuming(
     kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]
 ) -> tuple[list[Write], Paused | None]:
-    """What is to be written so that it goes on, and the pause that it was in; None: none.
+    """What is to be written so that it goes on, and the pause that it was in, a sink's included; None: none.
 
     Args:
         kept: what is there.
@@ -208,8 +220,13 @@ def resuming(
         SubscriptionUnknown: there is none of this id.
     """
     known(kept, subscription)
-    before = kept.paused.get(subscription)
+    before, until = kept.paused.get(subscription), kept.until.get(subscription)
     writes: list[Write] = [] if before is None else [("paused", subscription, None)]
+    if until is not None and milliseconds_of(until) > kept.at:
+        since = kept.pauses.since.get(subscription) or moment_of(kept.at)
+        before = before or Paused("sink", f"its sink wanted nothing before {until:%Y-%m-%dT%H:%M:%SZ}", since)
+        writes += [("until", subscription, None), ("until", since_field(subscription), None)]
+        writes.append(("until", resumed_field(subscription), _json(kept.at)))
     for feed, health in kept.health.get(subscription, {}).items():
         if (fresh := renewed(health)) != health:
             writes.append(("health", health_field(subscription, feed), fresh))

@@ -21,7 +21,12 @@ Pauser = Literal["operator", "sink", "failures", "removed"]
 WHOLE: Final = ""
 """In place of a feed: the whole subscription."""
 
+LONGEST_PAUSE: Final = timedelta(hours=24)
+"""A sink may ask for no longer pause; a moment further away was written by a wrong clock, and means nothing."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SINCE, _RESUMED = "since", "resumed"
+_NEAR_MS: Final = 1000  # of two primaries of one store
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -61,6 +66,20 @@ class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
     member: str = ""
 
 
+class SinkPauses(msgspec.Struct, frozen=True):
+    """The pauses that sinks have asked for, by subscription; moments are those of the store's clock.
+
+    Attributes:
+        until: until when the sink wants nothing, UTC; may have passed.
+        since: since when that is known, UTC; absent where another version has written it.
+        resumed: when an operator last ended one, in milliseconds: what began before that is over.
+    """
+
+    until: Mapping[str, datetime] = {}
+    since: Mapping[str, datetime] = {}
+    resumed: Mapping[str, int] = {}
+
+
 class Subscriptions(msgspec.Struct, frozen=True):
     """All that is kept of the subscriptions, each part by their ids.
 
@@ -71,7 +90,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
         credentials: what a request has brought for its sink to be sent, opaque; never to be shown.
         paused: those that rest.
         health: how they do at each feed, opaque; under :data:`WHOLE` what holds for all of one.
-        until: until when the sink wants nothing, UTC; may have passed.
+        pauses: those that sinks have asked for.
         handshakes: whether the sink has granted events, opaque.
         at: when this was so, in milliseconds of the store's clock; 0: not known.
     """
@@ -82,9 +101,14 @@ class Subscriptions(msgspec.Struct, frozen=True):
     credentials: Mapping[str, bytes] = {}
     paused: Mapping[str, Paused] = {}
     health: Mapping[str, Mapping[str, bytes]] = {}
-    until: Mapping[str, datetime] = {}
+    pauses: SinkPauses = SinkPauses()
     handshakes: Mapping[str, bytes] = {}
     at: int = 0
+
+    @property
+    def until(self) -> Mapping[str, datetime]:
+        """Until when sinks want nothing, UTC; may have passed."""
+        return self.pauses.until
 
     def __repr__(self) -> str:
         """Without anything that may be secret."""
@@ -127,12 +151,49 @@ def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, byte
             credentials,
             {name: _read("paused", name, value, Paused) for name, value in paused.items()},
             by_feed(health),
-            {name: moment_of(_read("until", name, value, int)) for name, value in until.items()},
+            sink_pauses(until, at),
             handshakes,
             at,
         )
     except OverflowError:
         raise ValueError("until: a moment that is none") from None
+
+
+def sink_pauses(kept: Mapping[str, bytes], at: int) -> SinkPauses:
+    """The pauses from their hash.
+
+    One that cannot be is none: it would last longer than any, or began in what is still to come. So says a clock that
+    was wrong when it was written, or that was set back since.
+
+    Args:
+        kept: by :func:`since_field`, :func:`resumed_field`, and the subscription's id for until when.
+        at: when it was read, in milliseconds of the store's clock; 0: not known.
+
+    Raises:
+        ValueError: a part cannot be read; the message names it.
+        OverflowError: a moment is none.
+    """
+    read = {field: int(_read("until", field, value, int)) for field, value in kept.items()}
+    until = {name: moment for name, moment in read.items() if " " not in name}
+    since = {name: read[field] for name in until if (field := since_field(name)) in read}
+    latest = at + LONGEST_PAUSE // timedelta(milliseconds=1)
+    valid = {
+        name: moment_of(moment)
+        for name, moment in until.items()
+        if not at or (moment <= latest and since.get(name, 0) <= at + _NEAR_MS)
+    }
+    resumed = {field.partition(" ")[0]: moment for field, moment in read.items() if field.endswith(f" {_RESUMED}")}
+    return SinkPauses(valid, {name: moment_of(since[name]) for name in valid if name in since}, resumed)
+
+
+def since_field(subscription: str) -> str:
+    """Where it is kept since when a sink wants nothing. An id holds no space."""
+    return f"{subscription} {_SINCE}"
+
+
+def resumed_field(subscription: str) -> str:
+    """Where it is kept when an operator last ended a pause of a sink."""
+    return f"{subscription} {_RESUMED}"
 
 
 def health_field(subscription: str, feed: str) -> str:

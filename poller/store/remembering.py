@@ -151,6 +151,27 @@ async def notes(client: Redis, key: str) -> dict[str, Remembered]:
     return {feed: noted for feed, noted in read.items() if noted is not None}
 
 
+async def known_feeds(client: Redis, key: str) -> list[str]:
+    """Every feed of which something is noted, ``SOURCE/NAME``.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    with translated(client):
+        found = cast("list[bytes]", await client.hkeys(key))
+    return sorted(name.decode() for name in found)
+
+
+async def note_unread(client: Redis, key: str, feed: str) -> None:
+    """Let a feed be known of which nothing is noted, for another version has kept it.
+
+    Raises:
+        StoreError: see :func:`~poller.store.connection.translated`.
+    """
+    with translated(client):
+        await client.hsetnx(key, feed, b"{}")
+
+
 def _decoded(noted: bytes) -> Remembered | None:
     try:
         return _decode(noted)

@@ -48,7 +48,7 @@ class Rule(msgspec.Struct, frozen=True):
     max_bytes: int
 
     def oldest(self, now: datetime) -> Place:
-        """Entries before this place are old enough to go; ``now`` is the wall clock, which is near the store's."""
+        """Entries before this place are old enough to go."""
         return max(milliseconds_of(now - self.age), 0), 0
 
 
@@ -78,7 +78,7 @@ class Trimmer:
         Args:
             rule: how long events stay.
             known: the subscriptions to this feed; asked for only where something might go.
-            now: the wall clock, UTC.
+            now: the store's clock, UTC.
 
         Raises:
             Fenced: the feed's lease is another's.

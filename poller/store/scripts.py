@@ -24,6 +24,22 @@ from poller.store.connection import translated
 # Servers from 7.0 on know the shebang. With it, one that is out of memory refuses the script before its first write.
 SHEBANG: Final = "#!lua\n"
 
+LONGEST_LEASE_MS: Final = 600_000
+"""No configuration allows a longer lease. One that lasts longer was taken before the server's clock was set back."""
+
+# How long the other's lease still lasts, in ms. A process that is there renews it in time; of one that is gone, and of
+# a server whose clock was set back since, it would last for as long as that.
+_LEFT: Final = f"""
+local function left(lease, ttl)
+  local left = redis.call('PTTL', lease)
+  if left > {LONGEST_LEASE_MS} then
+    redis.call('PEXPIRE', lease, ttl)
+    left = tonumber(ttl)
+  end
+  return left
+end
+"""
+
 # How much a feed keeps, and whether that is less than its state says: then a part of it is lost, for what a commit has
 # written only grows. Answers the counts as text; the name of what is lost, or nil. "1" stands for a state that an older
 # version wrote, which has published something and so knows at least one record.
@@ -42,24 +58,27 @@ local function lost(counts, kept, sequence)
 end
 """
 
-# KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events, pause. ARGV: nonce, lease ttl in ms, a
-# fresh generation, the generations of this feed that the caller knows (the newest first, '' for none), the sequence it
-# knows.
-# Answers, where the lease is ours now, the state as a flat list and a word on what was found; else the ms that the
-# other's lease still has; and where the feed is paused, as text, what is kept of that. The word is '' where all is
-# there, 'new' where nothing ever was, 'stream' where the stream lacks the last event that was published, and else what
-# was missing ('all'; or 'order', where an operator wants it): then the feed was begun anew, with nothing left of what
-# was known, and never with a half of it.
+# KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events, pause, held versions. ARGV: nonce, ttl
+# of the lease in ms, a fresh generation, the generations of this feed that the caller knows (the newest first, '' for
+# none), the sequence it knows.
+# Answers, where the lease is ours now, the state as a flat list, a word on what was found, and its clock in ms; else
+# the ms that the other's lease still has; and where the feed is paused, as text, what is kept of that. The word is ''
+# where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last event that was published,
+# and else what was missing ('all'; or 'order', where an operator wants it): then the feed was begun anew, with nothing
+# left of what was known, and never with a half of it.
 # The stream stays, for others may still need what is in it; and the sequence goes on from its last event, or, where it
 # has none, from the highest number that anybody knows of: whoever compares numbers would take what comes for old.
 BEGIN: Final = (
     _COUNTS
+    + _LEFT
     + """
 local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return redis.call('PTTL', KEYS[1]) end
+if holder and holder ~= ARGV[1] then return left(KEYS[1], ARGV[2]) end
 local pause = redis.call('GET', KEYS[8])
 if pause then return pause end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local time = redis.call('TIME')
+local now = time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000))
 local streams = redis.call('TYPE', KEYS[7])['ok'] == 'stream'
 local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')
 local found = 'state'
@@ -85,7 +104,7 @@ if found == '' then
       if last ~= '0-0' then redis.call('HSET', KEYS[2], 'entry', last) end
     end
   end
-  return {redis.call('HGETALL', KEYS[2]), found}
+  return {redis.call('HGETALL', KEYS[2]), found, now}
 end
 local formers, sequence = ARGV[4], ARGV[5]
 if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
@@ -94,24 +113,25 @@ local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1
 if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"') or sequence end
 local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 if not have[1] and left == 0 and not newest then found = 'all' end
-redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
-local time = redis.call('TIME')
-local now = time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000))
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[9])
 redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept', '0 0 0',
   'begun_at', now, 'begun_after', newest and newest[1] or '0-0')
-if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new'} end
+if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new', now} end
 redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200), 'anew_at', now)
-return {redis.call('HGETALL', KEYS[2]), found}
+return {redis.call('HGETALL', KEYS[2]), found, now}
 """
 )
 
 # KEYS: lease. ARGV: nonce, ttl in ms. Answers nil where it is ours now, else the ms that the other's still has.
-TAKE: Final = """
+TAKE: Final = (
+    _LEFT
+    + """
 local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return math.max(redis.call('PTTL', KEYS[1]), 0) end
+if holder and holder ~= ARGV[1] then return math.max(left(KEYS[1], ARGV[2]), 0) end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false
 """
+)
 
 # KEYS: lease. ARGV: nonce, lease ttl in ms (0 lets it go). Answers 1 where it was ours.
 RENEW: Final = """
@@ -140,12 +160,13 @@ end
 return gone
 """
 
-# KEYS: lease, state, snapshots, events, quarantine, rejected, qualifications, dictionaries, listings.
+# KEYS: lease, state, snapshots, events, quarantine, rejected, qualifications, dictionaries, listings,
+# held versions.
 # ARGV 1-8: nonce, generation, sequence this was planned on, sequence after it, digest, how many dictionaries the writer
 #           knows (it packs snapshots with them), now in ms, most entries in the quarantine.
-# ARGV 9-15: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason, digest),
+# ARGV 9-17: how many arguments follow of each: snapshots (field, value), events, quarantine (raw, reason, digest),
 #            qualifications (id), dictionaries (field, value), marks (field, value; '' deletes), listings (field,
-#            value).
+#            value), held versions (field, value), held versions that go (field).
 # Answers OK, FENCED (the lease is not ours), STALE (planned on another state, or a part of what is known was lost
 # since), or ALREADY (this very commit was written before and its reply got lost); an error where a key holds something
 # else.
@@ -157,8 +178,8 @@ COMMIT: Final = (
     + """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
 local streams = true
-local kinds = {false, 'hash', 'hash', 'stream', 'stream', 'zset', 'zset', 'hash', 'hash'}
-for i = 2, 9 do
+local kinds = {false, 'hash', 'hash', 'stream', 'stream', 'zset', 'zset', 'hash', 'hash', 'hash'}
+for i = 2, 10 do
   local kind = redis.call('TYPE', KEYS[i])['ok']
   if kind ~= 'none' and kind ~= kinds[i] then
     return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a ' .. kinds[i])
@@ -172,8 +193,8 @@ if have[2] ~= ARGV[3] then return 'STALE' end
 if redis.call('HLEN', KEYS[8]) ~= tonumber(ARGV[6]) then return 'STALE' end
 if lost(counted(KEYS[3], KEYS[8], KEYS[7]), have[4], have[2]) then return 'STALE' end
 local first, last = {}, {}
-local at = 16
-for i = 9, 15 do
+local at = 18
+for i = 9, 17 do
   first[i] = at
   at = at + tonumber(ARGV[i])
   last[i] = at - 1
@@ -191,6 +212,8 @@ if last[9] > first[9] then redis.call('HSET', KEYS[3], unpack(ARGV, first[9], la
 for i = first[12], last[12] do redis.call('ZADD', KEYS[7], ARGV[7], ARGV[i]) end
 if last[13] > first[13] then redis.call('HSET', KEYS[8], unpack(ARGV, first[13], last[13])) end
 if last[15] > first[15] then redis.call('HSET', KEYS[9], unpack(ARGV, first[15], last[15])) end
+if last[16] > first[16] then redis.call('HSET', KEYS[10], unpack(ARGV, first[16], last[16])) end
+for i = first[17], last[17] do redis.call('HDEL', KEYS[10], ARGV[i]) end
 for i = first[14], last[14], 2 do
   if ARGV[i + 1] == '' then redis.call('HDEL', KEYS[2], ARGV[i])
   else redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end

@@ -18,7 +18,7 @@ LENIENT: Final = (7, 0)
 """The first version whose scripts say for themselves that they may run while memory is full."""
 
 CLOCK_APART: Final = 5.0
-"""Seconds. Entry ids and leases go by the server's clock, ages and delays by ours."""
+"""Seconds. All moments that are stored are by the server's clock, those of the log by ours."""
 
 
 def version(told: Mapping[str, Any]) -> Finding:
@@ -76,8 +76,8 @@ def clock(told: Mapping[str, Any]) -> Finding:
     if abs(ahead) > CLOCK_APART:
         which = "ahead of" if ahead > 0 else "behind"
         text = (
-            f"clock {abs(ahead):.0f} s {which} this machine's: what is kept or replayed by age is off by as much; "
-            "set both by NTP"
+            f"clock {abs(ahead):.0f} s {which} this machine's: ages and cron expressions go by the store's, "
+            "the log by this machine's; set both by NTP"
         )
         return Finding("warning", "clock", text)
     return Finding("ok", "clock", "clock as this machine's")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -18,14 +18,20 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer
+from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.typing import EncodableT
+
+from poller.store.data_directory import foreign_peer
+from poller.store.keys import KINDS
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 CONNECTIONS: Final = 64
 """Of one client to one server at most. A command beyond them waits for its turn, as long as for its reply."""
 
+_WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")  # ours, of a script, name the key already
+_SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
 _NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
 _WITHIN: Final = re.compile(r"(?:^|\s-)(?:READONLY|UNBLOCKED)\b")  # a script of Redis 6; a read that was waiting
 
@@ -64,7 +70,50 @@ def single_client(
     base = taken.get("connection_class", Connection)
     ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), {})
     bounds = {"connection_class": ours, "max_connections": connections, "timeout": reply_timeout.total_seconds()}
-    return Redis.from_pool(pool(**taken | bounds))
+    return KeyNamingClient.from_pool(pool(**taken | bounds))
+
+
+class KeyNamingClient(Redis):
+    """A client whose errors about a key of another type say which key it is."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """As in redis-py; the server itself names neither the key nor its type."""
+        try:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as above
+        except ResponseError as error:
+            if not _WRONG_TYPE.search(str(error)):
+                raise
+            raise ResponseError(f"WRONGTYPE {await self._mistyped(args)}") from error
+
+    async def _mistyped(self, command: Sequence[Any]) -> str:
+        named = [key.decode() if isinstance(key, bytes) else str(key) for key in _keys(command)]
+        types: list[Any] = [await self.type(key) for key in named]
+        kinds = {key: kind.decode() for key, kind in zip(named, types, strict=True)}
+        wrong = {key: kind for key, kind in kinds.items() if kind not in {"none", _expected(key)}} or kinds
+        found = " and ".join(f"{key} is a {kind}{_unlike(key, kind)}" for key, kind in wrong.items())
+        return f"{found}: another program uses this prefix; set another redis.prefix, or rename the key"
+
+
+def _keys(command: Sequence[Any]) -> Sequence[Any]:
+    """The keys that a command names."""
+    name, *rest = command
+    upper = [word.upper() if isinstance(word, str) else word for word in command]
+    if str(name).upper().startswith("EVAL"):
+        return rest[2 : 2 + int(rest[1])]
+    for mark in ("STREAMS", b"STREAMS"):
+        if mark in upper:
+            streams = command[upper.index(mark) + 1 :]
+            return streams[: len(streams) // 2]
+    return rest[1:2] if " " not in str(name) and str(name).upper() in _SUBCOMMANDED else rest[:1]
+
+
+def _expected(key: str) -> str | None:
+    return KINDS.get(key.rpartition(":")[2])
+
+
+def _unlike(key: str, kind: str) -> str:
+    expected = _expected(key)
+    return f", not a {expected}" if expected not in {None, kind} else ""
 
 
 class OurConnection(AbstractConnection):
@@ -97,3 +146,14 @@ class OurConnection(AbstractConnection):
             if isinstance(error, _NO_PRIMARY) or _WITHIN.search(str(error)):
                 self.mark_for_reconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
             raise
+
+
+class EmbeddedConnection(OurConnection):
+    """A connection to the embedded server: of another user's server nothing is asked, and nothing is said to it."""
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 -- as there
+        """Looks who answers before anything is sent: a directory can be exchanged while the program runs."""
+        peer = self._writer.get_extra_info("socket") if self._writer is not None else None
+        if peer is not None and (user := foreign_peer(peer)) is not None:
+            raise Disconnected(f"the server on this socket is {user}'s; nothing was sent to it")
+        await super().on_connect_check_health(check_health=check_health)

@@ -99,6 +99,23 @@ class SnapshotCodec:
         """Whether these bytes are a tombstone; much cheaper than reading them."""
         return bool(stored[:1]) and bool(stored[0] & _REMOVED)
 
+    @staticmethod
+    def unreadable(stored: bytes, reason: str, *, sequence: int) -> Snapshot:
+        """What stands for bytes that are no snapshot; its revision and flags are read if they can be.
+
+        Where they cannot, the revision is the feed's ``sequence``: no record has had a higher one, so the next event
+        of this one has a revision that no event of it has had.
+        """
+        try:
+            flags = stored[0]
+            revision, at = _read_varint(stored, 1)
+            last, _ = _read_varint(stored, at)
+        except IndexError:
+            flags = revision = last = sequence + 1
+        if flags > _REMOVED | _COMPRESSED | _DICTIONARY | _MISSING or max(revision, last) > sequence:
+            return Snapshot(sequence, 0, stored, unreadable=reason)
+        return Snapshot(revision, last, stored, bool(flags & _REMOVED), unreadable=reason)
+
     def decode(self, stored: bytes) -> Snapshot:
         """A snapshot from its stored form.
 

@@ -13,7 +13,7 @@ Refuses to know what settings, credentials, health and handshakes mean, and whic
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeVar, cast
 
 from redis.asyncio import Redis
@@ -24,16 +24,19 @@ from poller.store.connection import translated
 from poller.store.keys import SubscriptionKeys
 from poller.store.registering import PARTS, Following, Synced, Write
 from poller.store.registrations import (
+    LONGEST_PAUSE,
     WHOLE,
     Paused,
+    SinkPauses,
     Subscriptions,
     by_feed,
     health_field,
     milliseconds_of,
-    moment_of,
+    since_field,
+    sink_pauses,
     subscriptions_of,
 )
-from poller.store.registry_scripts import ALL, CHANGE, NOTE, NOTE_LATER
+from poller.store.registry_scripts import ALL, ALL_OF, CHANGE, NOTE, NOTE_PAUSE
 from poller.store.settling import Contested, Settled, settling
 
 T = TypeVar("T")
@@ -234,22 +237,28 @@ class Registry:
             kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
         return kept
 
-    async def untils(self) -> dict[str, datetime]:
-        """Until when sinks want nothing, by subscription, UTC; may have passed.
+    async def pauses(self) -> SinkPauses:
+        """The pauses that sinks have asked for.
 
         Raises:
-            StoreError: also where it cannot be read.
+            StoreError: also where they cannot be read.
         """
         with translated(self._client):
-            found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.until))
+            flat, at = await self._client.eval(ALL_OF, 1, self._keys.until)
         try:
-            return {name.decode(): moment_of(int(value)) for name, value in found.items()}
+            kept = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+            return sink_pauses(kept, int(at))
         except (ValueError, OverflowError):
             raise StoreError(f"{self._keys.until} holds what cannot be read") from None
 
     async def note_until(self, subscription: str, until: datetime) -> bool:
-        """Its sink wants nothing until then, or until the later moment that is kept already. False: as above."""
-        return await self._note(NOTE_LATER, self._keys.until, subscription, milliseconds_of(until))
+        """Its sink wants nothing until then, by the store's clock, or until the later moment that is kept already.
+
+        For no longer than a pause may last from now. False: as above.
+        """
+        longest = LONGEST_PAUSE // timedelta(milliseconds=1)
+        arguments = (milliseconds_of(until), longest, since_field(subscription))
+        return await self._note(NOTE_PAUSE, self._keys.until, subscription, *arguments)
 
     async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]]) -> T:
         while True:  # each turn beyond the first means that another process has changed something

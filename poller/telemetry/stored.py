@@ -21,6 +21,9 @@ class FeedFigures(msgspec.Struct, frozen=True):
         failing: whether its last round failed.
         paused: whether an operator has paused it.
         held: whether removals wait for an operator.
+        unidentified: how many records of the last full reading had no id that can be read.
+        backward_versions: how many versions were older than the known one.
+        held_versions: how many of these are held back.
         owned: whether some process has its lease.
         interval: seconds between its rounds, at most.
         last_round: when the last one ended.
@@ -38,6 +41,9 @@ class FeedFigures(msgspec.Struct, frozen=True):
     failing: bool
     paused: bool
     held: bool
+    unidentified: int
+    backward_versions: int
+    held_versions: int
     owned: bool
     interval: float | None
     last_round: float | None
@@ -58,6 +64,7 @@ class SubscriptionFigures(msgspec.Struct, frozen=True):
         subscription: its id.
         failing: whether nothing has succeeded for a while.
         paused: whether it rests.
+        ungranted: whether its sink has not granted events; None: it is not to be asked.
         lag: seconds; age of the oldest event that is not delivered.
         backlog: events that are not delivered, without those that are parked.
         parked: events that wait for their next attempt.
@@ -68,6 +75,7 @@ class SubscriptionFigures(msgspec.Struct, frozen=True):
     subscription: str
     failing: bool
     paused: bool
+    ungranted: bool | None
     lag: float | None
     backlog: int | None
     parked: int
@@ -76,11 +84,21 @@ class SubscriptionFigures(msgspec.Struct, frozen=True):
 
 
 class StoredFigures(msgspec.Struct, frozen=True):
-    """All that was read at one time; ``members``: processes that share the work."""
+    """All that was read at one time.
+
+    Attributes:
+        feeds: those of the configuration.
+        subscriptions: all.
+        members: processes that share the work.
+        orphans: the feeds that no running configuration has, each with how many events wait for subscriptions.
+        differences: how many things that must be equal in all configurations are not.
+    """
 
     feeds: Sequence[FeedFigures] = ()
     subscriptions: Sequence[SubscriptionFigures] = ()
     members: int = 0
+    orphans: Sequence[tuple[str, int]] = ()
+    differences: int = 0
 
 
 def _of_feed(field: str, name: str, text: str) -> tuple[str, Described]:
@@ -91,7 +109,18 @@ def _of_feed(field: str, name: str, text: str) -> tuple[str, Described]:
 _FEEDS: Final = (
     _of_feed("failing", "failing", "1 where the last round failed, whichever process ran it."),
     _of_feed("paused", "paused", "1 where an operator has paused the feed."),
-    _of_feed("held", "held", "1 where removals wait for an operator."),
+    _of_feed("held", "held", "1 where removals, or another base_url, wait for an operator."),
+    _of_feed(
+        "unidentified",
+        "unidentified_records",
+        "Records of the last full reading whose id cannot be read; while there are any, nothing is removed.",
+    ),
+    _of_feed(
+        "backward_versions",
+        "backward_versions_total",
+        "Versions that were older than the known one by their lastModifiedAt, published or held back.",
+    ),
+    _of_feed("held_versions", "held_versions", "Older versions that are held back until two full readings show them."),
     _of_feed("owned", "owned", "1 where some process has the lease."),
     _of_feed("interval", "interval_seconds", "Time between rounds in seconds as configured; of a cron the longest."),
     _of_feed("last_round", "last_round_timestamp_seconds", "When the last round ended, in seconds since 1970."),
@@ -105,7 +134,7 @@ _FEEDS: Final = (
         "When the oldest part of what is known was read, in seconds since 1970: of rotated listings the one read "
         "longest ago, else the last good round.",
     ),
-    _of_feed("records", "records", "Records that are known, removed ones included."),
+    _of_feed("records", "records", "Records that are known and not removed."),
     _of_feed("events", "events_total", "Events that were published: the number of the last one."),
 )
 _STREAMS: Final = (
@@ -127,8 +156,13 @@ def _of_subscription(field: str, name: str, text: str) -> tuple[str, Described]:
 
 
 _SUBSCRIPTIONS: Final = (
-    _of_subscription("failing", "failing", "1 where nothing but failures came for a while, at any feed."),
+    _of_subscription(
+        "failing", "failing", "1 where nothing but failures came for a while, at any feed, or nothing may be sent."
+    ),
     _of_subscription("paused", "paused", "1 where it rests, whoever has paused it."),
+    _of_subscription(
+        "ungranted", "ungranted", "1 where its sink has not granted events, 0 where it has; with validate = true alone."
+    ),
     _of_subscription("lag", "lag_seconds", "Age of the oldest event that is not delivered, in seconds."),
     _of_subscription("backlog", "backlog_events", "Events that are not delivered, without those that are parked."),
     _of_subscription("parked", "parked_events", "Events that wait for their next attempt."),
@@ -136,6 +170,19 @@ _SUBSCRIPTIONS: Final = (
     _of_subscription("overrun", "overrun_events_total", "Events lost because a stream outgrew retention.max_bytes."),
 )
 _MEMBERS: Final = declared("poller_members", "gauge", "Processes that share the work.")
+
+
+_ORPHANS: Final = declared(
+    "poller_orphaned_feed_events",
+    "gauge",
+    "Events that wait for subscriptions at a feed that no running configuration has.",
+    "feed",
+)
+_DIFFERENCES: Final = declared(
+    "poller_configuration_differences",
+    "gauge",
+    "Sources and subscriptions whose base_url or sink is not the same in all running processes.",
+)
 
 
 def blocks(figures: StoredFigures, *, openmetrics: bool) -> Iterator[str]:
@@ -147,6 +194,8 @@ def blocks(figures: StoredFigures, *, openmetrics: bool) -> Iterator[str]:
     for field, metric in _SUBSCRIPTIONS:
         yield metric.block(_samples(subscriptions, field), openmetrics=openmetrics)
     yield _MEMBERS.block([("", figures.members)], openmetrics=openmetrics)
+    yield _ORPHANS.block([(labelled(feed=feed), events) for feed, events in figures.orphans], openmetrics=openmetrics)
+    yield _DIFFERENCES.block([("", figures.differences)], openmetrics=openmetrics)
 
 
 def _samples(of: Sequence[tuple[str, msgspec.Struct]], field: str) -> Iterator[Sample]:

@@ -14,6 +14,7 @@ from poller.changes.canonical import canonical, parse, without
 from poller.changes.classify import Kind, Snapshot, compare
 from poller.changes.diff import changed_pointers
 from poller.changes.records import Record
+from poller.changes.shapes import Shape
 from poller.changes.unambiguous import MAX_DEPTH, TOO_DEEP
 from tests.changes.samples import CHANCE, FEW, OBJECTS, spelled
 
@@ -56,6 +57,18 @@ def test_a_known_record_is_modified_if_and_only_if_it_differs(old: Any, new: Any
     if change is not None:
         assert (change.kind, change.revision, change.raw, change.previous) == (Kind.MODIFIED, 4, after, before)
         assert change.changed == changed_pointers(parse(before), parse(after)) != ()
+
+
+@pytest.mark.parametrize("strip", [None, without(("/at",))])
+@pytest.mark.parametrize("shape", [None, Shape(frozenset({"id", "n"}), None)])
+def test_a_truth_value_is_not_a_number(shape: Shape | None, strip: Callable[[Any], Any] | None) -> None:
+    """To Python 1 equals true and 0 equals false; in JSON they differ, on every path of the comparison, deep down."""
+    for old, new in ((b"1", b"true"), (b"0", b"false"), (b"[0]", b"[false]"), (b'{"a":1}', b'{"a":true}')):
+        for before, after in ((old, new), (new, old)):
+            known = Snapshot(1, 1, b'{"id":"k","n":%b}' % before)
+            change = compare(record_of(b'{"id":"k","n":%b}' % after), known, strip, shape)
+            assert change is not None
+            assert (change.kind, change.changed[0][:2]) == (Kind.MODIFIED, "/n")
 
 
 def test_an_id_in_other_letters_is_no_change_unless_something_else_is() -> None:

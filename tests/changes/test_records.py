@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.records import MAX_ID_LENGTH, Record, Rejected, record_reader
+from poller.changes.records import MAX_ID_LENGTH, Record, Rejected, identities, record_reader
 from tests.changes.samples import FEW, OBJECTS, spelled
 
 UUID = "0B8ce21A-7f3d-4Cc5-9e1b-00aAbBcCdDeE"
@@ -161,3 +161,67 @@ def test_the_id_field_is_the_feeds() -> None:
     found = record_reader("code")(b'{"id":"x","code":"y"}')
     assert isinstance(found, Record)
     assert found.key == "y"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *(rb'"\ud800"', b'"a\nb"', b'"\xff"', b"NaN", b'"\x00"', b"7" * 5_000, b'{"id":"z","id":"y"}', b'["id"]'),
+        *(b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 2_000 + b"1" + b"}" * 2_000, rb'"\u00"', b'"id"', rb'"\"id\":1"'),
+    ],
+    ids=lambda rest: repr(rest[:12]),
+)
+def test_the_id_of_what_cannot_be_used_is_read_from_its_bytes(rest: bytes) -> None:
+    """Whatever is wrong with a record, its id is told, as the key that a usable record with it would have."""
+    for record, key in (
+        (b'{"id":"a","n":%b}', "a"),
+        (b'{"n":%b,"id":"a"}', "a"),
+        (b' { "n" : %b , "id" : 7 } ', "\x017"),
+        (b'{"n":%b,"\\u0069d":"' + UUID.encode() + b'"}', UUID.lower()),
+        (b'{"n":%b,"id":-0}', "\x010"),
+    ):
+        assert identities(record.replace(b"%b", rest), "id") == frozenset({key})
+
+
+def test_an_id_that_stands_in_a_record_twice_is_both() -> None:
+    """Nobody can tell which of the two the record is, so both are there."""
+    assert identities(b'{"id":"a","n":NaN,"id":2}', "id") == frozenset({"a", "\x012"})
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(
+            b"null",
+            b"7",
+            b'["id"]',
+            b'["id",{"id":"a"}]',
+            b"",
+            b"{}",
+            b'{"n":{"id":"a"}}',
+            b'{"id":null}',
+            b'{"id":""}',
+        ),
+        *(
+            b'{"id":true}',
+            b'{"id":1.0}',
+            b'{"id":{"id":"a"}}',
+            b'{"id":"\xff"}',
+            b'{"id":"a","id":null}',
+            b'{"code":"a"}',
+        ),
+    ],
+)
+def test_where_no_id_can_be_read_none_is_made_up(raw: bytes) -> None:
+    """No object, no such key, a value that names nothing, bytes that are no text: any known record may be meant."""
+    assert identities(raw, "id") is None
+
+
+@FEW
+@given(OBJECTS, st.text(min_size=1, max_size=5))
+def test_an_id_is_the_same_from_the_bytes_and_from_the_record(fields: Any, subject: str) -> None:
+    """Of a record that can be used both ways of reading agree."""
+    raw = spelled({**fields, "id": subject})
+    found = read(raw)
+    if isinstance(found, Record):
+        assert identities(raw, "id") == frozenset({found.key})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.chaos.faults import (
     clock,
+    clocks_apart,
     cluster_failover,
     cluster_move,
     disk_full,
@@ -19,6 +20,7 @@ from tests.chaos.faults import (
     sigterm,
     sinks,
     source,
+    store_clock,
     store_freeze,
     store_full,
     store_kill,
@@ -57,6 +59,8 @@ _MODULES = (
     source,
     sinks,
     clock,
+    clocks_apart,
+    store_clock,
 )
 FAULTS: Final[dict[str, Fault]] = {module.FAULT.name: module.FAULT for module in _MODULES}
 ROWS: Final = [fault.row for fault in FAULTS.values()]

@@ -90,7 +90,7 @@ async def _told(stage: Stage) -> AsyncIterator[tuple[str, str]]:
 async def _served(stage: Stage) -> AsyncIterator[tuple[str, str]]:
     async with aiohttp.ClientSession() as asking:
         for one in stage.replicas.running:
-            urls = [str(line["url"]) for line in one.lines if line.get("event") == "listening"]
+            urls = [str(line["page"]).rstrip("/") for line in one.lines if line.get("event") == "listening"]
             for url in [f"{urls[-1].rstrip('/')}/{path}" for path in PATHS] if urls else ():
                 with suppress(aiohttp.ClientError):  # it was ended just now
                     async with asking.get(url) as answer:

@@ -29,6 +29,7 @@ class Setting:
         between: what stands between the program and others.
         misbehaviour: of the source, now and then, as ``poller sandbox --faults`` takes it; off until it is switched on.
         environ: of the program.
+        store_environ: of a ``lasting`` store.
     """
 
     store: Store = "lasting"
@@ -37,6 +38,7 @@ class Setting:
     between: frozenset[Between] = frozenset()
     misbehaviour: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
+    store_environ: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

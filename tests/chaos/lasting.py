@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 class LastingStore:
     """One server on a unix socket; ``url`` stays the same whatever happens to it."""
 
-    def __init__(self, directory: Path, *, appendfsync: Fsync, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        appendfsync: Fsync,
+        options: Mapping[str, str],
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
         self.deaths = 0
         self._appendfsync: Fsync = appendfsync
         self._options = options
+        self._environ = environ
         self._stack = ExitStack()
         self._server: Server | None = None
 
@@ -39,7 +47,7 @@ class LastingStore:
     async def start(self, **options: str) -> None:
         """Start it, and wait until it answers; ``options`` are for this time alone, with ``_`` for ``-``."""
         told = dict(self._options) | {name.replace("_", "-"): value for name, value in options.items()}
-        server = running("valkey", self.directory, appendfsync=self._appendfsync, options=told)
+        server = running("valkey", self.directory, appendfsync=self._appendfsync, options=told, environ=self._environ)
         self._server = await asyncio.to_thread(self._stack.enter_context, server)
 
     def kill(self) -> None:

@@ -67,10 +67,10 @@ class Replicas:
         self.started.append(added)
         return added
 
-    async def replace(self, gone: Daemon) -> Daemon:
+    async def replace(self, gone: Daemon, **environ: str) -> Daemon:
         """Start another one in the place of one that was ended."""
         self.running.remove(gone)
-        return await self.add(self._does[id(gone)])
+        return await self.add(self._does[id(gone)], **environ)
 
     def choose(self, rng: Random) -> Daemon:
         """One of those at work, or of all where none says so."""

@@ -91,7 +91,8 @@ async def _served(stack: AsyncExitStack, setting: Setting, directory: Path) -> S
     if setting.store == "embedded":
         return None
     options = {**setting.options, "aclfile": str(users(directory))}
-    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=options)
+    environ = {name: text.format(directory=directory) for name, text in setting.store_environ.items()}
+    lasting = LastingStore(directory / "v", appendfsync=setting.appendfsync, options=options, environ=environ)
     stack.callback(lasting.close)
     await lasting.start()
     return lasting

@@ -86,6 +86,7 @@ async def test_tail_outlives_what_others_write(tmp_path: Path, store_url: str) -
             assert tail.stdout is not None
             assert tail.stderr is not None
             assert shown in await tail.stdout.readline()
+            assert b"no process polls now" in await tail.stderr.readline()
             assert b"entry 1-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
             assert b"entry 2-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
 

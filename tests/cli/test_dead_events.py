@@ -16,7 +16,7 @@ from poller.delivery.attempts import Tries
 from poller.delivery.kept import Attempt, Delivery, Letter, encode
 from poller.store.connection import commands
 from poller.store.given_up import MOST_WAITING
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, remembered_key
 from poller.store.subscriptions import Registry
 from tests.cli.conftest import Called
 from tests.delivery.events import entry
@@ -57,13 +57,13 @@ def configured(server: str) -> dict[str, str]:
     return {"POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "t", "REDIS_URL": server}
 
 
-def give_up(store: Redis, number: int, *, subscription: str = "a", event: bytes | None = None) -> str:
+def give_up(store: Redis, number: int, *, feed: str = FEED, subscription: str = "a", event: bytes | None = None) -> str:
     """A letter as a pair leaves it; its id."""
-    keys = PairKeys.of("poller", FEED, subscription)
+    keys = PairKeys.of("poller", feed, subscription)
     content = entry(number=number) if event is None else event
     store.hset(keys.letters, f"{number}-0", encode(Letter(msgspec.Raw(content), "gone \x1b[31m", "at", TRIED)))
     store.zadd(keys.letter_times, {f"{number}-0": number})
-    return f"{FEED}:{subscription}:{number}-0"
+    return f"{feed}:{subscription}:{number}-0"
 
 
 def test_list_and_show(called: Called, configured: dict[str, str], store: Redis) -> None:
@@ -75,6 +75,12 @@ def test_list_and_show(called: Called, configured: dict[str, str], store: Redis)
     assert [line["id"] for line in lines] == [first, other, f"{FEED}:3-0", last]
     assert [(line["kind"], line["subscription"]) for line in lines[1:3]] == [("event", "b"), ("record", None)]
     assert lines[0]["bytes"] == len(entry(number=1))
+    published = json.loads(entry(number=1))
+    assert (lines[0]["type"], lines[0]["subject"]) == (published["type"], published["subject"])
+    assert (lines[2]["type"], lines[2]["subject"]) == (None, None)
+    table = called("dead-letters", "list", **configured).out.splitlines()
+    assert table[0].split() == ["id", "age", "type", "subject", "reason"]
+    assert published["subject"] in table[1]
     some = called("dead-letters", "list", "contractTypes", "--subscription", "a", "--limit", "1", **configured)
     assert [line.split()[0] for line in some.out.splitlines()] == ["id", last]
     assert some.err == "poller: 1 older not shown; --limit 2 shows all\n"
@@ -109,6 +115,23 @@ def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> 
     assert [json.loads(line)["id"] for line in listed] == [other, lost]
     assert last not in "".join(listed)
     assert store.get(SubscriptionKeys.of("poller").parked) == b"3"
+
+
+def test_a_feed_that_is_not_configured_any_more(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Law: what was given up at a feed that the store still knows is listed, shown, redelivered and dropped."""
+    gone = "acme/renamed"
+    first, second = (give_up(store, number, feed=gone) for number in (1, 2))
+    assert called("dead-letters", "show", first, **configured).code == 2
+    store.hset(remembered_key("poller"), gone, b"{}")
+    listed = called("dead-letters", "list", "--json", **configured).out.splitlines()
+    assert [json.loads(line)["id"] for line in listed] == [first, second]
+    assert called("dead-letters", "list", gone, **configured).code == 0
+    assert called("dead-letters", "show", first, **configured).code == 0
+    told = called("dead-letters", "redeliver", first, **configured)
+    assert (told.code, told.out) == (0, "1 dead letter to be delivered once more\n")
+    assert store.hkeys(PairKeys.of("poller", gone, "a").parked) == [b"1-0"]
+    told = called("dead-letters", "drop", "--subscription", "a", "--feed", gone, "--all", **configured)
+    assert (told.code, told.out) == (0, "1 dead letter dropped\n")
 
 
 def test_not_more_than_can_wait(called: Called, configured: dict[str, str], store: Redis) -> None:
@@ -158,3 +181,25 @@ def test_events_that_went_unread(called: Called, configured: dict[str, str], sto
     assert f"{name}: these events went with the oldest of their stream" in again.err
     assert called("dead-letters", "drop", name, **configured).out == "1 dead letter dropped\n"
     assert store.hkeys(KEYS.letters) == [b"0-2"]
+
+
+@pytest.mark.parametrize("what", ["drop", "redeliver"])
+def test_what_is_said_in_two_ways_is_refused(
+    called: Called, configured: dict[str, str], store: Redis, what: str
+) -> None:
+    """Law: an id beside a subscription may mean one letter or all of them, so nothing is done; nor for --all alone."""
+    first, _ = give_up(store, 1), give_up(store, 2)
+    for arguments in ([first, "--subscription", "a"], [first, "--feed", FEED], ["--all"], ["--subscription", "a"], []):
+        refused = called("dead-letters", what, *arguments, **configured)
+        assert (refused.code, refused.out) == (2, ""), arguments
+        assert "expected ID" in refused.err
+    assert store.hlen(KEYS.letters) == 2
+
+
+@pytest.mark.parametrize("what", ["drop", "redeliver"])
+def test_of_one_feed_alone(called: Called, configured: dict[str, str], store: Redis, what: str) -> None:
+    """Law: the letters of a subscription at other feeds than the one that is named stay."""
+    give_up(store, 1)
+    done = called("dead-letters", what, "--subscription", "a", "--feed", "achievements", "--all", **configured)
+    assert (done.code, done.out.partition(" ")[0]) == (0, "0")
+    assert store.hlen(KEYS.letters) == 1

@@ -60,6 +60,8 @@ def test_list(called: Called, url: str) -> None:
             "reason": REASON,
             "bytes": number + 2,
             "subscription": None,
+            "type": None,
+            "subject": None,
         }
         for number in (2, 3)
     ]

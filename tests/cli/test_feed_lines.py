@@ -14,6 +14,7 @@ from poller.cli.subscription_lines import list_lines, subscription_lines
 from poller.cli.tables import Line
 from poller.service.feed_status import Counts, FeedStatus
 from poller.service.subscription_status import SubscriptionStatus
+from poller.source.progress import Progress
 from poller.store.backlogs import Backlog
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -120,6 +121,13 @@ def test_what_is_amiss_comes_with_a_way_out() -> None:
     assert list(amiss_with(feed(state="failing", error="odd"))) == ["odd"]
 
 
+def test_a_long_round_and_a_feed_that_is_confirmed_are_told() -> None:
+    """In words, below the table; see the status itself."""
+    one = feed(progress=Progress("baseline", 40, 4000, 75.0), confirming=True)
+    assert list(amiss_with(one)) == [one.under_way, one.confirmation]
+    assert "".join(texts(list(feed_lines([one], [], 200)))).count("being confirmed") == 1
+
+
 @pytest.mark.parametrize("state", ["held", "paused"])
 def test_held_removals_are_told_until_they_are_over(state: str) -> None:
     """After a good delta, too, and beside a pause: how many, since when, and the way out, each once."""
@@ -132,6 +140,23 @@ def test_held_removals_are_told_until_they_are_over(state: str) -> None:
     assert list(amiss_with(later)) == [f"held for 2 h: {reason}", "odd"]
     of_before = msgspec.structs.replace(at_once, held_age_seconds=None)
     assert list(amiss_with(of_before)) == [f"held: {reason}"]
+
+
+@pytest.mark.parametrize(("number", "what"), [(1, "a record whose"), (3, "3 records whose")])
+def test_records_without_an_id_are_told_with_what_they_mean(number: int, what: str) -> None:
+    """How many, that nothing was removed, and where to look."""
+    [told] = amiss_with(feed(unidentified=number))
+    assert f"held {what} id cannot be read, so nothing was removed" in told
+    assert f"poller dead-letters list {NAMES[0]}" in told
+
+
+def test_versions_that_go_backwards_are_told() -> None:
+    """How many are held back wants a look; how many there were is a detail of the feed."""
+    [told] = amiss_with(feed(held_versions=3, backwards=81))
+    assert told.startswith("3 versions older than the known ones are held back")
+    assert list(amiss_with(feed(backwards=81))) == []
+    shown = " ".join(" ".join(texts(list(detail_lines(feed(backwards=81), 80)))).split())
+    assert "going back 81 versions were older than the known ones" in shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(12.0, "12 s"), (-3.0, "now"), (None, "-")])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
+
+import pytest
 
 from poller.store.keys import FeedKeys
 from tests.stores import looking
@@ -16,13 +21,45 @@ STATE = FeedKeys.of("poller", "default/contractTypes").state
 def test_a_feed_is_read_again_or_anew(called: Called, store_url: str) -> None:
     """Law: each order says what its next round does with it, and is refused where there is nothing to read again."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
-    assert called("resync", "contractTypes", "--anew", **environ).code == 1
+    assert called("resync", "contractTypes", "--anew", "--yes", **environ).code == 1
     with looking(store_url) as client:
         client.hset(STATE, "generation", "g")
-        for arguments, field in (((), "resync"), (("--anew",), "anew")):
+        for arguments, field in (((), "resync"), (("--anew", "--yes"), "anew")):
             done = called("resync", "contractTypes", *arguments, **environ)
             assert (done.code, done.out.startswith("default/contractTypes: its next round ")) == (0, True), done
             assert client.hget(STATE, field) == b"1"
+
+
+def test_all_is_published_again_only_when_that_is_confirmed(called: Called, store_url: str) -> None:
+    """Law: without a terminal to ask on, ``--anew`` needs ``--yes``; nothing is left for a round."""
+    environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+    with looking(store_url) as client:
+        client.hset(STATE, "generation", "g")
+        refused = called("resync", "contractTypes", "--anew", **environ)
+        assert (refused.code, "publish all its records" in refused.err, "add --yes" in refused.err) == (2, True, True)
+        assert client.hget(STATE, "anew") is None
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, b"1"), ("n", 1, None)])
+def test_on_a_terminal_it_is_asked(store_url: str, answer: str, code: int, left: bytes | None) -> None:
+    """Law: what is answered there decides."""
+    environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+    with looking(store_url) as client:
+        client.hset(STATE, "generation", "g")
+        ours, theirs = os.openpty()
+        try:
+            os.write(ours, f"{answer}\n".encode())
+            done = subprocess.run(
+                [sys.executable, "-m", "poller", "resync", "contractTypes", "--anew"],
+                stdin=theirs,
+                capture_output=True,
+                check=False,
+                env=os.environ | environ,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert (done.returncode, client.hget(STATE, "anew")) == (code, left), done
 
 
 def test_a_paused_feed_is_passed_over_and_told(called: Called, store_url: str) -> None:

@@ -32,6 +32,7 @@ def paragraph(err: str) -> bool:
         (["check"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": "redis://127.0.0.1:1/abc"}, 2, "abc"),
         (["run", "--only", "dance"], {}, 2, 'no role "dance"'),
         (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
+        (["tail"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
         (["once"], {"POLLER_FAILPOINT": "nowhere"}, 2, "POLLER_FAILPOINT"),
     ],
 )

@@ -90,6 +90,15 @@ def test_what_it_covers(called: Called, configured: dict[str, str], store: Redis
     assert store.exists(SubscriptionKeys.of("poller").parked) == bool(events)
 
 
+def test_a_moment_at_the_end_means_all_of_its_events(called: Called, configured: dict[str, str], store: Redis) -> None:
+    """Law: of several events of one millisecond a replay to that millisecond has the last one, too."""
+    store.xadd(EVENTS, {"data": entry(number=11)}, id="10000-1")
+    store.xgroup_setid(EVENTS, "sub:a", "10000-1")
+    told = called("replay", "a", "--from", "10000", "--to", "10000", **configured)
+    assert told.out == f"{FEED}: 2 events to be delivered once more\n"
+    assert kept(store)[1] == b"10000-1"
+
+
 def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis) -> None:
     """While one is under way another is refused; once it is cancelled there is none to cancel."""
     assert called("replay", "a", "--from", "earliest", **configured).code == 0

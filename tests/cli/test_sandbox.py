@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 
 import httpx
@@ -21,6 +22,13 @@ async def test_the_list_is_the_table(poller: Poller) -> None:
     assert [json.loads(line) for line in lines.out.splitlines()] == [
         {"name": name, "kind": kind, "does": does} for name, kind, does in table
     ]
+
+
+async def test_a_port_that_is_taken_is_told_with_the_way_out(poller: Poller) -> None:
+    """Law: the message names the address and the option that takes another."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ended = await poller("sandbox", "--port", str(other.getsockname()[1]))
+    assert (ended.code, "cannot listen on 127.0.0.1" in ended.err, "--port 0" in ended.err) == (2, True, True)
 
 
 async def test_profiles_and_faults_are_put_on(tmp_path: Path) -> None:

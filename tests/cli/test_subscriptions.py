@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from poller.delivery.signing import new_private_secret, public_key
 from poller.store.registering import PARTS
 from tests.cli.conftest import Poller, environment
 from tests.cli.test_dead_letters import on_terminal
@@ -79,7 +80,7 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         assert list(last) == ["store"]
         assert ["feed" in line for line in lines] == [True] * 4 + [False] * 2
         assert [(line["subscription"], line["state"]) for line in lines[4:]] == [("a", "active"), ("filed", "new")]
-        assert lines[-2]["sink"] == f"{receiver.url}/hook?…"
+        assert lines[-2]["sink"] == f"{receiver.url}/…"
 
         with looking(url) as store:
             store.xgroup_create("poller:{default/contractTypes}:events", "sub:a", mkstream=True)
@@ -98,10 +99,15 @@ WRONG: tuple[tuple[list[str], str], ...] = (
     (["add", "x", "https://10.0.0.1"], "a private address; --allow-private or allow_hosts lets it through"),
     (["add", "x", "http://sink.example.org"], "http:// only with --allow-private, or"),
     (["add", "x", "https://sink.example.org", "--feed", "contractType"], 'did you mean "contractTypes"?'),
+    (["add", "x", "https://sink.example.org", "--type", "creatd"], 'types[0] = "creatd": expected a type that a feed'),
     (["add", "x", "https://sink.example.org", "--mode", "odd"], 'mode = "odd": expected "structured"'),
     (["add", "x", "--from-json", "-"], "or --from-json FILE alone"),
     (["add", "--from-json", "nowhere.json"], "nowhere.json: cannot be read"),
     (["add", "--from-json", "-"], "standard input: expected a JSON object"),
+    (
+        ["add", "x", "https://sink.example.org", "--filter", '{"exact": {"subject": "1", "subject": "2"}}'],
+        "--filter: exact.subject: expected once",
+    ),
     (["remove", "filed"], "take it out of there"),
     (["show", "x"], 'there is no subscription "x"'),
 )
@@ -109,8 +115,8 @@ WRONG: tuple[tuple[list[str], str], ...] = (
 
 async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -> None:
     """What cannot be done is told in one paragraph, with exit code 2, and nothing is written."""
-    each = [poller("subscriptions", *arguments, **configured) for arguments, _ in WRONG]
-    for ended, (arguments, says) in zip(await asyncio.gather(*each), WRONG, strict=True):
+    for arguments, says in WRONG:
+        ended = await poller("subscriptions", *arguments, **configured)
         assert (ended.code, ended.out) == (2, ""), arguments
         assert says in ended.err, arguments
         assert "Traceback" not in ended.err
@@ -134,6 +140,12 @@ async def test_removed_only_when_somebody_is_sure(
     secret.chmod(0o600)
     told = await poller("subscriptions", "add", "--from-json", str(file), **configured)
     assert (told.code, "whsec_" in told.out) == (0, False)
+    private = new_private_secret(b"s" * 32)
+    secret.write_text(private, "utf-8")
+    shown = await poller("subscriptions", "show", "a", **configured)
+    assert f"\npublic key      {public_key(private)} (verifies v1a signatures)\n" in shown.out
+    assert private not in shown.out
+    assert "sink            https://sink.example.org\n" in shown.out
     with looking(url) as store:
         kept = json.loads(store.hget("poller:{subscriptions}:registry", "a"))
     assert kept["settings"]["secret_files"] == [str(secret)]

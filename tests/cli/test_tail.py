@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,12 +14,14 @@ from poller.cli.tail import start_of
 from poller.delivery.announcements import Announcement, Kind, announcement_bytes
 from poller.errors import ConfigurationError
 from poller.store.keys import FeedKeys, operations_key
-from tests.cli.conftest import started
-from tests.harness.waiting import patience
+from tests.cli.conftest import Called, started
+from tests.harness.waiting import patience, until
 from tests.stores import looking
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from redis import Redis
 
 FEED = "default/contractTypes"
 AT = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -69,6 +71,61 @@ def test_where_it_starts() -> None:
     assert start_of("2h", AT + timedelta(hours=2)) == since
     with pytest.raises(ConfigurationError, match='--from is "soon"'):
         start_of("soon", AT)
+
+
+REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--type", "creatd"), 'did you mean "created"?'),
+    (("contractTypes", "--type", "*.achievement.*"), '--type "*.achievement.*": expected a type that a feed publishes'),
+    (("--type", "poller.feed.held.v1"), "expected a type"),
+    (("--operations", "--type", "created"), "expected a type"),
+    (("--changed", "/reason", "--type", "created"), "--changed: expected the type modified"),
+    (("--changed", "/reason", "--operations"), "--changed: expected the type modified, and a feed"),
+)
+
+
+def test_what_no_event_can_be_is_refused(called: Called) -> None:
+    """With what was probably meant, before anything is waited for."""
+    for arguments, says in REFUSED:
+        ended = called("tail", *arguments, POLLER_BASE_URL="https://api.example.org")
+        assert (ended.code, ended.out) == (2, ""), arguments
+        assert says in ended.err, arguments
+
+
+async def test_it_says_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
+    """That nobody polls, at once; and which events it waits for where none has come."""
+    environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+    wanted = ("contractTypes", "--type", "removed", "--subject", "7d9f3a52")
+    async with started("tail", *wanted, cwd=tmp_path, **environ) as tail, patience("lines of poller tail"):
+        assert tail.stderr is not None
+        assert "no process polls now" in (await tail.stderr.readline()).decode()
+        told = (await tail.stderr.readline()).decode()
+        assert "waiting for events of default/contractTypes of type removed of record 7d9f3a52" in told
+        with looking(store_url) as client:
+            client.xadd(FeedKeys.of("poller", FEED).events, {"data": event("removed", "7d9f3a52-1")})
+        assert tail.stdout is not None
+        assert b"removed" in await tail.stdout.readline()
+        tail.send_signal(signal.SIGINT)
+        assert await tail.wait() == 0
+        assert await tail.stderr.read() == b""
+
+
+async def test_it_says_once_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
+    """Law: however long nothing comes, standard error has one line of it."""
+    environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+    with looking(store_url) as client:
+        async with started("tail", "contractTypes", cwd=tmp_path, **environ) as tail, patience("poller tail to wait"):
+            assert tail.stderr is not None
+            await tail.stderr.readline()
+            assert b"waiting for events" in await tail.stderr.readline()
+            waits = _waits(client)
+            await until(lambda: _waits(client) >= waits + 2, "it to wait again")
+            tail.send_signal(signal.SIGINT)
+            assert (await tail.wait(), await tail.stderr.read()) == (0, b"")
+
+
+def _waits(client: Redis) -> int:
+    stats = cast("dict[str, dict[str, int]]", client.info("commandstats"))
+    return stats.get("cmdstat_xread", {}).get("calls", 0)
 
 
 async def _lines(cwd: Path, environ: dict[str, str], *arguments: str, count: int) -> list[str]:

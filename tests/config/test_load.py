@@ -43,6 +43,9 @@ HOUSEKEEPING = [
 SOURCES = [
     ("rate = 0", f"{S}.rate = 0: expected more than 0"),
     ("rate = inf", f"{S}.rate: expected a number"),
+    ("rate = 1e-300", f"{S}.rate = 1e-300: expected 0.0001 or more: a request in three hours"),
+    ("rate = 1e300", f"{S}.rate: expected 1000000 or less"),
+    ("concurrency = 10001", f"{S}.concurrency = 10001: expected 10000 or less"),
     ("concurrency = 0", f"{S}.concurrency = 0: expected 1 or more"),
     ("concurrency = true", f"{S}.concurrency = true: expected a whole number"),
     ('timeout = "0s"', f'{S}.timeout = "0s": expected 10ms to 1h'),
@@ -70,6 +73,10 @@ FEEDS = [
     ('cron = "0 0 13 * 5"', f'{F}.cron = "0 0 13 * 5": ' + EITHER_DAY),
     ('interval = "3s"\njitter = "3s"', f'{F}.jitter = "3s": expected less than the interval of 3s'),
     ('jitter = "1m"', f'{F}.jitter = "1m": expected less than the interval of 1m'),
+    ('cron = "*/5 8 * * *"\njitter = "300d"', (
+     f'{F}.jitter = "300d": expected less than 5m, the time between two polls of cron')),
+    ('cron = "0 8 * * 1"\njitter = "7d"', (
+     f'{F}.jitter = "7d": expected less than 7d, the time between two polls of cron')),
     ("limit = 0", f"{F}.limit = 0: expected 1 or more"),
     ("limit = 2147483648", f"{F}.limit = 2147483648: expected 2147483647 or less"),
     ('limit = "5"', f'{F}.limit = "5": expected a whole number'),
@@ -84,13 +91,18 @@ FEEDS = [
     ('ignore = ["a"]', f'{F}.ignore[0] = "a": expected a JSON pointer (RFC 6901) such as "/lastModifiedAt"'),
     ('ignore = ["/~2"]', f'{F}.ignore[0] = "/~2": expected a JSON pointer (RFC 6901) such as "/lastModifiedAt"'),
     ('path = "/../x"', f'{F}.path = "/../x": expected a path such as "/positions", without a query and without {{…}}'),
+    ('path = "/%2e./x"',
+     f'{F}.path = "/%2e./x": expected a path such as "/positions", without a query and without {{…}}'),
     ('detail_path = "/x"', f'{F}.detail_path = "/x": expected a path with {{id}} in it, such as "/positions/{{id}}"'),
     ('qualifications = "auto"', f'{F}.qualifications = "auto": expected only where resource is achievements'),
     ("intervall = 3", f'{F}.intervall: unknown key; did you mean "interval"?'),
     ("concurrency = 4", f"{F}.concurrency: unknown key; it belongs in [[sources]] or [[subscriptions]]"),
     ('[[sources.feeds]]\nresource = "positions"',
-     ('sources[0].feeds[1].path: expected a path such as "/positions", or as resource one of evidenceVariants, '
-     "employmentUnavailabilities, contractTypes, achievements")),
+     ('sources[0].feeds[1].path: expected a path such as "/positions" for the resource "positions", which is none of '
+     "evidenceVariants, employmentUnavailabilities, contractTypes, achievements")),
+    ('[[sources.feeds]]\nresource = "achievments"',
+     ('sources[0].feeds[1].path: expected a path such as "/positions" for the resource "achievments", which is none of '
+      'evidenceVariants, employmentUnavailabilities, contractTypes, achievements; did you mean "achievements"?')),
     ('[[sources.feeds]]\nresource = "achievements"\npath = "/x"',
      'sources[0].feeds[1].path = "/x": expected no path: achievements are listed per qualification'),
     ('[[sources.feeds]]\nresource = "achievements"\ndetail_path = "/{id}"',
@@ -98,7 +110,11 @@ FEEDS = [
     ('[[sources.feeds]]\nresource = "achievements"\ndelta = "on"',
      'sources[0].feeds[1].delta = "on": expected "auto" or "off": achievements have no delta'),
     ('[[sources.feeds]]\nresource = "achievements"\nqualifications = ["a/b"]',
-     'sources[0].feeds[1].qualifications = ["a/b"]: expected ids of 1 to 128 letters, digits and - . _ ~'),
+     ('sources[0].feeds[1].qualifications = ["a/b"]: '
+      'expected ids of 1 to 128 letters, digits and - . _ ~, no "." or ".."')),
+    ('[[sources.feeds]]\nresource = "achievements"\nqualifications = [".."]',
+     ('sources[0].feeds[1].qualifications = [".."]: '
+      'expected ids of 1 to 128 letters, digits and - . _ ~, no "." or ".."')),
     (FEED, 'sources[0].feeds[1].name = "contractTypes": expected another name: sources[0].feeds[0] has this one'),
     (SOURCE + FEED, 'sources[1].name = "acme": expected another name: sources[0] has this one'),
 ]  # fmt: skip
@@ -120,6 +136,9 @@ SUBSCRIPTIONS = [
     ("filters = [{ all = [] }]", f"{R}.filters[0].all = []: expected at least one entry"),
     ('mode = "btach"', f'{R}.mode = "btach": expected "structured", "binary" or "batch"'),
     ("batch = { max_events = 0 }", f"{R}.batch.max_events = 0: expected 1 or more"),
+    ("rate = 5e-324", f"{R}.rate = 5e-324: expected 0.0001 or more: a request in three hours"),
+    ("rate = nan", f"{R}.rate: expected a number"),
+    ("batch = { max_events = 10001 }", f"{R}.batch.max_events = 10001: expected 10000 or less"),
     ("retry = { jitter = 2 }", f"{R}.retry.jitter = 2: expected 1 or less"),
     ('retry = { schedule = ["5s", "-1s"] }', f'{R}.retry.schedule[1] = "-1s": {DURATION}'),
     ('headers = { webhook-id = "1" }', f"{R}.headers: expected no webhook-id: the delivery sets it"),
@@ -128,9 +147,10 @@ SUBSCRIPTIONS = [
     ("validate = 1", f"{R}.validate = 1: expected true or false"),
     ("handshake = true", (
      f"{R}.handshake: unknown key; known are id, allow_private, allow_hosts, sink, feeds, types, filters, mode, "
-     "batch, start, secret_files, headers, auth, rate, concurrency, timeout, retry, disable_after, validate")),
+     "batch, start, secret_files, headers, auth, ca_file, client_cert_file, client_key_file, rate, concurrency, "
+     "timeout, retry, disable_after, validate")),
     ('[[subscriptions]]\nid = "r"\nsink = "http://r.example.org/hooks"',
-     ('subscriptions[1].sink = "http://r.example.org/hooks": expected https://; http:// only with allow_private '
+     ('subscriptions[1].sink = "http://r.example.org/…": expected https://; http:// only with allow_private '
       "= true, or to a host of allow_hosts"),
      'subscriptions[1].id = "r": expected another id: subscriptions[0] has this one'),
 ]  # fmt: skip

@@ -62,7 +62,22 @@ def test_the_end_of_a_line_is_no_part_of_a_value() -> None:
 def test_empty_is_not_set(loaded: Loader) -> None:
     """An empty variable, as compose files leave behind, changes nothing."""
     names = "REDIS_URL POLLER_BASE_URL POLLER_TOKEN POLLER_TOKEN_FILE POLLER_HTTP_BIND PORT POLLER_DATA_DIR"
-    assert loaded(SOURCE + FEED, dict.fromkeys(names.split(), "")) == loaded(SOURCE + FEED)
+    tokens = [f"POLLER_{who}_TOKEN{kind}" for who in ("READ", "ADMIN") for kind in ("", "_FILE")]
+    assert loaded(SOURCE + FEED, dict.fromkeys([*names.split(), *tokens], "")) == loaded(SOURCE + FEED)
+
+
+@pytest.mark.parametrize("who", ["read", "admin"])
+def test_tokens_of_the_http_service(who: str, loaded: Loader) -> None:
+    """Law: a token's file in the environment beats that of the file; file and token together are refused, not shown."""
+    variable, key = f"POLLER_{who.upper()}_TOKEN", f"{who}_token_file"
+    text = f'[http]\n{key} = "a"\n{SOURCE}{FEED}'
+    assert getattr(loaded(text, {f"{variable}_FILE": "/b"}).http, key) == Path("/b")
+    assert (
+        getattr(loaded(text, {variable: "s3cret"}).http, key).name == "a"
+    )  # the token itself is read where it is used
+    with pytest.raises(ConfigurationError, match=f"{variable}.*not both") as refused:
+        loaded(text, {variable: "s3cret", f"{variable}_FILE": "/b"})
+    assert "s3cret" not in str(refused.value)
 
 
 def test_base_url_of_the_only_source(loaded: Loader) -> None:

@@ -18,7 +18,7 @@ from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Loader
 
 EVERY = """
 embedded = { data_dir = "down/data" }
-http = { admin_token_file = "admin" }
+http = { admin_token_file = "admin", read_token_file = "read" }
 [[sources]]
 name = "a"
 base_url = "https://api.example.org"
@@ -37,6 +37,9 @@ id = "a"
 sink = "https://a.example.org"
 secret_files = ["new", "old"]
 auth = { token_file = "token" }
+ca_file = "sinks/ca"
+client_cert_file = "sinks/cert"
+client_key_file = "sinks/key"
 [[subscriptions]]
 id = "b"
 sink = "https://b.example.org"

@@ -38,9 +38,9 @@ def test_find_feed(text: str, found: str) -> None:
     ("text", "message"),
     [
         ("contractTypes", 'feed "contractTypes" is in several sources: say which, a/contractTypes, b/contractTypes'),
-        ("achievement", ('there is no feed "achievement"; did you mean "achievements"?; there are '
+        ("achievement", ('there is no feed "achievement"; did you mean "achievements"? There are '
          "a/contractTypes, a/achievements, b/contractTypes")),
-        ("", 'there is no feed ""; there are a/contractTypes, a/achievements, b/contractTypes'),
+        ("", 'there is no feed "". There are a/contractTypes, a/achievements, b/contractTypes'),
     ],
 )  # fmt: skip
 def test_feeds_that_are_not_found(text: str, message: str) -> None:

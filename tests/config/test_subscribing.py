@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from poller.config.load import load
+from poller.config.scalars import SLOWEST
 from poller.config.settings import Settings
 from poller.config.subscribing import kept_subscription, subscription_of, written
 from poller.errors import ConfigurationError
@@ -89,3 +90,9 @@ def test_what_this_version_cannot_use_is_told() -> None:
         with pytest.raises(ConfigurationError, match="this version cannot use") as caught:
             kept_subscription(kept)
         assert "secret" not in str(caught.value)
+
+
+def test_a_rate_that_was_kept_and_is_refused_by_now_is_the_slowest() -> None:
+    """Law: what an earlier version has kept is read on; its rate meant silence."""
+    assert kept_subscription(json.dumps(BASE | {"rate": 1e-300}).encode()).rate == SLOWEST
+    assert kept_subscription(json.dumps(BASE | {"rate": 0.5}).encode()).rate == 0.5

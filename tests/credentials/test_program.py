@@ -88,3 +88,13 @@ async def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
         await run([str(tmp_path / "absent")], within=LONG)
     with pytest.raises(PermissionError):
         await run([str(tmp_path / "plain")], within=LONG)
+
+
+async def test_a_run_that_is_broken_off_has_ended_when_it_says_so(line: Path) -> None:
+    """Law: no process of it is left, not even one that waits for its exit code to be read."""
+    script = f"echo $$ >{line}; exec sleep 100"
+    running = asyncio.create_task(run(["sh", "-c", script], within=LONG))
+    started = int(await asyncio.to_thread(line.read_text))
+    running.cancel()
+    await asyncio.wait({running})
+    assert not psutil.pid_exists(started)

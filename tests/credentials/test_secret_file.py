@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,23 @@ def test_an_empty_file_is_named_with_what_it_should_hold(tmp_path: Path) -> None
     path = keep(tmp_path / "secret", "\n")
     with pytest.raises(CredentialUnusable, match=r"the file .*secret holds no client secret"):
         SecretFile(path, "client secret").text()
+
+
+class Swapped(type(Path())):  # type: ignore[misc] # the class of this system's paths
+    """A link that leads elsewhere as soon as what it led to is open."""
+
+    def open(self, *args: Any, **how: Any) -> Any:
+        opened = super().open(*args, **how)
+        beside = self.with_name("beside")
+        beside.symlink_to("new")
+        beside.replace(self)
+        return opened
+
+
+def test_a_rotation_in_the_middle_of_reading_is_not_missed(tmp_path: Path) -> None:
+    """Law: what is noted is which file was read, so the one that has taken its place is read the next time."""
+    keep(tmp_path / "old", "old")
+    keep(tmp_path / "new", "new")
+    (tmp_path / "token").symlink_to("old")
+    file = SecretFile(Swapped(tmp_path / "token"), "token")
+    assert [file.text(), file.text()] == ["old", "new"]

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from poller.credentials.single_flight import SingleFlight
+from tests.harness.waiting import turns
 
 
 class Work:
@@ -15,6 +16,7 @@ class Work:
     def __init__(self) -> None:
         self.begun = 0
         self.cancelled = 0
+        self.at_once = self.most_at_once = 0
         self.started, self.go = asyncio.Event(), asyncio.Event()
         self.fails = False
         self.flight = SingleFlight(self.run)
@@ -23,11 +25,16 @@ class Work:
         self.begun += 1
         number = self.begun
         self.started.set()
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
         try:
             await self.go.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
+            await turns(3)  # as closing a connection takes some
             raise
+        finally:
+            self.at_once -= 1
         if self.fails:
             raise ValueError(f"failure {number}")
         return number
@@ -80,5 +87,39 @@ async def test_work_that_nobody_waits_for_is_ended() -> None:
     await asyncio.gather(*callers, return_exceptions=True)
     assert work.cancelled == 1
     assert len(asyncio.all_tasks()) == 1
+    work.go.set()
+    assert await work.flight() == 2
+
+
+@pytest.mark.parametrize("later", range(1, 6))
+async def test_who_leaves_a_run_that_is_over_disturbs_nobody_in_the_next(later: int) -> None:
+    """Law: whenever somebody is cancelled around the end of a run, the next one is still the only one."""
+    work = Work()
+    (leaving,) = await begun(work, 1)
+
+    async def comes() -> int:
+        await turns(later)
+        leaving.cancel()
+        work.go.clear()
+        return await work.flight()
+
+    next_ones = [asyncio.create_task(comes())]
+    work.go.set()
+    await turns(later + 5)
+    next_ones.append(asyncio.create_task(work.flight()))
+    await turns(5)
+    work.go.set()
+    assert set(await asyncio.gather(*next_ones)) <= {1, 2}
+    await asyncio.wait({leaving})
+    assert work.most_at_once == 1
+
+
+@pytest.mark.parametrize("later", range(1, 6))
+async def test_who_asks_while_the_work_is_being_ended_has_it_done_anew(later: int) -> None:
+    """Law: work that nobody waited for takes some turns to end; who comes in one of these does not end with it."""
+    work = Work()
+    (leaving,) = await begun(work, 1)
+    leaving.cancel()
+    await turns(later)
     work.go.set()
     assert await work.flight() == 2

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.delivery.attempts import (
+    BUSY_PATIENCE,
     PAUSE_CAP,
     PAUSE_FLOOR,
-    UNASKED_CAP,
     DeadLetter,
     Delivered,
     Patience,
@@ -55,7 +55,7 @@ def at(seconds: float) -> str:
 
 
 def asked(seconds: float) -> PauseSink:
-    return PauseSink(timedelta(seconds=seconds), timedelta(seconds=seconds), counted=False)
+    return PauseSink(timedelta(seconds=seconds), timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def asked(seconds: float) -> PauseSink:
         *[(Outcome(failure=failure), Retry(5 * SECOND)) for failure in SINKS],
         (Outcome(failure=Failure.CREDENTIAL), Withhold()),
         *[(asks(status, "60"), Retry(5 * SECOND)) for status in (301, 400, 413, 425, 500, 502)],
-        (Outcome(status=429), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
-        (asks(429, "soon"), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
-        (asks(429, ""), PauseSink(5 * SECOND, 5 * SECOND, counted=True)),
+        (Outcome(status=429), asked(1)),
+        (asks(429, "soon"), asked(1)),
+        (asks(429, ""), asked(1)),
         (asks(503, "soon"), Retry(5 * SECOND)),
         (asks(503, ""), Retry(5 * SECOND)),
         *[(asks(status, "60"), asked(60)) for status in (429, 503)],
@@ -102,7 +102,7 @@ def test_a_sink_that_wants_no_more_pauses_the_subscription(status: int, tries: T
 def test_jitter_only_adds(outcome: Outcome, patience: Patience, chance: float, counted: int) -> None:
     """No wait is below the schedule's, nor beyond it by more than the jitter."""
     ended = step(outcome, Tries(counted, counted), patience, chance)
-    if isinstance(ended, Retry) or (isinstance(ended, PauseSink) and ended.counted):
+    if isinstance(ended, Retry):
         wait = patience.schedule[counted - 1]
         assert wait <= ended.after <= wait * (1 + patience.jitter) + timedelta(microseconds=1)
     if isinstance(ended, PauseSink):
@@ -134,10 +134,10 @@ def test_every_event_comes_to_an_end(outcome: Outcome, patience: Patience, chanc
             return
         assert isinstance(ended, Retry | PauseSink)
         waited, tries = waited + ended.after, next_tries(tries, ended)
-        if isinstance(ended, PauseSink) and not ended.counted:
+        if isinstance(ended, PauseSink):
             # As if the rest of the pauses had been met in one: some schedules would take a million of them.
-            tries = Tries(tries.attempts, tries.counted, tries.paused + patience.whole)
-            waited += patience.whole
+            tries = Tries(tries.attempts, tries.counted, tries.paused + patience.whole + BUSY_PATIENCE)
+            waited += patience.whole + BUSY_PATIENCE
     pytest.fail("it went on for ever")
 
 
@@ -175,12 +175,20 @@ def test_pauses_that_add_up_to_the_schedule_are_the_end() -> None:
     assert ended.pause == 60 * SECOND
 
 
-def test_a_sink_that_did_not_say_how_long_is_not_silenced_for_hours() -> None:
-    """The event waits for its own wait; the others for ten minutes at most, and for the first wait at the end."""
-    assert step(Outcome(status=429), Tries(3, 3)) == PauseSink(UNASKED_CAP, 3 * HOUR, counted=True)
-    ended = step(Outcome(status=429), Tries(4, 4))
-    assert isinstance(ended, DeadLetter)
-    assert ended.pause == 5 * SECOND
+def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
+    """Law: a 429 without ``Retry-After`` says nothing of the event: it waits for the pause that the sink is in.
+
+    A schedule of seconds is no end of it; an hour of such pauses is, and the whole schedule where that is longer.
+    """
+    hasty = Patience((SECOND / 10,), 0)
+    for counted in (1, 2):
+        tries = Tries(counted, counted, BUSY_PATIENCE - SECOND)
+        ended = step_after(Outcome(status=429), tries=tries, patience=hasty, chance=0, now=NOON, busy=7 * SECOND)
+        assert ended == PauseSink(7 * SECOND, 7 * SECOND)
+        assert next_tries(tries, ended) == Tries(counted + 1, counted, BUSY_PATIENCE + 6 * SECOND)
+    assert isinstance(step(Outcome(status=429), Tries(9, 1, BUSY_PATIENCE), hasty), DeadLetter)
+    assert isinstance(step(Outcome(status=429), Tries(9, 1, BUSY_PATIENCE)), PauseSink)
+    assert isinstance(step(Outcome(status=429), Tries(9, 1, PATIENCE.whole)), DeadLetter)
 
 
 @pytest.mark.parametrize(

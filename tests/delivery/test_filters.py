@@ -105,3 +105,19 @@ def test_all_filters_of_the_list_must_hold_and_the_type_too() -> None:
     assert wanted(entry(), yes, yes, types=(TYPE, "other"))
     assert not wanted(entry(), yes, no)
     assert not wanted(entry(), yes, types=("other",))
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (("created",), True),
+        (("*.created.v1",), True),
+        (("modified", "removed"), False),
+        (("nothing", "created"), True),
+        (("*.removed.*",), False),
+    ],
+)
+def test_types_are_what_tail_takes(types: tuple[str, ...], expected: bool) -> None:
+    """Patterns and kinds of change as well as whole types."""
+    assert TYPE.endswith(".created.v1")
+    assert wanted(entry(), types=types) is expected

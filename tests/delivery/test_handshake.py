@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from poller.delivery.handshake import (
     Refused,
     Revoked,
     State,
+    Unanswered,
     callback_url,
     decoded,
     digest_of,
@@ -23,6 +25,8 @@ from poller.delivery.handshake import (
     pace,
     state_after,
     state_called,
+    state_unanswered,
+    ungranted,
 )
 from tests.delivery.sinks import sink_of
 from tests.receiver import Reply, receiving
@@ -31,12 +35,14 @@ ORIGIN = "poller.example.org"
 KEY = "callback-key"
 ASKED = Asked(ORIGIN)
 OFFERED = Asked(ORIGIN, rate=120, callback=callback_url("https://p.example/confirm", subscription="r", key=KEY))
+NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 STATES: list[State] = [
     Granted(ORIGIN),
     Granted(ORIGIN, 100),
     Awaiting(ORIGIN, digest_of(KEY), 5),
     Refused("no"),
-    Revoked("no"),
+    Revoked("no", NOW),
+    Unanswered("no", NOW),
 ]
 
 
@@ -104,6 +110,42 @@ def test_no_header_is_no_permission() -> None:
         assert state_after(said(None, rate), OFFERED, key=KEY) == Awaiting(ORIGIN, digest_of(KEY), 120)
 
 
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 405, 415])
+def test_who_does_not_know_the_question_is_refusing(status: int) -> None:
+    """Although a callback was offered: who answers OPTIONS so will never call it. A grant is one all the same."""
+    state = state_after({}, OFFERED, status=status, key=KEY)
+    assert isinstance(state, Refused)
+    assert f"answered {status} to OPTIONS" in state.reason
+    assert state_after(said("*"), OFFERED, status=status, key=KEY) == Granted(ORIGIN, 120)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_answer_without_a_word_on_permission_leaves_the_callback_open(status: int) -> None:
+    """It is no refusal; whoever was offered a callback before may still call it."""
+    waiting = state_after({}, OFFERED, key=KEY)
+    assert state_after({}, OFFERED, status=status, key="another", before=waiting) == waiting
+    assert state_unanswered("nobody there", before=waiting) == waiting
+    assert isinstance(state_after({}, OFFERED, status=status, key=KEY), Unanswered)
+    assert state_unanswered("nobody there", before=Refused("no", NOW)) == Unanswered("nobody there", NOW)
+
+
+def test_since_when_nothing_is_granted() -> None:
+    """From the first answer that was no grant, whatever came after it; after a grant anew."""
+    first = state_after({}, ASKED, status=405, now=NOW)
+    later = state_after({}, ASKED, before=first, now=NOW + timedelta(hours=1))
+    assert (later.since if not isinstance(later, Granted) else None) == NOW
+    revoked = state_after({}, ASKED, before=Granted(ORIGIN), now=NOW + timedelta(hours=2))
+    assert revoked == Revoked(str(getattr(later, "reason", "")), NOW + timedelta(hours=2))
+
+
+def test_what_is_no_grant_has_a_reason_and_a_remedy() -> None:
+    """Each of its own; a grant, and a sink that nobody has asked, have none."""
+    assert [ungranted(state) for state in (None, Granted(ORIGIN))] == [None, None]
+    told = [ungranted(state) for state in STATES[2:]]
+    assert [("; " in str(one)) for one in told] == [True] * 4
+    assert len(set(told)) == 3  # refused and revoked for the same reason are mended in the same way
+
+
 def test_a_rate_that_is_not_answered_is_the_one_asked_for() -> None:
     """Never more than was asked."""
     assert state_after(said("*"), OFFERED) == Granted(ORIGIN, 120)
@@ -155,14 +197,15 @@ def test_the_slower_of_two_rates_is_kept(configured: float | None, rate: int | N
 
 
 @pytest.mark.parametrize("status", [200, 204, 404, 405, 500])
-async def test_the_status_of_the_answer_says_nothing(status: int) -> None:
-    """Over a socket: granted with a 405, refused with a 200."""
+async def test_headers_grant_whatever_the_status(status: int) -> None:
+    """Over a socket: granted with a 405, not granted with a 200."""
     allowing = (("WebHook-Allowed-Origin", ORIGIN), ("WebHook-Allowed-Rate", "30"))
     async with receiving([Reply(status, allowing), Reply(status)]) as receiver:
         async with sink_of(f"{receiver.url}/hooks?tenant=%20a") as sink:
             first = state_after((await sink.options(ASKED.headers)).headers, ASKED)
-            second = state_after((await sink.options(ASKED.headers)).headers, ASKED)
+            answer = await sink.options(ASKED.headers)
+            second = state_after(answer.headers, ASKED, status=answer.outcome.status or 0)
         assert first == Granted(ORIGIN, 30)
-        assert isinstance(second, Refused)
+        assert isinstance(second, Refused | Unanswered)
         assert {request.target for request in receiver.requests} == {"/hooks?tenant=%20a"}
         assert {request.header("webhook-request-origin") for request in receiver.requests} == {ORIGIN}

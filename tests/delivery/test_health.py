@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from poller.delivery.health import (
     Health,
     after_failure,
+    after_no_start,
+    after_start,
     after_success,
     after_success_elsewhere,
     health_of,
+    of_subscription,
     resumed,
     whole,
 )
@@ -78,7 +81,13 @@ def test_a_success_elsewhere_counts() -> None:
 def test_a_success_that_ends_late_does_not_move_the_clock_back() -> None:
     """Attempts may end in any order; the last success is the latest one."""
     health = after_success(Health(), NOON)
-    assert after_success(health, NOON - timedelta(hours=1)).delivered_at == NOON
+    assert after_success(health, NOON - timedelta(seconds=30)).delivered_at == NOON
+
+
+def test_a_success_that_a_wrong_clock_has_noted_is_not_kept() -> None:
+    """Law: the next success is the last one, though one was noted that is still to come."""
+    health = after_success(Health(), NOON + timedelta(days=30))
+    assert after_success(health, NOON).delivered_at == NOON
 
 
 def test_what_cannot_be_read_counts_as_new() -> None:
@@ -86,3 +95,16 @@ def test_what_cannot_be_read_counts_as_new() -> None:
     health = Health(NOON, 3, 4, NOON, unwell=True)
     assert health_of(msgspec.json.encode(health)) == health
     assert health_of(None) == health_of(b"[]") == Health()
+
+
+def test_what_keeps_a_subscription_from_beginning_is_failing() -> None:
+    """Since it was found first; over once it begins, or where another process delivers all the same."""
+    broken = after_no_start(
+        after_no_start(Health(unwell=True), NOON, "no such file"), NOON + timedelta(hours=1), "no such file"
+    )
+    assert (broken.failing_since, broken.error, broken.unwell) == (NOON, "no such file", True)
+    found = of_subscription(broken, [Health(delivered=3, delivered_at=NOON - timedelta(hours=1))])
+    assert (found.failing_since, found.error, found.delivered) == (NOON, "no such file", 3)
+    assert of_subscription(broken, [Health(delivered=3, delivered_at=NOON + timedelta(hours=1))]).failing_since is None
+    assert after_start(broken) == Health(unwell=True)
+    assert of_subscription(Health(unwell=True), [Health(failing_since=NOON, error="503")]).error == "503"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import cast
 
 import pytest
 from redis.asyncio import Redis
 
 from poller.delivery.attempts import Patience
-from poller.delivery.kept import letter_of
+from poller.delivery.health import Health
+from poller.delivery.kept import deliveries_of, letter_of
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.subscription import Batching
 from poller.errors import Fenced
@@ -21,8 +24,11 @@ from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.keys import FeedKeys, PairKeys
 from tests.delivery.events import spelled
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
-from tests.harness.waiting import until
+from tests.delivery.sinks import sink_of
+from tests.delivery.test_throttle import bucket
+from tests.harness.waiting import patience, until
 from tests.proxy import proxied
+from tests.receiver import Received, Reply, receiving
 
 EVENTS = FeedKeys.of("p", "acme/a").events
 KEYS = PairKeys.of("p", "acme/a", "s")
@@ -171,7 +177,7 @@ async def test_without_the_lease_nothing_is_sent(scene: Scene) -> None:
     """It ends as soon as it looks, and does not run in circles until somebody tells it."""
     await scene.add("a0")
     store = await scene.store(seconds=0.001)
-    async with delivering(store, subscriber(scene.posted)) as (_, task):
+    async with delivering(store, subscriber(scene.posted)) as (_, task), patience("the pair to end", 5):
         with pytest.raises(Fenced):
             await task
     assert scene.posted.bodies == []
@@ -241,6 +247,37 @@ async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene)
         pair.news()
         await scene.until_held(anything=True)
     assert len(scene.posted.bodies) == 1
+
+
+async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene) -> None:
+    """Law: without ``Retry-After`` the rate follows what the sink allows; no attempt of the schedule is used up.
+
+    An event whose schedule were touched would wait for an hour. Events of a record stay in order.
+    """
+    allows, clock = bucket(50, 10), asyncio.get_running_loop().time
+    began = clock()
+    refused: list[float] = []
+
+    def answer(request: Received) -> Reply:
+        if allows(request.at - began):
+            return Reply()
+        refused.append(request.at)
+        return Reply(429)
+
+    await scene.add(*(f"{key}{number:03}" for number in range(20) for key in "abcdefghij"))
+    noted = Noted()
+    async with receiving(answer) as receiver, sink_of(receiver.url) as sink:
+        to = subscriber(cast("Posted", sink), noted, patience=Patience([timedelta(hours=1)], 0))
+        async with delivering(await scene.store(), to):
+            await receiver.until(lambda: receiver.count - len(refused) >= 200)
+            await scene.until_settled()
+        ids = [json.loads(one.body)["id"] for one in receiver.requests if one.at not in refused]
+    assert refused
+    assert sorted(ids) == sorted(set(ids))
+    for key in "abcdefghij":
+        assert [one for one in ids if one[0] == key] == [f"{key}{number:03}" for number in range(20)]
+    assert await scene.client.hlen(KEYS.letters) == 0
+    assert "until" not in noted.names()  # a pause of our own choice is no other process' concern
 
 
 async def test_a_sink_that_is_gone_gets_nothing_more(scene: Scene) -> None:
@@ -323,9 +360,8 @@ async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
     assert scene.posted.bodies == []
 
 
-async def test_a_lease_that_ran_out_is_noticed_without_asking(scene: Scene) -> None:
-    """A process that was stopped for long starts no request when it goes on, though it knows what to send."""
-    seconds = [0.0]
+async def two_waiting(scene: Scene, clock: Callable[[], float]) -> PairStore:
+    """A store with a lease of 30 s by this clock, and two events that wait."""
     store = PairStore(
         scene.client,
         DeliveryScripts(scene.client),
@@ -334,16 +370,70 @@ async def test_a_lease_that_ran_out_is_noticed_without_asking(scene: Scene) -> N
         subscription="s",
         nonce="one",
         lease=timedelta(seconds=30),
-        clock=lambda: seconds[0],
+        clock=clock,
     )
     assert await store.take() is None
     await scene.add("a0", "b0")
+    return store
+
+
+async def test_a_lease_that_ran_out_is_noticed_without_asking(scene: Scene) -> None:
+    """A process that was stopped for long starts no request when it goes on, though it knows what to send."""
+    seconds = [0.0]
+    store = await two_waiting(scene, lambda: seconds[0])
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda _: hold
     async with delivering(store, subscriber(scene.posted, concurrency=1)) as (_, task):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
         seconds[0] = 31
         hold.set_result(OK)
-        with pytest.raises(Fenced):
-            await task
+        async with patience("the pair to end", 5):
+            with pytest.raises(Fenced):
+                await task
     assert len(scene.posted.bodies) == 1
+
+
+async def test_what_waited_for_its_rate_is_not_sent_after_the_lease(scene: Scene) -> None:
+    """Law: its turn comes when another process may have the lease, and be sending the same event."""
+    seconds = [0.0]
+    store = await two_waiting(scene, lambda: seconds[0])
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    to = subscriber(scene.posted, rate=2)
+    async with delivering(store, to) as (_, task):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        await until(lambda: to._free == to.subscription.concurrency - 2, "the other to wait for its turn")
+        seconds[0] = 31
+        async with patience("the pair to end", 5):
+            with pytest.raises(Fenced):
+                await task
+    assert scene.posted.ids() == ["a0"]
+
+
+async def test_an_event_waits_for_the_pause_that_its_sink_is_in(scene: Scene) -> None:
+    """Law: refused without ``Retry-After`` while a longer pause lasts, it is due when that is over, and no sooner."""
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    await scene.add("a0")
+    to = subscriber(scene.posted)
+    async with delivering(await scene.store(), to):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        to.pause(timedelta(seconds=30))
+        hold.set_result(Outcome(status=429))
+        await scene.until_parked()
+    found = cast("dict[bytes, bytes]", await scene.client.hgetall(KEYS.parked))
+    (delivery,) = deliveries_of({entry.decode(): value for entry, value in found.items()}).values()
+    assert delivery.tries.counted == 1
+    assert timedelta(seconds=20) < delivery.tries.paused <= timedelta(seconds=30)
+
+
+async def test_counts_are_noted_soon(scene: Scene) -> None:
+    """What was delivered is written down while it is delivered on, and not a minute later."""
+    noted = Noted()
+    async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, _):
+        await scene.add("a1")
+        pair.news()
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 1, "the first to be noted")
+        await scene.add("a2", "b1", "c1")
+        pair.news()
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 4, "four to be noted")

@@ -76,6 +76,14 @@ class Sink:
             await self._changed.wait_for(lambda: self.taken >= count)
 
 
+class Busy:
+    """A sink that wants nothing for a minute."""
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
+        assert body, headers
+        return Outcome(status=503, retry_after="60", text="status 503")
+
+
 class Notes:
     """Nothing is to be noted."""
 
@@ -95,20 +103,34 @@ class Notes:
         raise AssertionError(subscription, at)
 
 
+class NotedPause(Notes):
+    """A pause may be noted; what the store has been told by then."""
+
+    def __init__(self, store: Counting) -> None:
+        self.pauses: list[tuple[datetime, int]] = []
+        self._store = store
+
+    async def until(self, subscription: str, moment: datetime) -> None:  # noqa: ARG002 -- as the real one
+        await turns(5)  # as a store that answers
+        self.pauses.append((moment, len(self._store.settlements)))
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        assert health.failed, (subscription, feed)
+
+
 def request(events: Sequence[Event], timestamp: int) -> Request:
     return Request({}, events[0][1])
 
 
 @asynccontextmanager
 async def delivering(
-    store: Counting, sink: Sink, *, clock: Callable[[], float], concurrency: int
+    store: Counting, sink: Sink | Busy, *, clock: Callable[[], float], concurrency: int, notes: Notes | None = None
 ) -> AsyncIterator[Pair]:
     """A pair that runs while the block does."""
     wanted = Subscription(
         "s", lambda _: True, Patience([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
-    notes = Notes()
-    subscriber = Subscriber(wanted, sink, request, notes, paused_until=None, now=lambda: NOW, clock=clock)
+    subscriber = Subscriber(wanted, sink, request, notes or Notes(), paused_until=None, now=lambda: NOW, clock=clock)
     pair = Pair("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
     running = asyncio.create_task(pair.run())
     try:
@@ -159,3 +181,13 @@ async def test_what_is_gathered_is_written_in_time() -> None:
         pair.look()
         await until(lambda: store.settlements, "it to be written")
     assert [list(one.acked) for one in store.settlements] == [["2-0"]]
+
+
+async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
+    """Law: whoever takes over after a kill at any instant either has the delivery to make, or knows of the pause."""
+    store = Counting()
+    notes = NotedPause(store)
+    store.add(spelled(partitionkey="a"))
+    async with delivering(store, Busy(), clock=lambda: 0.0, concurrency=1, notes=notes):
+        await until(lambda: store.settlements, "it to be written")
+    assert notes.pauses == [(NOW + timedelta(seconds=60), 0)]

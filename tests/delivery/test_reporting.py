@@ -87,7 +87,7 @@ def test_a_line_says_what_one_wants_to_know() -> None:
             (Delivered(), OK),
             (Retry(timedelta(seconds=30)), broken),
             (
-                PauseSink(timedelta(seconds=60), timedelta(seconds=61.5), counted=False),
+                PauseSink(timedelta(seconds=60), timedelta(seconds=61.5)),
                 Outcome(status=429, text="busy"),
             ),
             (PauseSubscription("gone for good"), Outcome(status=410)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,65 @@ def test_where_another_delivers_nobody_takes_the_sink_for_dead() -> None:
     assert there.failing_since is None
 
 
+def test_a_success_that_a_wrong_clock_has_noted_keeps_nothing_alive() -> None:
+    """Law: one that is still to come is none, and the next ones are noted though it is."""
+    here, kept = Standing(10 * HOUR), {"b": Health(delivered=1, delivered_at=NOON + timedelta(days=30))}
+    for hour in range(11):
+        here.failed("a", NOON + hour * HOUR)
+        here.heard(kept)
+    assert here.failing_for == 10 * HOUR
+    there = Standing(10 * HOUR)
+    there.took("b", kept["b"])
+    there.succeeded("b", NOON)
+    assert noted(there, kept) == ["b"]
+    assert kept["b"].delivered_at == NOON
+
+
+@given(st.lists(st.tuples(st.sampled_from("sfr"), st.floats(0, 40), st.floats(-100, 100)), max_size=40))
+def test_what_counts_is_the_time_between_failed_attempts(steps: list[tuple[str, float, float]]) -> None:
+    """Law: in one process by its monotonic clock, of what is longer than a day one day; over a restart a fifth at most.
+
+    Whatever the store's clock shows; a success ends it.
+    """
+    limit, longest = timedelta(days=5), timedelta(hours=24)
+    standing, kept, at, clock = Standing(limit, longest=longest), dict[str, Health](), NOON, 0.0
+    counted, last = 0.0, None
+    for what, hours, jump in steps:
+        clock += hours * 3600
+        at += timedelta(hours=hours + jump)
+        if what == "s":
+            standing.succeeded("a", at)
+            counted, last = 0.0, None
+        elif what == "f":
+            before = counted
+            standing.failed("a", at, clock=clock)
+            assert standing.failing_for is not None
+            counted = standing.failing_for.total_seconds()
+            if last is not None:
+                assert counted - before == pytest.approx(min(clock - last, longest.total_seconds()))
+            assert 0 <= counted - before <= limit.total_seconds() / 5 + 0.001
+            last = clock
+        else:
+            if (health := standing.counts("a")) is not None:
+                kept["a"] = health
+            noted(standing, kept)
+            standing = Standing(limit, longest=longest)
+            standing.took("a", kept.get("a", Health()))
+            last = None
+        assert (standing.failing_for or timedelta()).total_seconds() == pytest.approx(counted)
+
+
+def test_failing_that_an_older_version_has_noted_goes_on() -> None:
+    """Law: it has said since when and not how long: of that a fifth counts at most, and from then on all."""
+    standing = Standing(5 * HOUR)
+    standing.took("a", Health(NOON, failed=7))
+    standing.failed("a", NOON + timedelta(days=30), clock=0.0)
+    assert standing.failing_for == HOUR
+    standing.failed("a", NOON + timedelta(days=30), clock=3600.0)
+    assert standing.failing_for == 2 * HOUR
+    assert standing.failing_since == NOON
+
+
 def test_successes_are_noted_now_and_then() -> None:
     """Law: the first, and one in each tenth of the time after which failures disable, a minute at most."""
     for limit, apart in ((timedelta(days=5), timedelta(minutes=1)), (timedelta(seconds=10), timedelta(seconds=1))):
@@ -74,7 +134,7 @@ def test_what_is_delivered_elsewhere_is_not_written() -> None:
     standing.failed("a", NOON)
     noted(standing, kept)
     standing.failed("a", NOON)
-    assert standing.counts("a") == Health(NOON, failed=3)
+    assert standing.counts("a") == Health(NOON, failed=3, failed_at=NOON)
     standing.left("a")
     assert standing.counts("a") is None
     standing.succeeded("b", NOON)
@@ -102,7 +162,7 @@ def test_what_was_not_even_sent_is_failing_and_says_nothing_of_the_sink() -> Non
     assert noted(standing, kept) == ["a", "b"]
     assert standing.failing_since == NOON + 9 * HOUR
     assert kept["a"] == Health(failed=1, error="no such file")
-    assert kept["b"] == Health(NOON + 9 * HOUR, failed=2, error="status 500")
+    assert kept["b"] == Health(NOON + 9 * HOUR, failed=2, error="status 500", failed_at=NOON + 9 * HOUR)
     standing.unsent("b", NOON + 10 * HOUR, "no such file")
     standing.succeeded("a", NOON + 11 * HOUR)
     noted(standing, kept)
@@ -117,3 +177,16 @@ def test_who_takes_a_feed_over_knows_that_it_was_not_sent() -> None:
     assert (standing.failing_since, standing.error) == (NOON, "no such file")
     standing.failed("a", NOON + 9 * HOUR, "status 500")
     assert standing.failing_since == NOON + 9 * HOUR
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_a_feed_that_is_taken_over_shortens_no_failing(order: tuple[str, ...]) -> None:
+    """Law: the sink has failed for as long as the feed that has failed longest, in whatever order they are taken."""
+    standing = Standing(5 * HOUR)
+    kept = {
+        "a": Health(NOON, failed=7, failed_at=NOON, failing_seconds=7200.0),
+        "b": Health(NOON, failed=1, failed_at=NOON, failing_seconds=60.0),
+    }
+    for feed in order:
+        standing.took(feed, kept[feed])
+    assert standing.failing_for == 2 * HOUR

@@ -12,13 +12,16 @@ from structlog.testing import capture_logs
 
 from poller.delivery.attempts import CREDENTIAL_WAIT
 from poller.delivery.formats import Request
+from poller.delivery.health import Health
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.signing import SecretUnusable
 from poller.delivery.subscriber import FIRST_BREATH, LONGEST_BREATH, MANY_FAILURES, Subscriber
 from poller.delivery.subscription import Event
+from poller.delivery.throttle import FIRST_PAUSE
 from poller.errors import CredentialUnusable, StoreUnavailable
 from tests.delivery.events import pair, spelled
 from tests.delivery.scene import OK, Noted, Posted, subscriber
+from tests.harness.waiting import turns
 
 EVENT = pair(spelled())
 BROKEN = Outcome(status=500)
@@ -125,6 +128,62 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     assert "breathing" not in state(sink)
 
 
+BUSY = Outcome(status=429)
+
+
+async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
+    """Law: those in flight are one burst, however late they are refused; what waits for its turn is not sent then."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    held: list[asyncio.Future[Outcome]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    posted.answer = lambda _: held[len(posted.bodies) - 1]
+    sending = []
+    for _ in held:
+        assert await sink.turn(allowed=yes)
+        sending.append(asyncio.create_task(sink.send([EVENT])))
+    await posted.until(lambda: len(posted.bodies) == 3)
+    clock.passes(0.01)
+    held[0].set_result(BUSY)
+    await sending[0]
+    assert (sink.pause_left, "free" in state(sink)) == (timedelta(seconds=FIRST_PAUSE), False)
+    assert not await sink.turn(allowed=yes)
+    clock.passes(0.75)
+    held[1].set_result(BUSY)
+    held[2].set_result(Outcome(status=429, retry_after="soon"))
+    await asyncio.gather(*sending)
+    assert sink.pause_left.total_seconds() == pytest.approx(FIRST_PAUSE - 0.75)
+    clock.passes(0.75)
+    assert "free" in state(sink)
+    assert await sink.turn(allowed=yes)
+    waiting = asyncio.create_task(sink.turn(allowed=yes))
+    await turns(5)
+    assert not waiting.done()  # the rate is one a second or less now
+    clock.passes(60)
+    assert await waiting
+
+
+async def test_retry_after_is_heeded_as_it_was_said() -> None:
+    """Law: where the sink says how long, that is its pause, and no rate is derived from it."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    posted.answer = lambda _: Outcome(status=429, retry_after="7")
+    assert await sink.turn(allowed=yes)
+    await sink.send([EVENT])
+    assert sink.pause_left == timedelta(0)  # whoever sends reads it, and pauses
+    for _ in range(20):
+        assert await sink.turn(allowed=yes)
+
+
+async def test_429_makes_no_sink_ailing() -> None:
+    """Law: it is alive; how often it is asked is a matter of its rate. It counts as failing all the same."""
+    clock, noted = Clock(), Noted()
+    sink = made(clock, noted)
+    for _ in range(3 * MANY_FAILURES):
+        await sink.learn("acme/a", BUSY)
+    assert "breathing" not in state(sink)
+    assert noted.kept["acme/a"].failing_since == clock.wall
+
+
 async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
     """A feed with a long backlog does not keep the others waiting."""
     sink, first = made(Clock()), []
@@ -137,7 +196,7 @@ async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
 
 
 async def test_nothing_but_failures_is_told_once() -> None:
-    """Health is noted when it turns, not with each attempt; after so long the subscription rests."""
+    """Health is noted when it turns and now and then, not with each attempt; after so long the subscription rests."""
     clock, noted = Clock(), Noted()
     sink = made(clock, noted, disable_after=timedelta(seconds=10))
     await sink.learn("acme/a", BROKEN)
@@ -146,10 +205,39 @@ async def test_nothing_but_failures_is_told_once() -> None:
     clock.passes(10)
     await sink.learn("acme/a", BROKEN)
     await sink.learn("acme/a", BROKEN)
-    assert noted.names() == ["health", "rest"]
+    assert noted.names() == ["health", "rest", "health"]
     assert "resting" in state(sink)
     await sink.learn("acme/a", OK)  # it was on its way
-    assert noted.names()[2:] == ["recovered", "health"]
+    assert noted.names()[3:] == ["recovered", "health"]
+
+
+@pytest.mark.parametrize("days", [-30, 30])
+async def test_a_clock_that_jumps_disables_nothing(days: int) -> None:
+    """Seconds of failures are seconds, whatever the store's clock shows before and after; and days are days."""
+    clock, noted = Clock(), Noted()
+    sink = made(clock, noted, disable_after=timedelta(days=5))
+    for _ in range(20):
+        await sink.learn("acme/a", BROKEN)
+        clock.passes(1)
+        clock.wall += timedelta(days=days)
+    assert "resting" not in state(sink)
+    for _ in range(5):
+        clock.passes(24 * 3600)
+        clock.wall += timedelta(days=days)
+        await sink.learn("acme/a", BROKEN)
+    assert "resting" in state(sink)
+
+
+async def test_a_process_that_begins_after_a_jump_disables_nothing() -> None:
+    """What lies between two processes only the store's clock can tell, so it is not believed beyond a fifth."""
+    clock, noted = Clock(), Noted()
+    for attempt in range(6):
+        sink = made(clock, noted, disable_after=timedelta(hours=1))
+        sink.took("acme/a", noted.kept.get("acme/a", Health()))
+        await sink.learn("acme/a", BROKEN)
+        await sink.note("acme/a")
+        assert ("resting" in state(sink)) is (attempt == 5)
+        clock.wall += timedelta(days=30)
 
 
 async def test_what_could_not_be_noted_is_brought_up_again() -> None:

@@ -97,7 +97,7 @@ async def test_an_attempt_is_a_trace_of_its_own() -> None:
         "poller.attempt": 1,
         "poller.step": "delivered",
         "http.request.method": "POST",
-        "url.full": f"{receiver.url}/hooks/s3cret",
+        "url.full": receiver.url,
         "server.address": host,
         "server.port": int(port),
         "http.response.status_code": 204,

@@ -65,6 +65,7 @@ def test_the_pollers() -> None:
         url = re.sub(r"\$\{REDIS_PASSWORD:\?[^}]*\}", "secret", SERVICES[name]["environment"]["REDIS_URL"])
         settings = load(DEPLOY / COMPOSE["configs"]["poller"]["file"], {"REDIS_URL": url})
         tokens = {str(source.auth.token_file) for source in settings.sources if source.auth.token_file}
+        tokens.add(SERVICES[name]["environment"]["POLLER_READ_TOKEN_FILE"])
         assert tokens == {f"/run/secrets/{secret}" for secret in SERVICES[name]["secrets"]}
         assert settings.redis.durability == "require"
 
@@ -76,14 +77,14 @@ def test_an_admin_token(tmp_path: Path) -> None:
     settings = load(file, {"REDIS_URL": "redis://poller:secret@redis:6379/0"})
     compose = yaml.safe_load(with_admin(FILE.read_text("utf-8")))
     assert str(settings.http.admin_token_file) in {f"/run/secrets/{name}" for name in compose["secrets"]}
-    assert set(compose["secrets"]) == {"acme", "admin"}
+    assert set(compose["secrets"]) == {"acme", "read", "admin"}
 
 
 def test_no_secret_is_in_the_repository() -> None:
     """Law: what holds secrets is ignored by git."""
     if subprocess.run(("git", "rev-parse"), check=False, cwd=DEPLOY, capture_output=True).returncode:
         pytest.skip("not a git checkout")
-    for name in (".env", COMPOSE["secrets"]["acme"]["file"]):
+    for name in (".env", *(one["file"] for one in COMPOSE["secrets"].values())):
         assert subprocess.run(("git", "check-ignore", "-q", name), check=False, cwd=DEPLOY).returncode == 0
 
 

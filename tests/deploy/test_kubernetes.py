@@ -89,6 +89,7 @@ def test_the_configuration() -> None:
     mounts = {one["name"]: one["mountPath"] for one in CONTAINER["volumeMounts"]}
     (items,) = (one["secret"]["items"] for one in POD["volumes"] if "secret" in one)
     tokens = {str(source.auth.token_file) for source in settings.sources if source.auth.token_file}
+    tokens.add(str(settings.http.read_token_file))
     assert tokens == {f"{mounts['secrets']}/{item['path']}" for item in items}
     assert environ["POLLER_CONFIG"] == f"{mounts['configuration']}/poller.toml"
     (port,) = CONTAINER["ports"]
@@ -108,6 +109,7 @@ def test_how_the_secret_is_made(tmp_path: Path) -> None:
     (secret,) = (one["secret"] for one in POD["volumes"] if "secret" in one)
     (key,) = (one["valueFrom"]["secretKeyRef"]["key"] for one in CONTAINER["env"] if "valueFrom" in one)
     assert set(re.findall(r"--from-file=(\S+)", command)) == {key, *(item["key"] for item in secret["items"])}
+    assert re.findall(r"^#   openssl rand -hex 32 > (\S+)$", TEXT, re.MULTILINE) == ["read"]
     subprocess.run(("bash", "-c", making), check=True, cwd=tmp_path, input="secret\n", text=True)
     settings = load(HERE / "poller.toml", {"REDIS_URL": (tmp_path / key).read_text("utf-8")})
     assert settings.redis.url == "redis://poller:secret@redis:6379/0"

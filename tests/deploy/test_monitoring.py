@@ -147,7 +147,7 @@ def test_the_readme_has_each_alarm() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert re.search(r"^#+ Alarms$", readme, re.MULTILINE)
     rows = re.findall(r"^\| `(Poller\w+)` \| (.*?) \| (.*?) \|$", readme, re.MULTILINE)
-    said = [(alarm["alert"], alarm["annotations"]["meaning"], alarm["annotations"]["action"]) for alarm in ALARMS]
+    said = [(alarm["alert"], alarm["annotations"]["description"], alarm["annotations"]["action"]) for alarm in ALARMS]
     assert rows == said
-    assert {alarm["annotations"]["readme"] for alarm in ALARMS} == {"README.md#alarms"}
+    assert {alarm["annotations"]["runbook_url"] for alarm in ALARMS} == {"README.md#alarms"}
     assert all(alarm["annotations"]["summary"] for alarm in ALARMS)

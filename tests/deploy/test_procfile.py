@@ -30,6 +30,7 @@ from tests.receiver import Receiver, receiving
 Entry = tuple[bytes, dict[bytes, bytes]]
 
 NAMES = ("web", "poll", "deliver")
+READ = "the-read-token-of-this-test"
 GOOD_ROUND = re.compile(r'"feed": "default/(\w+)", "mode": "(?:delta|full)", "ok": true')
 ENDED = re.compile(r"(\w+)\.1 stopped \(rc=(-?\d+)\)")
 
@@ -101,6 +102,17 @@ async def all_ready(http: aiohttp.ClientSession, port: int) -> bool:
     return True
 
 
+async def who_reads(http: aiohttp.ClientSession, port: int, token: str | None) -> set[int]:
+    """The statuses that what shows records is answered with, on the three ports."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    statuses = set()
+    for number in range(3):
+        for path in ("/", "/feeds", "/events?from=earliest"):
+            async with http.get(f"http://127.0.0.1:{port + 100 * number}{path}", headers=headers) as answer:
+                statuses.add(answer.status)
+    return statuses
+
+
 def owner_of_the_store(process: asyncio.subprocess.Process) -> psutil.Process:
     """The one of the three whose child the embedded server is."""
     servers = [one for one in psutil.Process(process.pid).children(recursive=True) if "valkey" in one.name()]
@@ -112,7 +124,8 @@ def owner_of_the_store(process: asyncio.subprocess.Process) -> psutil.Process:
 async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
     """Law: three share one embedded store, each ready on its port; they end in order, the store's owner first or not.
 
-    The next start goes on where they were: nothing is published twice, and all that is published arrives.
+    The next start goes on where they were: nothing is published twice, and all that is published arrives. On all
+    interfaces, as PORT means, nobody reads before there is a token, and then with it.
     """
     port = three_ports()
     ours = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ}
@@ -134,14 +147,17 @@ async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
         environ["POLLER_BASE_URL"] = source
         async with honcho(tmp_path, environ, port) as started:
             await until(lambda: all_ready(http, port), "all three to be ready")
+            assert await who_reads(http, port, None) == await who_reads(http, port, READ) == {403}
             add = await asyncio.create_subprocess_exec(*adding, f"{sink.url}/", *how, env=environ, cwd=tmp_path)
             assert await add.wait() == 0
             await sink.received(20)
             owner_of_the_store(started.process).send_signal(signal.SIGTERM)  # it alone: honcho then ends the others
             assert await started.ended() == dict.fromkeys(NAMES, "0"), started.said
         before = await published(store)
-        async with honcho(tmp_path, environ, port) as started:
+        async with honcho(tmp_path, environ | {"POLLER_READ_TOKEN": READ}, port) as started:
             await until(lambda: all_ready(http, port), "all three to be ready again")
+            assert await who_reads(http, port, None) == {401}
+            assert await who_reads(http, port, READ) == {200}
             await until(lambda: len(set(GOOD_ROUND.findall(started.said))) == len(RESOURCES), "a round of each feed")
             await until(lambda: everything(sink, store), "all to be delivered")
             started.process.send_signal(signal.SIGTERM)

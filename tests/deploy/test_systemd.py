@@ -99,7 +99,8 @@ def test_its_command() -> None:
 def test_a_credential_is_accepted(mode: int, tmp_path: Path) -> None:
     """Law: what LoadCredential= gives, the user's own or by an access list, is a file that may hold a token."""
     found = re.findall(r"^LoadCredential=([\w-]+):(/\S+)$", TEXT, re.MULTILINE)
-    assert found == [("acme", "/etc/poller/credentials/acme")]
+    assert found == [(name, f"/etc/poller/credentials/{name}") for name in ("acme", "read")]
+    assert "\nEnvironment=POLLER_READ_TOKEN_FILE=/run/credentials/poller.service/read\n" in TEXT
     file = tmp_path / "acme"
     file.write_text("token\n")
     file.chmod(mode)

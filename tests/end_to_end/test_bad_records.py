@@ -21,13 +21,11 @@ from tests.harness.reading import reading
 
 FEED: Final = ("employmentUnavailabilities",)
 BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.RECORD]
-ID: Final = "00000000-0000-4000-8000-0000000000"
 LONGEST_KEPT: Final = 64 * 1024
 
 ODD: Final = {
     "id-number": [("number 1", b'{"id":1}'), ("1", b'{"id":"1"}')],
     "id-nfc-nfd": [("\u00e9", '{"id":"\u00e9"}'.encode()), ("e\u0301", '{"id":"e\u0301"}'.encode())],
-    "big-integer": [(f"{ID}02", b'{"id":"%b02","name":%b}' % (ID.encode(), b"7" * 5000))],
 }
 """Usable after all: what is published of them, by id."""
 

@@ -44,7 +44,10 @@ ENDLESS: Final = ("poller run", "poller tail", "poller sandbox", "poller demo", 
 
 ELSEWHERE: Final = {
     # Who else runs it, or why it is not run.
-    '[ "${PWD##*/}" = trial ]': "tests/test_newcomer.py",
+    ".venv/bin/poller demo": "tests/test_newcomer.py",
+    "poller status -c trial/poller.toml": "tests/test_newcomer.py",
+    "poller resync FEED --anew": "it asks first; tests/cli/test_orders.py",
+    "poller feeds forget": "tests/end_to_end/test_orphans.py has a feed that may be forgotten",
     "python -m tests.newcomer": "fetches packages; tests/test_newcomer.py walks the same without that",
     "python3 -m venv": "the continuous integration, which is told by the README how to install and to test",
     "pip install": "it comes with the tests' extra",

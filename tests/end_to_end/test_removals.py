@@ -6,8 +6,10 @@ import asyncio
 import json
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
-from tests.harness.scene import Scene, scene
+from tests.harness.processes import sandbox
+from tests.harness.scene import Scene, scene, stream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +48,7 @@ async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> 
     async with scene(tmp_path, store=store, records=400, changes_per_second=0) as played:
         config, feed = played.config(), "acme/employmentUnavailabilities"
         baseline = await once(config, feed)
+        assert (await once(config, feed))["mode"] == "reconcile"  # of several pages, and so confirmed
         withdrawn = await withdraw(played, "employmentUnavailabilities", 7)
         assert (await once(config, feed))["removed"] == 0
         assert (await poller(config, "resync", feed))[0] == 0
@@ -55,7 +58,7 @@ async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> 
         published = [json.loads(event) for event in await played.events("employmentUnavailabilities")]
         removed = [event for event in published if event["type"].endswith(".removed.v1")]
         assert sorted(event["subject"] for event in removed) == sorted(withdrawn)
-        assert (await once(config, feed))["mode"] == "delta"
+        assert [(await once(config, feed))["mode"] for _ in range(2)] == ["reconcile", "delta"]
         await poller(config, "resync", feed)
         assert (await once(config, feed))["removed"] == 0
 
@@ -82,3 +85,37 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
         assert (await poller(config, "release", feed))[0] == 0
         result = await once(config, feed)
         assert (result["mode"], result["ok"], result["removed"]) == ("reconcile", True, baseline["records"])
+
+
+async def test_another_api_in_place_of_the_known_one_waits_for_an_operator(tmp_path: Path, store: str) -> None:
+    """Law: nothing of it is published, status and event say why; --anew reads it as new, a release what differs."""
+    feed = "acme/contractTypes"
+    async with (
+        scene(tmp_path, store=store, records=100, changes_per_second=0, seed=1) as played,
+        sandbox(records=100, changes_per_second=0, seed=2) as other,
+        sandbox(records=100, changes_per_second=0, seed=2) as moved,
+    ):
+        known = (await once(played.config(), feed))["created"]
+        held = await once(played.config(source=other), feed)
+        assert (held["ok"], held["created"], held["removed"]) == (False, 0, 0)
+        assert f'base_url was "{played.source}" and is "{other}" now' in held["error"]
+        assert await played.client.xlen(stream("contractTypes")) == known
+        config = played.config(source=other)
+        _, said = await poller(config, "status", "--json")
+        status = json.loads(said.splitlines()[0])
+        assert (status["state"], status["held_reason"]) == ("held", held["error"])
+        told: Any = await played.client.xrange("poller:{operations}:events")
+        (announced,) = [json.loads(fields[b"data"]) for _, fields in told]
+        assert (announced["type"], announced["data"]["reason"]) == ("poller.feed.held.v1", ANY)
+        assert announced["data"]["reason"][:150] == held["error"][:150]  # it is cut
+        assert (await once(played.config(), feed))["ok"] is True  # put back
+        await once(played.config(source=other), feed)
+        assert (await poller(config, "resync", feed, "--anew", "--yes"))[0] == 0
+        anew = await once(config, feed)
+        assert (anew["mode"], anew["ok"], anew["created"], anew["removed"]) == ("baseline", True, anew["records"], 0)
+        config = played.config(source=moved)
+        assert (await once(config, feed))["ok"] is False
+        assert (await poller(config, "release", feed))[0] == 0
+        released = await once(config, feed)
+        assert (released["ok"], released["unchanged"]) == (True, anew["records"])
+        assert (await once(config, feed))["mode"] != "resync"

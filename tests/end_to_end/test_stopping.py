@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import signal
 from datetime import datetime, timedelta
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
+
+import pytest
 
 from poller.stopping import unless
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
-from tests.harness.waiting import patience
+from tests.harness.waiting import patience, until
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.harness.processes import Daemon
 
 _STOPS = 10
@@ -23,7 +24,7 @@ _SOON = 5.0
 
 
 async def test_stopping_at_any_instant_is_clean(tmp_path: Path, store: str) -> None:
-    """SIGTERM or SIGINT at random instants: exit code 0 within seconds, no lease left, the next one polls at once."""
+    """Three signals at random instants: exit code 0 within seconds, no lease left, the next one polls at once."""
     rng = Random(6)
     async with scene(tmp_path, store=store, records=300, changes_per_second=60) as played:
         config = played.config(ttl="10s", limit="20")
@@ -31,7 +32,7 @@ async def test_stopping_at_any_instant_is_clean(tmp_path: Path, store: str) -> N
             async with daemon(config) as stopped:
                 await stopped.started()
                 await unless(stopped.gone, rng.random() * 0.3)
-                stopped.send(signal.SIGTERM if turn % 2 else signal.SIGINT)
+                stopped.send((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[turn % 3])
                 async with patience("it to stop", _SOON):
                     assert await stopped.left() == 0, stopped
                 assert await played.leases() == 0
@@ -40,6 +41,26 @@ async def test_stopping_at_any_instant_is_clean(tmp_path: Path, store: str) -> N
             verdict = await played.caught_up()
             assert await _to_first_round(last) < timedelta(seconds=3)
     assert verdict.clean, verdict
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_stopping_while_it_starts_is_clean(tmp_path: Path, number: signal.Signals) -> None:
+    """Law: told to stop while it still imports, the daemon exits with 0, like one that has begun."""
+    config = tmp_path / "poller.toml"
+    config.write_text('embedded = { data_dir = "data" }\n')
+    environ = {"POLLER_BASE_URL": "http://127.0.0.1:9", "POLLER_TOKEN": "t"}
+    async with daemon(config, environ=environ) as starting:
+        await until(lambda: takes_sigterm(starting.pid), "it to take signals")
+        starting.send(number)
+        assert await starting.left() == 0, starting
+    assert not starting.lines
+
+
+def takes_sigterm(pid: int) -> bool:
+    """Whether the process has a handler of its own for SIGTERM."""
+    status = Path(f"/proc/{pid}/status").read_text("ascii")
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 async def test_a_lease_is_given_back_though_its_grant_was_never_heard(tmp_path: Path, store: str) -> None:

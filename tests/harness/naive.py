@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from poller.changes.classify import Snapshot
     from poller.changes.commit import Commit
+    from poller.changes.held_versions import HeldVersion
     from poller.changes.listings import Listing
     from poller.store.keys import FeedKeys
 
@@ -72,6 +73,9 @@ class NaiveStore:
         return Absent(0, 0, {})
 
     async def listings(self) -> dict[str, Listing]:
+        return {}
+
+    async def held_versions(self) -> dict[str, HeldVersion]:
         return {}
 
     async def commit(self, commit: Commit) -> None:

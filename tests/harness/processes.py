@@ -124,6 +124,7 @@ async def daemon(
     command: Sequence[str] = ("poller", "run"),
     level: str = "info",
     environ: Mapping[str, str] | None = None,
+    descriptors: tuple[int, int] | None = None,
 ) -> AsyncIterator[Daemon]:
     """A daemon for the time of the block; killed at its end if it still runs.
 
@@ -133,8 +134,13 @@ async def daemon(
         command: what ``python -m`` runs.
         level: of its log; with debug, skipped rounds are logged too.
         environ: what its environment has besides ours.
+        descriptors: how many it may have, and may give itself.
     """
+    limits = " && ".join(
+        f"ulimit -{kind} {number}" for kind, number in zip(("Sn", "Hn"), descriptors or (), strict=False)
+    )
     process = await asyncio.create_subprocess_exec(
+        *(("sh", "-c", f'{limits} && exec "$@"', "sh") if descriptors else ()),
         *(sys.executable, "-m", *command, "--config", str(config), "--log-format", "json", "--log-level", level),
         cwd=_ROOT,
         env=bare_environ() | dict(environ or {}) | ({"POLLER_FAILPOINT": failpoint} if failpoint else {}),

@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import aiohttp
+import msgspec
 
 from poller.config.load import load
 from poller.sandbox.answer import answer
@@ -30,7 +31,7 @@ from poller.sandbox.serving import serving
 from poller.service.polling import Polled, polled_feeds
 from poller.store.connection import commands
 from poller.store.scripts import SHEBANG
-from poller.store.state import FeedState, state_of
+from poller.store.state import CONFIRMATION, FeedState, state_of
 from tests.harness.checker import Verdict, judge
 from tests.harness.json_values import read as as_json
 from tests.harness.scene import RESOURCES, Scene
@@ -71,16 +72,21 @@ class Source:
         self.history = History()
         self.rng = Random(11)
         self.now = Clock()
-        self.restless = False
+        self.restless = self.withdrawing = False
         self._asked: set[str] = set()
         seed(self.history, self.rng, records=records, at=SEEDED_AT)
 
     def respond(self, history: History, ask: Ask) -> Answer:
-        """The well-behaved API; a restless one makes two changes before each further page, once for each."""
+        """The well-behaved API; a restless one makes two changes before each further page, once for each.
+
+        One that is ``withdrawing`` removes a record of the listing as well.
+        """
         token = parameter(ask, "pageToken")
         if self.restless and token is not None and token not in self._asked:
             self._asked.add(token)
             self.change(2)
+            if self.withdrawing and (gone := history.pick(ask.resource, self.rng)):
+                history.remove(ask.resource, gone.id, self.now())
         return answer(history, ask)
 
     def change(self, count: int) -> None:
@@ -132,10 +138,15 @@ class Reading:
         async with self.played.http.post(f"{self.played.source}/_sandbox/{call}") as said:
             assert said.status < 300, await said.text()
 
-    async def state(self) -> FeedState:
-        """What the store holds of the first feed."""
-        fields: Any = await self.played.client.hgetall(self.feeds[0].store.keys.state)
+    async def state(self, polled: Polled | None = None) -> FeedState:
+        """What the store holds of this feed; by default of the first."""
+        fields: Any = await self.played.client.hgetall((polled or self.feeds[0]).store.keys.state)
         return state_of(fields)
+
+    async def take_as_confirmed(self) -> None:
+        """Take the feeds as confirmed, so that their next rounds are deltas."""
+        for polled in self.feeds:
+            await self.played.client.hdel(polled.store.keys.state, CONFIRMATION)
 
     async def quarantine(self) -> list[tuple[bytes, str]]:
         """What the first feed could not use: bytes and reason."""
@@ -226,6 +237,8 @@ async def reading(  # noqa: D417 -- see the scene
         read.feeds = await stack.enter_async_context(
             polled_feeds(load(config, {}), {"API_TOKEN": TOKEN}, client, shebang=SHEBANG, now=now)
         )
+        for polled in read.feeds:  # rounds follow each other here without a pause, and so may the answers that confirm
+            polled.feed = msgspec.structs.replace(polled.feed, apart=timedelta(0))
         yield read
 
 

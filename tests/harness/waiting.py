@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -20,16 +22,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""Seconds; nothing in a scene takes as long unless something is wrong."""
+"""Seconds on a machine that has nothing else to do; nothing in a scene takes as long unless something is wrong."""
+
+_MOST_STRAIN = 8.0
 
 _BETWEEN_LOOKS = 0.005
 
 
+def strain() -> float:
+    """How many times longer things take here than on a quiet machine: runnable threads for each CPU, from 1 to 8.
+
+    The average of the last minute knows lasting load, the number of threads that want to run right now a new one.
+    """
+    cpus = len(os.sched_getaffinity(0))
+    average, _, _, threads, _ = Path("/proc/loadavg").read_text("ascii").split()
+    return min(max(1.0, float(average) / cpus, int(threads.partition("/")[0]) / cpus), _MOST_STRAIN)
+
+
 @asynccontextmanager
 async def patience(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
-    """Fail with ``what`` if the block takes longer."""
+    """Fail with ``what`` if the block takes longer, on a quiet machine."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds * strain()):
             yield
     except TimeoutError:
         raise AssertionError(_in_vain(what, seconds)) from None
@@ -70,13 +84,13 @@ async def until(
     Args:
         look: asked again and again.
         what: it is waited for.
-        seconds: how long; None: the look itself gives up.
+        seconds: how long on a quiet machine; None: the look itself gives up.
         every: seconds between two looks.
         despite: errors of a look that mean: not yet.
     """
     failed: Exception | None = None
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(None if seconds is None else seconds * strain()):
             while True:
                 try:
                     found = look()
@@ -100,7 +114,7 @@ def blocking_until(
 ) -> T:
     """As :func:`until`, of what blocks."""
     failed: Exception | None = None
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * strain()
     while True:
         try:
             if seen := look():

@@ -12,12 +12,13 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
+import aiohttp
 import pytest
 import trustme
 
 from poller.credentials.oauth import Client, ClientCredentials
 from poller.errors import SourceUnavailable
-from poller.http.transport import Transport
+from poller.http.transport import Transport, reason_of
 from tests.source.api import http, serving
 from tests.source.clients import client_of, failure_of, keep
 
@@ -130,6 +131,56 @@ async def test_a_client_certificate_that_is_missing_is_told(certificates: Certif
             assert "GET /x: TLS cannot be agreed on: sslv3 alert handshake failure (client_cert_file" in str(failed)
 
 
+async def test_an_alert_is_told_though_only_its_text_is_left() -> None:
+    """Of some errors of TLS the library keeps what they say, and not what they are."""
+    bare = aiohttp.ClientOSError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert (_ssl.c:2580)'")
+    assert (
+        reason_of(bare)
+        == "TLS cannot be agreed on: tlsv13 alert certificate required (client_cert_file says who we are)"
+    )
+    assert reason_of(ConnectionResetError(104, "Connection reset by peer")) == "Connection reset by peer"
+    assert reason_of(OSError("EOF occurred in violation of protocol (_ssl.c:1006)'")) == (
+        "EOF occurred in violation of protocol"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "the answer is not HTTP: bad status line"),
+        (b"HTTP/1.1 200 OK\r\nA\x00B: s3cret\r\n\r\n", "the answer is not HTTP: invalid header token"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}", "the answer breaks off after 2 of 10 bytes"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
+            "the answer breaks off before its end",
+        ),
+    ],
+)
+async def test_what_is_no_answer_is_told_in_our_words(answer: bytes, expected: str) -> None:
+    """Not in the library's, which gives them a status that no API has sent; nothing of the answer is repeated."""
+    async with serving(answer) as api, client_of(api.url) as client:
+        failed = await failure_of(client)
+    assert isinstance(failed, SourceUnavailable)
+    assert str(failed) == f"GET /x: {expected} (3 attempts)"
+
+
+async def test_a_header_of_tens_of_kilobytes_does_no_harm() -> None:
+    """Some gateways send such; the body is what counts."""
+    async with serving(http(200, b"ok", f"X-Trace: {'x' * 20_000}")) as api, client_of(api.url) as client:
+        assert await client.get("/x") == b"ok"
+
+
+async def test_a_handshake_that_ends_without_a_word_is_told_as_one(certificates: Certificates) -> None:
+    """What connects and is closed in the handshake is another fault than a port where nothing listens."""
+    certificates.server.maximum_version = ssl.TLSVersion.TLSv1_2
+    certificates.server.verify_mode = ssl.CERT_REQUIRED
+    async with (
+        serving(http(200), tls=certificates.server) as api,
+        client_of(api.url, transport=Transport(certificates.file)) as client,
+    ):
+        assert "the connection was closed while TLS was agreed on" in str(await failure_of(client))
+
+
 async def test_the_token_endpoint_is_reached_with_the_same_certificates(
     certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -203,5 +254,5 @@ async def test_a_proxy_that_refuses_is_named(certificates: Certificates) -> None
     ):
         failed = await failure_of(client)
         assert isinstance(failed, SourceUnavailable)
-        assert "403" in str(failed)
+        assert "GET /x: the proxy answered 403 instead of letting us through" in str(failed)
         assert proxy.requests[0].method == "CONNECT"

@@ -31,7 +31,7 @@ def sandbox(rate: float = 0) -> Iterator[tuple[subprocess.Popen[str], httpx.Clie
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            told = re.fullmatch(r"sandbox API on (http://127\.0\.0\.1:\d+) \(token: t\)\n", line)
+            told = re.fullmatch(r"sandbox API on (http://127\.0\.0\.1:\d+) \(token: t\); .*/_sandbox/log\n", line)
             assert told is not None, line
             headers = {"authorization": "Bearer t"}
             with httpx.Client(base_url=told[1], headers=headers, trust_env=False) as client:

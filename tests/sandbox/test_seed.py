@@ -8,12 +8,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.sandbox.model import History
 from poller.sandbox.resources import RESOURCES
-from poller.sandbox.seed import seed, shares
+from poller.sandbox.seed import seed, shared, shares
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -78,3 +79,9 @@ def test_references_hold(at: datetime) -> None:
 def test_text_is_not_all_ascii(at: datetime) -> None:
     """Some of the text is outside ASCII, and is written as UTF-8."""
     assert any(not (version.record or b"").isascii() for version in seeded(1, at).since(0))
+
+
+@pytest.mark.parametrize("total", [0, 1, 5, 6, 20, 500])
+def test_what_is_said_of_the_records_is_all_of_them(total: int) -> None:
+    """The numbers of all resources together are the number that was asked for."""
+    assert sum(int(part.split()[0]) for part in shared(shares(total)).split(", ")) == total

@@ -85,3 +85,19 @@ async def test_a_proxy_that_is_away_is_not_taken_for_the_source(tmp_path: Path) 
     """The address in the message is the proxy's, so the way out is one for it."""
     found = await told(tmp_path, "http://api.example.org", 'proxy = "http://127.0.0.1:1"')
     assert "is proxy right" in found["acme/contractTypes"]
+
+
+async def test_an_api_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
+    """By the feeds that were asked, with the way out; the others, which were not, point to them."""
+    async with answering(b"503 Service Unavailable", b"") as url:
+        file = tmp_path / "poller.toml"
+        feeds = "".join(f'[[sources.feeds]]\nresource = "r{number}"\npath = "/r{number}"\n' for number in range(5))
+        more = '[[sources.feeds]]\nresource = "achievements"\nqualifications = ["q"]\n'
+        file.write_text(CONFIG.format(directory=tmp_path, url=url, more="concurrency = 1") + feeds + more)
+        found = [one async for one in check(load(file, {}), {}) if one.subject.startswith("acme/")]
+    assert len(found) == 7
+    assert {one.severity for one in found} == {"error"}
+    pointing = [one.text for one in found if "503" not in one.text]
+    asked = [one.subject for one in found if "503" in one.text]
+    assert pointing
+    assert set(pointing) == {f"not asked: the API has not answered for {asked[0]}, see there"}

@@ -23,6 +23,7 @@ def test_what_can_be_met_is_not_told() -> None:
     """All types of all feeds, or of those that were chosen."""
     assert told() == []
     assert told(types=["org.example.api.contractType.removed.v1"]) == []
+    assert told(filters=[{"exact": {"source": "https://api.example.org/contractTypes"}}]) == []
     assert told(types=["org.example.api.contractType.removed.v1"], feeds=["default/contractTypes"]) == []
 
 
@@ -31,5 +32,8 @@ def test_a_typing_error_is_told_with_what_was_meant() -> None:
     [wrong_type] = told(types=["org.example.api.contractTypes.created.v1"])
     assert wrong_type.endswith('; did you mean "org.example.api.contractType.created.v1"?')
     assert len(told(types=["org.example.api.contractType.created.v1"], feeds=["default/achievements"])) == 1
+    source = {"filters": [{"exact": {"source": "https://api.example.org/contractType"}}]}
+    [wrong_source] = told(**source)
+    assert wrong_source.endswith('; did you mean "https://api.example.org/contractTypes"?')
     [wrong_feed] = told(feeds=["default/contractType"])
     assert wrong_feed.endswith('no feed of this configuration; did you mean "default/contractTypes"?')

@@ -15,6 +15,7 @@ from poller.service.checking_service import check_service
 from poller.service.web.application import application
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from poller.config.settings import Settings
@@ -29,8 +30,27 @@ def settings(directory: Path, bind: str, *more: str) -> Settings:
     return load(file, SOURCE)
 
 
-async def found(directory: Path, bind: str, *more: str) -> list[Checked]:
-    return await check_service(settings(directory, bind, *more))
+async def found(directory: Path, bind: str, *more: str, environ: Mapping[str, str] = {}) -> list[Checked]:
+    return await check_service(settings(directory, bind, *more), environ)
+
+
+async def test_who_may_read_is_said(tmp_path: Path) -> None:
+    """Closed reads, open ones, one token for both and an option without effect are warnings; two tokens are none."""
+    bind, here = "0.0.0.0:0", "127.0.0.1:0"
+    both = {"POLLER_READ_TOKEN": "one", "POLLER_ADMIN_TOKEN": "two"}
+
+    async def warnings(bind: str, *more: str, environ: Mapping[str, str] = {}) -> list[str]:
+        return [one.text for one in await found(tmp_path, bind, *more, environ=environ) if one.severity == "warning"]
+
+    [closed] = await warnings(bind)
+    assert "http.read_token_file" in closed
+    [opened] = await warnings(bind, "open_reads = true")
+    assert "reads all records" in opened
+    [idle] = await warnings(bind, "open_reads = true", environ=both)
+    assert "no effect" in idle
+    [same] = await warnings(bind, environ=dict.fromkeys(both, "s3cret"))
+    assert ("are the same" in same, "s3cret" in same) == (True, False)
+    assert await warnings(bind, environ=both) == await warnings(here) == []
 
 
 async def test_an_address_that_is_off_is_not_looked_at(tmp_path: Path) -> None:
@@ -54,13 +74,17 @@ async def test_an_address_is_free_or_a_pollers_or_somebody_elses(tmp_path: Path)
     [free] = await found(tmp_path, bind)
     assert (free.severity, free.text.endswith("is free")) == ("ok", True)
     async with listening(application(Route("/readyz", ready)), "127.0.0.1", 0) as url:
-        [ours] = await found(tmp_path, url.removeprefix("http://"))
+        bind = url.removeprefix("http://")
+        [ours] = await found(tmp_path, bind)
+        [another] = await check_service(settings(tmp_path, bind), {}, running=False)
     assert (ours.severity, ours.text.startswith("a poller listens")) == ("ok", True)
+    # No daemon runs on this store: what listens is another one, and `run` could not have its address.
+    assert (another.severity, "POLLER_HTTP_BIND" in another.text) == ("warning", True)
 
 
 async def test_an_address_of_another_machine_is_an_error(tmp_path: Path) -> None:
     """The daemon would not start with it."""
-    [one] = await found(tmp_path, "192.0.2.1:8080")
+    [one, *_] = await found(tmp_path, "192.0.2.1:8080")
     assert one.severity == "error"
 
 

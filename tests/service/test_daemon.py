@@ -6,9 +6,10 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from poller.errors import ConfigurationError
 from poller.sandbox.model import History
 from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
+from poller.service.checking import check
 from poller.service.daemon import run
 from tests.harness.waiting import until
 from tests.harness.wire import wired
@@ -100,6 +102,30 @@ async def test_two_daemons_on_one_address(tmp_path: Path) -> None:
                     await until(lambda: wanted_events <= {line["event"] for line in logs}, "both to be started")
                     first.set()
                     await report(f"http://{web}", lambda one: bool(one["ready"]))
+
+
+async def test_its_address_is_no_fault_to_check(tmp_path: Path) -> None:
+    """Law: ``check`` finds the address well that a daemon of its store has, and not one of another store."""
+    web = f"127.0.0.1:{free_port()}"
+
+    async def found(wanted: Settings) -> list[tuple[str, str]]:
+        return [(one.severity, one.text) async for one in check(wanted, {}) if one.subject == "http"]
+
+    with running("valkey", tmp_path / "s") as server, running("valkey", tmp_path / "other") as other:
+        at = [f'redis = {{ url = "{one.url}" }}' for one in (server, other)]
+        wanted = settings(tmp_path, url="http://127.0.0.1:9", store=at[0], bind=web)
+        async with running_daemon(wanted):
+            await report(f"http://{web}", lambda one: bool(one["ready"]))
+            host, _, port = web.partition(":")
+            await until(
+                partial(_is, found, wanted, [("ok", f"a poller listens on {host} port {port}")]), "it to be well"
+            )
+            ((severity, text),) = await found(settings(tmp_path, url="http://127.0.0.1:9", store=at[1], bind=web))
+            assert (severity, "POLLER_HTTP_BIND" in text) == ("warning", True)
+
+
+async def _is(found: Callable[[Settings], Awaitable[Any]], wanted: Settings, expected: Any) -> bool:
+    return bool(await found(wanted) == expected)
 
 
 async def test_nothing_to_do(tmp_path: Path) -> None:

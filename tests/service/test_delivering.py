@@ -18,17 +18,19 @@ from structlog.typing import EventDict
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.delivery.handshake import Granted, decoded, encoded
+from poller.service.configurations import Configurations
 from poller.service.delivering import Deliverer
 from poller.service.handshaking import origin
 from poller.service.membership import Membership
 from poller.service.opening import OpenStore
-from poller.service.subscribing import filed
+from poller.service.subscribing import filed, resume
+from poller.service.subscription_status import subscription_statuses
 from poller.service.watching import StoreWatch
 from poller.store.connection import commands, servers
 from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys
 from poller.store.members import Members
 from poller.store.owners import member_name
-from poller.store.registrations import Paused
+from poller.store.registrations import Paused, milliseconds_of
 from poller.store.stream import last_id
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
@@ -83,7 +85,10 @@ class Scene:
         clock = asyncio.get_running_loop().time
         watch = StoreWatch("warn", now=now, clock=clock)
         membership = Membership(members, ttl=ttl, watch=watch, clock=clock)
-        deliverer = Deliverer(settings, {}, self.store, membership, shebang="#!lua\n", watch=watch, now=now)
+        configurations = Configurations(settings, self.client, membership)
+        deliverer = Deliverer(
+            settings, {}, self.store, membership, configurations, shebang="#!lua\n", watch=watch, now=now
+        )
         async with membership.running():
             await deliverer.run(stop)
 
@@ -254,8 +259,8 @@ async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> 
     await scene.arrives("one", "e1", "e2", "e3")
     moment = now() + timedelta(seconds=2.5)
     await scene.registry.note_until("one", moment)
-    before = await looks(scene.client)  # one more look at the registry than the note needs
-    await until(lambda: since(scene.client, before + 2), "two looks at the registry")
+    before = await looks(scene.client)  # members and the registry are read so: more of them than one look of each needs
+    await until(lambda: since(scene.client, before + 8), "looks at the registry")
     await scene.add("e4")
     await scene.arrives("one", "e1", "e2", "e3", "e4")
     assert now() >= moment - timedelta(milliseconds=1)  # it is kept in whole ones
@@ -284,13 +289,49 @@ async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) 
     await scene.arrives("c", "1")
 
     async def noted() -> bool:
-        return set(await scene.registry.untils()) == {"a", "b"}
+        return set((await scene.registry.pauses()).until) == {"a", "b"}
 
     await until(noted, "the pause to be noted for both")
     before = len(scene.got("a"))
     await scene.add("2")
     await scene.arrives("c", "1", "2")
     assert len(scene.got("a")) == before <= 2
+
+
+async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) -> None:
+    """What met the pause goes out as well, though it was to wait for its end; the operator is told of the pause."""
+    scene.sink.answer = lambda _: Reply(503, headers=(("Retry-After", "3600"),))
+    settings = scene.settings("one", "two", more="concurrency = 1")
+    scene.deliver(settings)
+    scene.deliver(settings)
+    await scene.add("e1")
+
+    async def noted() -> bool:
+        return set((await scene.registry.pauses()).until) == {"one", "two"}
+
+    await until(noted, "the pauses to be noted")
+    before = await looks(scene.client)
+    await until(lambda: since(scene.client, before + 4), "both processes to look")
+    scene.sink.answer = lambda _: Reply()
+    await scene.add("e2")
+    asked = {name: len(scene.got(name)) for name in ("one", "two")}
+    for name in ("one", "two"):
+        paused = await resume(scene.client, settings, name, now=now())
+        assert paused is not None
+        assert paused.by == "sink"
+    for name in ("one", "two"):
+        await scene.sink.until(lambda name=name: set(scene.got(name)[asked[name] :]) == {"e1", "e2"}, "both events")  # type: ignore[misc] # bound here
+    assert (await resume(scene.client, settings, "one", now=now())) is None
+
+
+async def test_a_pause_that_a_wrong_clock_has_written_silences_nobody(scene: Scene) -> None:
+    """An older version on a machine whose clock was a month ahead has left it behind."""
+    settings = scene.settings("one")
+    await scene.registry.sync(filed(settings), now())
+    await scene.client.hset(SubscriptionKeys.of("poller").until, "one", milliseconds_of(now() + timedelta(days=30)))
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
 
 
 async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
@@ -383,6 +424,40 @@ async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> Non
     scene.deliver(scene.settings("one"))
     await scene.add("e3")
     await scene.arrives("one", "e1", "e2", "e3")
+
+
+async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Scene) -> None:
+    """By whoever looks, not by whoever reads the log alone; over once it can begin."""
+    settings = scene.settings("file")
+    mended = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "sink": f"{scene.sink.url}/run"}
+    await scene.registry.add("run", msgspec.json.encode(mended | {"mode": "of a later version"}), (), now())
+    scene.deliver(settings)
+
+    async def fails() -> bool:
+        _, one = await subscription_statuses(scene.client, settings, now=now())
+        return one.state == "failing" and "this version cannot use" in str(one.error)
+
+    await until(fails, "it to fail")
+    await scene.registry.change("run", msgspec.json.encode(mended))
+    await scene.add("e1")
+    await scene.arrives("run", "e1")
+    assert not await fails()
+
+
+async def test_types_that_nothing_publishes_here_are_told_and_stop_nothing(scene: Scene) -> None:
+    """A subscription of the store may be meant for another process' feeds: a warning, and the others go on."""
+    settings = scene.settings("file")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    added = table | {"id": "run", "types": ["org.other.thing.created.v1"]}
+    await scene.registry.add("run", msgspec.json.encode(added), (), now())
+    with capture_logs() as said:
+        scene.deliver(settings)
+        await scene.add("e1")
+        await scene.arrives("file", "e1")
+        await until(lambda: "subscription matches nothing" in events(said), "the warning")
+    (line,) = [line for line in said if line["event"] == "subscription matches nothing"]
+    assert (line["log_level"], line["subscription"]) == ("warning", "run")
+    assert "org.other.thing.created.v1" in line["reason"]
 
 
 def events(said: list[EventDict]) -> list[str]:

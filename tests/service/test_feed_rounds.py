@@ -39,6 +39,8 @@ class Rounds:
 
     log: list[str] = field(default_factory=list)
     rested: list[str] = field(default_factory=list)
+    ok: bool = True
+    second_look: timedelta | None = None
     on: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -50,7 +52,8 @@ class Rounds:
             self.say(f"{name} begins")
             await self.on.wait()
             self.say(f"{name} ends")
-            return RoundResult(feed=feed.id, mode=Mode.DELTA, ok=True, pages=1)
+            ok, look = self.ok, self.second_look
+            return RoundResult(feed=feed.id, mode=Mode.DELTA, ok=ok, pages=1, second_look=look)
 
         async def release() -> None:
             self.say(f"{name} let go")
@@ -107,6 +110,29 @@ async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: S
     await one.end()
     assert rounds.log[-1] == "one let go"
     assert schedule.next_round("s/one") is None
+
+
+@pytest.mark.parametrize("ok", [True, False])
+async def test_what_is_held_back_is_looked_at_before_the_next_turn(
+    rounds: Rounds, schedule: Schedule, *, ok: bool
+) -> None:
+    """A round that wants a second reading in a minute has it before its turn in an hour; one that failed does not."""
+    rounds.second_look, rounds.ok = timedelta(minutes=1), ok
+    _, one = lots(rounds, schedule)
+    one.begin()
+    rounds.on.set()
+    await rounds.said("one begins", "one ends")
+    await until(lambda: not one.busy, "the round's end to be noticed")
+
+    def soon() -> bool:
+        due = schedule.next_round("s/one")
+        return due is not None and due - now() <= timedelta(minutes=1)
+
+    if ok:
+        await until(soon, "the second reading to be scheduled")
+    await turns()
+    assert soon() is ok
+    await one.end()
 
 
 async def test_no_round_begins_after_it_was_handed_back(rounds: Rounds, schedule: Schedule) -> None:

@@ -9,11 +9,26 @@ import msgspec
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from poller.changes.confirmation import Confirmation, confirmation_mark
 from poller.service.feed_status import feed_status
 from poller.source.learning import Learnt
+from poller.source.progress import Progress
 from poller.store.keys import FeedKeys
 from poller.store.pauses import Pause, pause
-from poller.store.state import HELD, HELD_AT, LEARNT, LOST, LOST_AT, NEXT_AT, OLDEST, REFUSALS, ROUND
+from poller.store.state import (
+    CONFIRMATION,
+    HELD,
+    HELD_AT,
+    LEARNT,
+    LOST,
+    LOST_AT,
+    NEXT_AT,
+    OLDEST,
+    PROGRESS,
+    REFUSALS,
+    ROUND,
+    TOMBSTONES,
+)
 
 KEYS = FeedKeys.of("poller", "acme/achievements")
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -116,3 +131,41 @@ async def test_a_pause_is_told_before_all_else(client: FakeAsyncRedis) -> None:
     assert (status.paused_by, status.paused_reason, status.paused_age_seconds) == ("anna", "moving", 3600.0)
     assert status.paused_at == "2026-03-02T07:15:00.000Z"
     assert status.held_reason == "x"
+
+
+async def test_a_feed_that_is_being_confirmed_says_so(client: FakeAsyncRedis) -> None:
+    """While it is read again, with what came late so far; and once it was given up, that more may be missing."""
+    for kept, expected in (
+        (None, (False, 0, 0)),
+        (Confirmation(), (True, 0, 0)),
+        (Confirmation(2, 7), (True, 2, 7)),
+        (Confirmation(5, 17), (False, 5, 17)),
+        (Confirmation(5, 0), (False, 5, 0)),
+    ):
+        await client.hset(KEYS.state, mapping={"generation": "g", CONFIRMATION: confirmation_mark(kept) or ""})
+        status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+        assert (status.confirming, status.confirmations, status.late) == expected
+        words = status.confirmation or ""
+        assert words.startswith("being confirmed") is status.confirming
+        assert ("7 records late" in words) is (status.late > 0)
+        assert words.startswith("not confirmed") is (status.confirmations == 5)
+        assert ("could not tell" in words) is ((status.confirmations, status.late) == (5, 0))
+
+
+async def test_how_far_a_round_has_come_is_shown_while_somebody_polls(client: FakeAsyncRedis) -> None:
+    """What one has left that died says nothing once its lease is over."""
+    progress = Progress("baseline", 40, 4000, 75.0)
+    await client.hset(KEYS.state, mapping={"generation": "g", PROGRESS: msgspec.json.encode(progress)})
+    assert (await feed_status(client, "acme/achievements", KEYS, now=NOW)).progress is None
+    await client.set(KEYS.lease, "web1/5ec2e7", px=5000)
+    status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
+    assert status.progress == progress
+    assert status.under_way == "a round has run for 1 min (baseline): 40 pages, 4000 records so far"
+
+
+async def test_removed_records_are_not_counted(client: FakeAsyncRedis) -> None:
+    """What was removed is kept and is no record; a state that has not counted it yet shows all."""
+    await client.hset(KEYS.snapshots, mapping={"a": b"x", "b": b"x", "c": b"x"})
+    assert (await feed_status(client, "acme/achievements", KEYS, now=NOW)).records == 3
+    await client.hset(KEYS.state, TOMBSTONES, "2")
+    assert (await feed_status(client, "acme/achievements", KEYS, now=NOW)).records == 1

@@ -11,9 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 from fakeredis import FakeAsyncRedis
+from structlog.testing import capture_logs
 
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.handshake import Granted, Refused, decoded, encoded
+from poller.delivery.handshake import Granted, Refused, Unanswered, decoded, encoded
 from poller.http.listening import listening
 from poller.service.handshaking import origin, permitted
 from poller.service.web.application import application
@@ -84,6 +85,48 @@ async def test_a_sink_that_refuses_is_sent_nothing(registry: Registry) -> None:
         assert isinstance(decoded(await registry.handshake("rostering") or b""), Refused)
 
 
+async def test_what_is_not_granted_is_told(registry: Registry) -> None:
+    """As a warning with a remedy, once for each reason; and to whoever asks this process how it does."""
+    stop, told = asyncio.Event(), list[str | None]()
+    async with receiving() as receiver, sink_of(receiver.url) as sink:
+        receiver.answer = Reply(405)
+        with capture_logs() as said:
+            waiting = asyncio.create_task(
+                permitted(
+                    *(settings(receiver.url), sink, registry, None, stop),
+                    public_url="https://p.example",
+                    now=lambda: NOW,
+                    told=told.append,
+                )
+            )
+            await until(lambda: said, "the line")
+            stop.set()
+            assert await waiting is None
+        kept = decoded(await registry.handshake("rostering") or b"")
+    assert isinstance(kept, Refused)
+    assert kept.since == NOW
+    (line,) = said
+    assert (line["event"], line["log_level"], line["state"]) == ("handshake", "warning", "refused")
+    assert "answered 405" in line["error"]
+    assert "unset validate" in line["error"]
+    assert told[-1] == line["error"]
+
+
+async def test_a_sink_that_does_not_answer_is_known_for_it(registry: Registry) -> None:
+    """Law: nothing is silent; a sink that is not there is kept as unanswered, with the reason."""
+    stop = asyncio.Event()
+    async with sink_of("http://127.0.0.1:1/") as sink:
+        task = asyncio.create_task(
+            permitted(settings("http://127.0.0.1:1/"), sink, registry, None, stop, public_url=None)
+        )
+        kept = await until(lambda: registry.handshake("rostering"), "a state")
+        stop.set()
+        assert await task is None
+    state = decoded(kept)
+    assert isinstance(state, Unanswered)
+    assert "refused" in state.reason
+
+
 async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry) -> None:
     """Granted later, over HTTP, by whoever has the key that was sent; another key changes nothing."""
     async with (
@@ -107,6 +150,38 @@ async def test_a_sink_may_call_back_with_its_key_and_no_other(registry: Registry
             assert (await task) == Granted(origin(web), 30)
             async with http.get(callback) as answer:
                 assert answer.status == 404  # once
+
+
+async def test_a_grant_for_another_name_is_asked_for_anew(registry: Registry) -> None:
+    """Law: a permission is for one origin; a daemon whose public name is another one now has none."""
+    async with receiving() as receiver:
+        receiver.answer = Reply(200, headers=(ALLOWED,))
+        kept = encoded(Granted("before.example.org"))
+        async with asking(registry, receiver, kept=kept) as (task, _):
+            assert await task == Granted(origin(None), 120)
+        assert len(receiver.requests) == 1
+
+
+class Looked(Registry):
+    """Counts how often it is looked whether the sink has called back."""
+
+    looks = 0
+
+    async def handshake(self, subscription: str) -> bytes | None:
+        self.looks += 1
+        return await super().handshake(subscription)
+
+
+async def test_a_sink_that_refuses_is_left_alone_for_a_while() -> None:
+    """Law: between two questions it is looked for a callback each second, and the sink is asked nothing."""
+    async with FakeAsyncRedis() as client, receiving() as receiver:
+        registry = Looked(client, SubscriptionKeys.of("poller"))
+        await registry.add("rostering", b"{}", (), NOW)
+        receiver.answer = Reply(200)
+        async with asking(registry, receiver):
+            await receiver.received(1)
+            await until(lambda: registry.looks >= 3, "it to look a few times")
+        assert len(receiver.requests) == 1
 
 
 async def until_awaited(registry: Registry) -> bytes:

@@ -58,7 +58,7 @@ def test_of_rounds() -> None:
 def test_of_attempts() -> None:
     """And each step and each failure is named."""
     wait = timedelta(seconds=5)
-    steps: list[Step] = [Delivered(), PauseSink(wait, wait, counted=True), DeadLetter("gone")]
+    steps: list[Step] = [Delivered(), PauseSink(wait, wait), DeadLetter("gone")]
     with capture_logs() as logs:
         for outcome in (Outcome(status=429), Outcome(failure=Failure.DNS)):
             told = [Told("1-0", "id", 1, step, "2026-03-02T08:15:00Z", 1) for step in steps]

@@ -15,7 +15,7 @@ from poller.source.feed import Mode
 from poller.source.result import RoundResult
 from poller.stopping import ended
 from poller.store.asking import KEPT, AskedOrder, Asking, OrderAnswer
-from poller.store.keys import FeedKeys
+from poller.store.keys import FeedKeys, answer_key
 from tests.harness.waiting import turns, until
 
 STATE = FeedKeys.of("p", "s/one").state
@@ -272,6 +272,53 @@ async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedi
     await ended(task)
 
 
+async def test_an_order_that_is_carried_out_keeps_its_answer(client: FakeAsyncRedis) -> None:
+    """Law: while a round is under way for an order, what was answered so far does not expire."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        key = answer_key("p", "resync")
+        await client.pexpire(key, 60_000)
+        await until(lambda: _kept_longer(client, key, 60_000), "the answer to be kept on")
+
+
+async def _kept_longer(client: FakeAsyncRedis, key: str, milliseconds: int) -> bool:
+    return bool(await client.pttl(key) > milliseconds)
+
+
+async def test_a_process_that_stops_waits_for_no_round(client: FakeAsyncRedis) -> None:
+    """Law: nothing is answered by a process that carries out orders no more; the order waits for the next owner."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("order ")] == []
+    if not lot.coming[0].done():
+        lot.coming[0].set_result(RESULT)
+    await turns(20)
+    assert await asking.waiting() == [order("resync")]
+
+
+async def test_what_was_asked_before_the_clock_was_set_back(client: FakeAsyncRedis) -> None:
+    """Law: an order from what is still to come is carried out where its feed is polled, and else waits no longer."""
+    lot = Lot()
+    here, there = order("pause", at=NOW + timedelta(days=30)), order("resync", at=NOW + 2 * KEPT, feed="s/two")
+    await client.set(FeedKeys.of("p", "s/one").pause, "{}")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(here)
+        await asking.ask(there)
+        assert (await said(asking, here)).done
+        await until(lambda: _none(asking), "the other to be forgotten")
+    assert await asking.answered(there) is None
+
+
+async def _none(asking: Asking) -> bool:
+    return await asking.waiting() == []
+
+
 async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:
     """Law: an order for a feed that nobody polls waits for its time, and no longer; nobody else takes it up."""
     lot, theirs = Lot(), Lot(name="s/two", ours=False)
@@ -287,3 +334,15 @@ async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -
 
 async def _only(asking: Asking, order: AskedOrder) -> bool:
     return await asking.waiting() == [order]
+
+
+async def test_an_order_that_the_round_under_way_has_carried_out_has_its_result(client: FakeAsyncRedis) -> None:
+    """Law: the order goes from the store with the round's last commit; it is answered when that round has ended."""
+    lot = Lot(busy=True)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.busy = False
+        lot.coming[0].set_result(RESULT)
+        assert (await said(asking, order("resync"))).round == RESULT.public
+    assert lot.hastened == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, cast
@@ -15,6 +16,7 @@ from poller.service.ordering import Answer, Order, asked
 from poller.store.asking import Asking, OrderAnswer
 from poller.store.keys import FeedKeys, MemberKeys, operations_key
 from poller.store.members import Members, Seen
+from tests.harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -119,3 +121,25 @@ async def test_it_is_waited_for_as_long_as_was_asked(
     answer = await ask(client, settings, Order.RESYNC, wait=wait, meanwhile=daemon)
     assert (answer.outcome, answer.member) == (outcome, "m")
     assert answer.round == ({"ok": True} if wait else None)
+
+
+async def test_one_that_has_begun_is_waited_for_beyond_the_patience(client: FakeAsyncRedis, settings: Settings) -> None:
+    """Law: the patience is for a daemon to answer at all; a round that was begun may take longer."""
+    await polling(client)
+    await client.hset(KEYS.state, "generation", "g")
+    asking, looks, clock = Asking(client, "poller"), 0, asyncio.get_running_loop().time
+    over = clock() + 1.1
+
+    async def daemon(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        order = (await asking.waiting())[0]
+        if looks == 1:
+            await asking.answer(order, OrderAnswer("m", done=False, text="begins"))
+        elif looks == 2:
+            await until(lambda: clock() > over, "the patience to be over")
+        else:
+            await asking.answer(order, OrderAnswer("m", done=True, text="ended"))
+
+    answer = await ask(client, settings, Order.RESYNC, wait=True, patience=timedelta(seconds=1), meanwhile=daemon)
+    assert (answer.outcome, looks) == ("done", 3)

@@ -10,6 +10,7 @@ import msgspec
 from poller.service.overhearing import overhear
 from poller.store.losses import Remembered
 from poller.store.remembering import Memory, notes
+from poller.store.state import FeedState
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -95,3 +96,17 @@ async def test_only_what_goes_further_counts() -> None:
         memory.known = known
         memory.overheard(noted)
         assert memory.known == (known if expected == "known" else noted)
+
+
+async def test_what_another_has_told_is_not_told_again_after_the_next_loss(client: Redis) -> None:
+    """Law: who finds a loss that is told already counts it, so that its own note takes nothing back."""
+    told = Remembered("g2", 1, ("g1",), told=1)
+    await client.hset(_KEY, "f", msgspec.json.encode(told))
+    memory = Memory(client, _KEY, "f")
+    memory.known = Remembered("g1", 5)
+    state = FeedState("g2", 1, formers=("g1",))
+    assert await memory.loss(state, "") is None
+    memory.begun(state, "")
+    assert memory.known == told
+    await memory.note()
+    assert await notes(client, _KEY) == {"f": told}

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from poller.service.schedule import Schedule, Timing
-from tests.harness.waiting import turns
+from poller.service.schedule import Schedule, Timing, _StoreCron
+from tests.harness.waiting import turns, until
 
 OFTEN = Timing(timedelta(milliseconds=20), None, timedelta())
 SELDOM = Timing(timedelta(hours=1), None, timedelta())
+DAILY = Timing(None, "30 4 * * *", timedelta())
+HOURS = timedelta(hours=7)
 
 
 def now() -> datetime:
@@ -194,30 +197,94 @@ def test_neither_interval_nor_cron_is_refused() -> None:
         Timing(None, None, timedelta()).trigger()
 
 
-class Clock:
-    """A wall clock that can be set."""
+class Clocks:
+    """A store's clock and a wall clock, each of which can be set. APScheduler sees the machine's own."""
 
     def __init__(self) -> None:
-        self.ahead = timedelta()
+        self.store = timedelta()
+        self.wall = timedelta()
+        self._looks = 0
 
-    def __call__(self) -> datetime:
-        return now() + self.ahead
+    def schedule(self) -> Schedule:
+        return Schedule(now=lambda: now() + self.store, look=timedelta(milliseconds=10), wall=self._shown)
+
+    async def seen(self) -> None:
+        """Wait until the schedule has looked at what the clocks show now."""
+        enough = self._looks + 4  # a look reads the wall clock twice, and one may be under way
+        await until(lambda: self._looks >= enough, "the clocks to be looked at")
+
+    def _shown(self) -> datetime:
+        self._looks += 1
+        return now() + self.wall
+
+
+@asynccontextmanager
+async def started(schedule: Schedule) -> AsyncIterator[Schedule]:
+    schedule.start()
+    try:
+        yield schedule
+    finally:
+        await schedule.drain()
 
 
 async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
-    """Law: a clock that went an hour ahead and came back does not keep a feed waiting for that hour."""
-    clock, rounds = Clock(), Rounds()
-    clock.ahead = timedelta(hours=1)
-    schedule = Schedule(now=clock, look=timedelta(milliseconds=10))
-    schedule.add("a", rounds, OFTEN)  # due now, by a clock that is an hour ahead
-    schedule.start()
-    try:
-        await turns()
-        assert not rounds.begun
-        clock.ahead = timedelta()
+    """Law: a wall clock that went an hour ahead and came back does not keep a feed waiting for that hour."""
+    clocks, rounds = Clocks(), Rounds()
+    clocks.wall = timedelta(hours=1)
+    schedule = clocks.schedule()
+    schedule.add("a", rounds, OFTEN)  # due now, by a wall clock that is an hour ahead
+    async with started(schedule):
+        await clocks.seen()
+        clocks.wall = timedelta()
         await asyncio.wait_for(rounds.enough.wait(), 5)
-    finally:
-        await schedule.drain()
+
+
+@pytest.mark.parametrize("off", [-HOURS, HOURS], ids=["behind", "ahead"])
+async def test_cron_goes_by_the_clock_of_the_store(off: timedelta) -> None:
+    """Law: a cron feed's moments are those of the store, however far the wall clock is from it."""
+    clocks = Clocks()
+    clocks.store = off
+    async with started(clocks.schedule()) as schedule:
+        schedule.add("a", Rounds(), DAILY, at_once=False)
+        due = schedule.next_round("a")
+        assert due is not None
+        assert (due.hour, due.minute, round(due.second + due.microsecond / 1e6) % 60) == (4, 30, 0)
+        assert timedelta() < due - (now() + off) <= timedelta(days=1, seconds=1)
+
+
+async def test_a_store_whose_clock_is_set_back_keeps_no_cron_feed_waiting() -> None:
+    """Law: a cron feed is due with the next moment of its expression by the clock that the store has now."""
+    clocks = Clocks()
+    clocks.store = timedelta(days=30)
+    async with started(clocks.schedule()) as schedule:
+        schedule.add("a", Rounds(), DAILY, at_once=False)
+        clocks.store = timedelta()
+        await clocks.seen()
+        due = schedule.next_round("a")
+        assert due is not None
+        assert now() < due <= now() + timedelta(days=1, seconds=1)
+
+
+async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
+    """Law: the turns that a jump of years has passed are one round that is due, and not counted one by one."""
+    schedule, rounds = Schedule(now=now), Rounds()
+    schedule.add("a", rounds, OFTEN, at_once=False)
+    async with started(schedule):
+        schedule.hasten("a", now() - timedelta(days=36_500))  # as if the clock had just jumped
+        await asyncio.wait_for(rounds.enough.wait(), 5)
+        due = schedule.next_round("a")
+        assert due is not None
+        assert due > now() - timedelta(seconds=1)
+
+
+async def test_one_moment_of_cron_comes_once_though_clocks_come_nearer() -> None:
+    """Law: a store's clock that falls behind by a little does not bring the same moment again."""
+    ahead = timedelta()
+    trigger = _StoreCron(DAILY.trigger(), lambda: ahead)
+    due = trigger.get_next_fire_time(None, datetime(2026, 1, 1, tzinfo=UTC))
+    assert due == datetime(2026, 1, 1, 4, 30, tzinfo=UTC)
+    ahead = timedelta(milliseconds=-200)
+    assert trigger.get_next_fire_time(due, due) == datetime(2026, 1, 2, 4, 30, tzinfo=UTC) - ahead
 
 
 async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis.asyncio import Redis
 
+from poller.errors import StoreError, StoreRefused, StoreUnavailable
 from poller.service.membership import Membership
 from poller.service.sharing import Sharing
 from poller.service.watching import StoreWatch
@@ -22,7 +23,7 @@ from poller.store.lease import keep_renewed
 from poller.store.members import Members
 from poller.store.owners import nonce_of
 from poller.store.scripts import Scripts
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, turns, until
 from tests.telemetry.series import grown
 
 LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=600)
@@ -79,6 +80,45 @@ class Lot:
         await self.end()
 
 
+class Awkward(Lot):
+    """A lease with which something happens while it is taken or handed back."""
+
+    def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
+        super().__init__(name, client, member, ttl, changed)
+        self.takes = 0
+        self.ends = 0
+        self.ended = False
+        self.unanswered: list[StoreError] = []  # by the next takes, which the store carries out all the same
+        self.refused: list[StoreError] = []  # by the next takes and ends
+        self.taking = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.let_go = asyncio.Event()
+        self.let_go.set()
+
+    async def take(self) -> HeldElsewhere | None:
+        self.takes += 1
+        self._fail()
+        found = await super().take()
+        self.taking.set()
+        await self.go_on.wait()
+        if self.unanswered:
+            self.held = False
+            raise self.unanswered.pop(0)
+        return found
+
+    async def end(self) -> None:
+        self.ends += 1
+        self._fail()
+        await self.let_go.wait()
+        await super().end()
+        self.ended = True
+
+    def _fail(self) -> None:
+        if self.refused:
+            raise self.refused.pop(0)
+
+
 @dataclass
 class World:
     """Some processes that share some leases."""
@@ -86,6 +126,25 @@ class World:
     client: Redis
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lots: dict[str, list[Lot]] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def awkward(self, name: str, *others: str) -> AsyncIterator[tuple[Sharing, list[Awkward]]]:
+        """A process with leases that are awkward; it does not let go of what it has at its end."""
+        clock = asyncio.get_running_loop().time
+        watch = StoreWatch("warn", now=now, clock=clock)
+        members = Members(self.client, MemberKeys.of("poller"), name="a", ttl=LONG)
+        membership = Membership(members, ttl=LONG, watch=watch, clock=clock, look_seconds=0.02)
+        sharing = Sharing("poll", membership, self.client, ttl=LONG, watch=watch, clock=clock)
+        lots = [Awkward(one, self.client, "a", LONG, self.changed.set) for one in (name, *others)]
+        for lot in lots:
+            sharing.add(lot)
+        membership.join("poll")
+        async with membership.running():
+            taking = asyncio.create_task(sharing.run())
+            try:
+                yield sharing, lots
+            finally:
+                await ended(taking)
 
     @asynccontextmanager
     async def process(
@@ -210,12 +269,13 @@ async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:
 
 async def test_what_others_do_not_know_is_taken_all_the_same(world: World) -> None:
     """Law: a lease that nobody else takes is taken beyond the share, after its lifetime."""
-    async with world.process("a", SHORT), world.process("b", SHORT, names=NAMES[:2]):
-        async with patience("all to be taken"):
+    async with world.process("b", SHORT, names=NAMES[:2]):
+        await world.until(2)
+        async with world.process("a", SHORT), patience("all to be taken"):
             while sum(world.counts()) != len(NAMES):
                 world.changed.clear()
                 await world.changed.wait()
-        assert all(len(world.owners(name)) == 1 for name in NAMES)
+            assert all(len(world.owners(name)) == 1 for name in NAMES)
 
 
 async def test_a_stranger_is_waited_for(world: World) -> None:
@@ -240,3 +300,94 @@ async def test_one_that_has_joined_is_seen(world: World) -> None:
     async with membership.running(), patience("it to have joined"):
         await waiting
         assert await there(world.client, "one")
+
+
+async def test_a_lease_from_before_the_stores_clock_was_set_back_is_taken(world: World) -> None:
+    """Law: what a process that is gone has left for a day is had after a term, not after that day."""
+    for name in NAMES[:2]:
+        await world.client.set(FeedKeys.of("poller", name).lease, nonce_of("gone"), ex=86_400)
+    async with world.process("a", SHORT):
+        await world.until(len(NAMES))
+
+
+async def test_what_was_taken_beside_one_that_failed_is_begun(world: World) -> None:
+    """Law: a store that is away for one lease holds up none that was taken in the same turn."""
+    async with world.awkward("s/a", "s/b", "s/c") as (_, (failing, *others)):
+        failing.refused = [StoreUnavailable("away")]
+        await until(lambda: failing.working, "the one that failed to be taken later")
+        assert [lot.takes for lot in others] == [1, 1]
+        assert [lot.begun for lot in others] == [1, 1]
+
+
+async def test_a_lease_whose_taking_was_not_answered_is_had_at_once(world: World) -> None:
+    """Law: what stands in the store as ours is begun without waiting for its end, though the answer was lost."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.unanswered = [StoreUnavailable("the answer is lost")]
+        await lot.taking.wait()
+        sharing.tell()  # so that all leases are looked at before this one is tried again
+        await until(lambda: lot.working, "it to be begun", seconds=10)
+
+
+async def test_what_is_dropped_while_it_is_taken_is_handed_back(world: World) -> None:
+    """Law: a lease that is shared no more is not begun, and does not stay with this process."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        sharing.drop(lot)
+        lot.go_on.set()
+        await until(lambda: lot.ended, "it to be handed back")
+        assert (lot.begun, await world.client.exists(lot.lease)) == (0, 0)
+
+
+async def test_handing_back_goes_on_when_the_store_is_back(world: World) -> None:
+    """Law: a lease that could not be let go of is tried again, so that the others need not wait for its end."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        lot.refused = [StoreUnavailable("away")]
+        sharing.drop(lot)
+        lot.go_on.set()
+        await until(lambda: lot.ended, "it to be handed back")
+        assert lot.ends == 2
+
+
+async def test_what_is_being_handed_back_at_the_end_is_finished(world: World) -> None:
+    """Law: a process that stops lets go in order of what it has begun to hand back."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        sharing.drop(lot)
+        lot.let_go.clear()
+        lot.go_on.set()
+        await until(lambda: lot.ends, "it to be handed back")
+        asyncio.get_running_loop().call_later(0.05, lot.let_go.set)
+    assert lot.ended
+
+
+async def test_a_lease_that_the_store_refuses_is_tried_now_and_then(world: World) -> None:
+    """Law: a refusal that will not change holds up no other lease, and is not asked for again with each look."""
+    clock = asyncio.get_running_loop().time
+    async with world.awkward("s/a", "s/b") as (sharing, (lot, other)):
+        lot.refused = [StoreRefused("NOPERM") for _ in range(1000)]
+        began = clock()
+        await until(lambda: other.working, "the other to be taken")
+        for _ in range(20):
+            sharing.wake()
+            await turns(200)
+        assert lot.takes <= 1 + (clock() - began) / 5
+
+
+async def test_what_is_lost_in_the_middle_of_a_round_ends_with_it(world: World) -> None:
+    """Law: what is busy is ended by nobody from outside; when it is not any more, the lease is taken again."""
+    async with world.process("a", SHORT) as (lot, other, *_):
+        await world.until(7)
+        lot.busy = True
+        await world.client.delete(lot.lease, other.lease)
+        await until(lambda: other.begun == 2, "the other to be taken again")
+        await until(lambda: not lot.held, "the loss to be noticed")
+        await world.client.incr(MemberKeys.of("poller").version)
+        await world.client.delete(other.lease)
+        await until(lambda: other.begun == 3, "all to be looked at once more")
+        assert (lot.working, lot.begun) == (True, 1)
+        lot.busy = False
+        await until(lambda: lot.begun == 2, "it to be taken again")

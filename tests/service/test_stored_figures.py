@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from poller.config.load import load
 from poller.config.settings import Settings
+from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.health import Health, after_failure
 from poller.service.stored_figures import FRESH, StoredReadings, intervals, stored_figures
 from poller.service.subscribing import registry_of
@@ -45,6 +46,18 @@ class Clock:
 
     def readings(self, settings: Settings) -> StoredReadings:
         return StoredReadings(settings, self.watch, now=lambda: NOW, clock=lambda: self.at)
+
+
+async def test_what_its_sink_has_not_granted_is_failing(client: Redis, settings: Settings) -> None:
+    """With a metric of its own, whose absence says that no permission is asked for."""
+    registry = registry_of(settings, client)
+    for name, validate in (("asked", True), ("granted", True), ("unasked", False)):
+        values = {"id": name, "sink": "https://sink.example.org/", "validate": validate}
+        await registry.add(name, msgspec.json.encode(values), (), NOW)
+        await registry.note_handshake(name, encoded(Granted("p.example") if name == "granted" else Refused("no")))
+    figures = await stored_figures(client, settings, {}, now=NOW)
+    found = {one.subscription: (one.failing, one.ungranted) for one in figures.subscriptions}
+    assert found == {"asked": (True, True), "granted": (False, False), "unasked": (False, None)}
 
 
 async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -> None:

@@ -8,24 +8,25 @@ from pathlib import Path
 import msgspec
 from fakeredis import FakeAsyncRedis
 
-from poller.delivery.handshake import Refused, encoded
+from poller.cli.subscription_lines import reasons
+from poller.config.subscribing import subscription_of, written
+from poller.delivery.handshake import Awaiting, Granted, Refused, State, Unanswered, encoded
 from poller.delivery.health import Health
 from poller.service.subscribing import filed, registry_of
-from poller.service.subscription_status import subscription_statuses
+from poller.service.subscription_status import SubscriptionStatus, is_ungranted, subscription_statuses
 from poller.store.keys import FeedKeys, PairKeys, group_of
 from poller.store.registrations import Paused
-from tests.service.subscribed import FEEDS, NOW, added, configured
+from tests.service.subscribed import FEEDS, NOW, SINK, added, configured
 
 
 async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) -> None:
-    """State, why, since when, handshake, attempts, and what waits at each feed and in all."""
+    """State, why, since when, attempts, and what waits at each feed and in all."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
     registry = registry_of(settings, client)
     since = NOW - timedelta(hours=1)
     await registry.note_health("a", FEEDS[0], msgspec.json.encode(Health(since, delivered=3, failed=5)))
     await registry.note_health("a", "acme/elsewhere", msgspec.json.encode(Health(delivered=1)))
-    await registry.note_handshake("a", encoded(Refused("no")))
     await registry.note_until("a", NOW + timedelta(seconds=1))
     events = FeedKeys.of("poller", FEEDS[0]).events
     await client.xgroup_create(events, group_of("a"), mkstream=True)
@@ -33,7 +34,7 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
     await client.hset(PairKeys.of("poller", FEEDS[0], "a").letters, "1-0", "x")
     (one,) = await subscription_statuses(client, settings, now=NOW)
     assert (one.subscription, one.origin, one.state, one.since) == ("a", "run", "failing", "2026-03-02T07:15:00.000Z")
-    assert (one.until, one.handshake) == ("2026-03-02T08:15:01.000Z", "refused")
+    assert (one.until, one.handshake) == ("2026-03-02T08:15:01.000Z", None)
     assert (one.delivered, one.failed, one.lag_seconds, one.parked, one.dead_letters) == (4, 5, 2.0, 0, 1)
     assert [feed.feed for feed in one.feeds] == [FEEDS[0]]
     assert not one.all_feeds
@@ -42,6 +43,40 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
     (one,) = await subscription_statuses(client, settings, now=NOW + timedelta(seconds=1))
     assert (one.state, one.paused_by, one.reason, one.until) == ("paused", "sink", "it answered 410", None)
     assert "whsec" not in msgspec.json.encode(one).decode()
+
+
+async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Since when, why and what to do; granted it is active, and where nobody asks any more a refusal means nothing."""
+    settings, registry = configured(tmp_path), registry_of(configured(tmp_path), client)
+
+    async def seen(state: State | None, *, validate: bool = True) -> SubscriptionStatus:
+        one = subscription_of({"id": "a", "sink": SINK, "validate": validate}, settings, where="x")
+        if not (await registry.all()).registered:
+            await registry.add("a", written(one), (), NOW)
+        await registry.change("a", written(one))
+        if state is not None:
+            await registry.note_handshake("a", encoded(state))
+        return (await subscription_statuses(client, settings, now=NOW))[0]
+
+    assert ((await seen(None)).state, (await seen(None)).handshake) == ("active", None)
+    found = await seen(Refused("it answered 405", NOW))
+    assert (found.state, found.handshake, found.since) == ("failing", "refused", "2026-03-02T08:15:00.000Z")
+    assert found.error is not None
+    assert found.error.startswith("it answered 405; let it answer OPTIONS with WebHook-Allowed-Origin")
+    assert list(reasons(found, NOW)) == [f"its sink has not granted events for 0 s (refused): {found.error}"]
+    assert is_ungranted(await registry.all(), "a") is True
+    waiting = await seen(Awaiting("p.example", "0" * 64))
+    assert (waiting.state, waiting.handshake, waiting.since) == ("failing", "awaiting callback", None)
+    assert "WebHook-Request-Callback" in str(waiting.error)
+    assert (await seen(Unanswered("it answered 503", NOW))).handshake == "unanswered"
+    granted = await seen(Granted("p.example"))
+    assert (granted.state, granted.handshake, granted.error) == ("active", "granted", None)
+    assert is_ungranted(await registry.all(), "a") is False
+    unasked = await seen(Refused("no"), validate=False)
+    assert (unasked.state, unasked.handshake, unasked.error) == ("active", None, None)
+    assert is_ungranted(await registry.all(), "a") is None
+    await registry.pause("a", Paused("operator", "moving", NOW))
+    assert (await seen(Refused("no"))).state == "paused"
 
 
 async def test_one_of_the_file_is_shown_before_anybody_knows_it(client: FakeAsyncRedis, tmp_path: Path) -> None:
@@ -66,4 +101,4 @@ async def test_what_another_version_wrote_is_shown_as_far_as_it_can_be(client: F
     await registry_of(settings, client).note_health("a", FEEDS[0], b"[]")
     await registry_of(settings, client).note_handshake("a", b"[]")
     (one,) = await subscription_statuses(client, settings, now=NOW)
-    assert (one.sink, one.state, one.handshake) == ("?", "active", "?")
+    assert (one.sink, one.state, one.handshake) == ("?", "active", None)

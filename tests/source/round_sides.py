@@ -13,6 +13,7 @@ import msgspec
 
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
+from poller.changes.held_versions import HeldVersion
 from poller.changes.listings import Listing
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.source.feed import Feed
@@ -34,6 +35,7 @@ FEED = Feed(
     event_source="https://api.example.org/v1",
     type_prefix="org.example.api",
     reconcile=DAY,
+    apart=timedelta(0),  # how long confirmations wait is its own law, in test_removing
 )
 ACHIEVEMENTS = msgspec.structs.replace(
     FEED, id="acme/achievements", resource=KNOWN["achievements"], delta=False, qualifications=("q1", "q2")
@@ -51,6 +53,7 @@ class MemoryStore:
         self.fields = {b"generation": b"g", b"sequence": b"0"}
         self.snapshots: dict[str, Snapshot] = {}
         self.kept_listings: dict[str, Listing] = {}
+        self.held: dict[str, HeldVersion] = {}
         self.events: list[dict[str, Any]] = []
         self.quarantine: list[tuple[bytes, str]] = []
         self.commits: list[Commit] = []
@@ -58,15 +61,20 @@ class MemoryStore:
         self.failing: Callable[[Commit], StoreError | None] = lambda _: None
         self.unreachable: StoreError | None = None
         self.unreadable: StoreError | None = None
+        self.now_ms = 1_000_000_000_000  # the server's clock; stands still until it is moved
         self.before_commit: Callable[[Commit], Any] | None = None
 
     @property
     def state(self) -> FeedState:
-        return state_of(self.fields)
+        return msgspec.structs.replace(state_of(self.fields), now_ms=self.now_ms)
 
     def mark(self, name: str, value: str) -> None:
         """Set a field of the state, as if an earlier round had."""
         self.fields[name.encode()] = value.encode()
+
+    def unmark(self, name: str) -> None:
+        """Take a field of the state away, likewise."""
+        self.fields.pop(name.encode(), None)
 
     async def begin(self) -> FeedState | HeldElsewhere:
         if self.unreachable:
@@ -76,6 +84,7 @@ class MemoryStore:
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
         if self.unreadable:
             raise self.unreadable
+        assert all(key.encode() for key in record_keys), "a store is asked for bytes"
         return {key: self.snapshots[key] for key in record_keys if key in self.snapshots}
 
     async def absent(self, seen: Container[str], *, most: int) -> Absent:
@@ -85,6 +94,9 @@ class MemoryStore:
 
     async def listings(self) -> dict[str, Listing]:
         return dict(self.kept_listings)
+
+    async def held_versions(self) -> dict[str, HeldVersion]:
+        return dict(self.held)
 
     async def commit(self, commit: Commit) -> None:
         if self.before_commit:
@@ -97,11 +109,15 @@ class MemoryStore:
         self.commits.append(commit)
         self.snapshots |= commit.snapshots
         self.kept_listings |= commit.listings
+        for key, held in commit.held.items():
+            self.held.pop(key, None)
+            if held is not None:
+                self.held[key] = held
         self.events += [json.loads(event, parse_int=_integer) for event in commit.events]
         self.quarantine += [(rejected.raw, rejected.reason) for rejected in commit.rejected]
         for name, value in commit.marks.items():
             if value is None:
-                self.fields.pop(name.encode(), None)
+                self.unmark(name)
             else:
                 self.mark(name, value)
         self.mark("sequence", str(commit.next_sequence))
@@ -133,6 +149,11 @@ class Script:
     def whole(self, path: str, record: dict[str, Any]) -> Script:
         """Answer this path with a single record."""
         self._answers[path, None, None] = json.dumps(record).encode()
+        return self
+
+    def page(self, *raw: bytes, path: str = "/contractTypes") -> Script:
+        """Answer this path with a page of these records, byte for byte."""
+        self._answers[path, None, None] = b'{"results":[%b]}' % b",".join(raw)
         return self
 
     async def get(self, path: str, params: Params) -> bytes:

@@ -128,6 +128,19 @@ async def test_a_token_that_is_echoed_is_hidden(status: int) -> None:
             time.pass_by(100)  # else one that fails so often would not be asked any more
 
 
+async def test_a_configured_header_that_is_echoed_is_hidden() -> None:
+    """Law: the value of a source's header may be an API's key: no message repeats it; words shorter than keys stay."""
+    key = TOKEN[::-1]
+    transport = Transport(headers=(("X-Api-Key", key), ("X-Tenant", "hr")))
+    for body in (b"bad key " + key.encode() + b" of hr", b"z" * 190 + key.encode()):
+        async with serving([http(400, body)]) as api, client_of(api.url, transport=transport) as client:
+            said = str(await failure_of(client))
+            assert api.requests[0].headers["x-api-key"] == key
+        assert "answered 400" in said
+        assert key[:4] not in said
+        assert ("of hr" in said) == (b"of hr" in body)
+
+
 async def test_a_cancelled_request_frees_its_place() -> None:
     """With one place, a request that hangs and is cancelled lets the next one through."""
     asked = asyncio.Event()

@@ -52,3 +52,19 @@ async def test_one_that_cannot_be_asked_for_fails_the_round(failure: Exception) 
     result = await read(delta({"id": "b", "n": 2}).on(failure, path="/contractTypes/b"))  # type: ignore[arg-type] # one of ours
     assert (result.ok, read.kept, len(read.store.events)) == (False, "d1", 1)
     assert json.loads(read.store.state.round or "")["ok"] is False
+
+
+async def test_an_id_that_leads_to_another_path_is_kept_as_it_came() -> None:
+    """Law: it is not asked for: what the API answers to ``/contractTypes/..`` is about something else."""
+    read = await known()
+    script = delta({"id": "..", "n": 2})
+    assert ((await read(script)).created, [path for path, _ in script.asked]) == (1, ["/contractTypes"])
+    assert read.store.events[-1]["data"]["record"] == {"id": "..", "n": 2}
+
+
+async def test_an_answer_about_another_record_completes_nothing() -> None:
+    """Law: what the API answers with another id is not this record; it is kept as the delta brought it."""
+    read = await known()
+    result = await read(delta({"id": "b", "n": 2}).whole("/contractTypes/b", {"id": "a", "n": 9, "m": 9}))
+    assert (result.ok, result.created, result.modified) == (True, 1, 0)
+    assert read.store.events[-1]["data"]["record"] == {"id": "b", "n": 2}

@@ -11,14 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from poller.changes.confirmation import Confirmation, confirmation_of
 from poller.changes.removal import Breaker
 from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
-from poller.source.feed import Mode
+from poller.source.feed import Feed, Mode
 from poller.source.paging import Params
 from poller.source.result import RoundResult
 from poller.source.round import poll
+from poller.source.unchanged import Answer, Unchanged
+from poller.source.validators import Validators
 from tests.harness.waiting import turns
-from tests.source.round_sides import ACHIEVEMENTS, Clock, MemoryStore, records
+from tests.source.round_sides import ACHIEVEMENTS, DAY, Clock, MemoryStore, records
+from tests.source.round_sides import FEED as LISTED
 
 SECOND = timedelta(seconds=1)
 NAMES = tuple(f"q{number:02d}" for number in range(20))
@@ -39,13 +43,13 @@ class Many:
         self.asked: list[str] = []
         self.at_once = self.most_at_once = 0
         self.on_asked: dict[str, Any] = {}
+        self.paged: dict[str, list[list[dict[str, Any]]]] = {}
 
     @property
     def milliseconds(self) -> int:
         return int(self.clock.time.timestamp() * 1000)
 
     async def get(self, path: str, params: Params) -> bytes:
-        assert not params
         name = path.split("/")[2]
         self.asked.append(name)
         if then := self.on_asked.pop(name, None):
@@ -56,10 +60,23 @@ class Many:
         self.at_once -= 1
         if failure := self.failing.get(name):
             raise failure
+        if name in self.paged:
+            place = int(dict(params).get("pageToken", 0))
+            further = str(place + 1) if place + 1 < len(self.paged[name]) else None
+            return msgspec.json.encode({"results": self.paged[name][place], "pageToken": further})
+        assert not params
         return msgspec.json.encode({"results": self.values.get(name, records(f"r-{name}"))})
 
     async def named(self, since: int) -> dict[str, int]:
         return {name: when for name, when in self.names.items() if when >= since}
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        return confirmation_of(self.store.state.confirmation)
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        return [(event["subject"], event["data"]["cause"]) for event in self.store.events]
 
     async def __call__(self, *, names: int = 20, **changed: Any) -> RoundResult:
         self.names = {name: self.names.get(name, 0) for name in list(self.names)[:names]}
@@ -128,6 +145,16 @@ async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many
     assert many.store.events[-1]["data"]["cause"] == "full"
 
 
+async def test_what_is_named_for_a_time_to_come_hides_nothing_of_now(many: Many) -> None:
+    """Law: a name from before the store's clock was set back keeps none from being read that is named meanwhile."""
+    await many()
+    many.names["q05"] = many.milliseconds + 30 * 86_400_000
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        many.on_asked["q03"] = lambda: many.names.update(new=many.milliseconds + 1)
+        await many(names=21)
+    assert "r-new" in [event["subject"] for event in many.store.events]
+
+
 async def test_one_that_cannot_be_read_costs_itself(many: Many) -> None:
     """The others are read; its records stay, whatever is settled; it is tried again when its turn comes."""
     await many()
@@ -144,6 +171,17 @@ async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(ma
     """Missing in a rotation, missing in the next: gone. A listing that fails protects its own records and no others."""
     await many()
     many.failing = {"q05": SourceNonsense("not JSON")}
+    many.values = {"q02": []}
+    assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
+    assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
+
+
+async def test_a_listing_with_a_record_without_an_id_keeps_what_any_other_lacks(many: Many) -> None:
+    """The record may be one that another listing held; once each record of all listings has an id, it is looked for."""
+    await many()
+    many.values = {"q02": [], "q03": [{"id": None}]}
+    results = [await many() for _ in range(3)]
+    assert [(result.ok, result.removed, result.unidentified) for result in results] == [(True, 0, 1)] * 3
     many.values = {"q02": []}
     assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
     assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
@@ -197,6 +235,96 @@ async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> 
     many.values = {"q02": [{"id": "r-q02", "n": 2}]}
     await many(silent_baseline=True)
     assert [(event["subject"], event["data"]["cause"]) for event in many.store.events] == [("r-q02", "full")]
+
+
+async def test_a_listing_of_several_pages_is_read_again_until_nothing_comes_late(many: Many) -> None:
+    """First of all at the next turn; its finds are reconciled; that it was given up is shown until it rests."""
+    many.paged = {"q07": [records("a"), records("c")]}
+    await many(slot=SECOND)
+    assert many.confirmation == Confirmation()
+    many.paged = {"q07": [records("a", "b"), records("c")]}
+    await many(slot=SECOND)
+    assert many.asked[0] == "q07"
+    assert many.causes[-1] == ("b", "reconcile")
+    assert many.confirmation == Confirmation(1, 1)
+    for number in range(4):
+        many.paged["q07"][0] = records("a", "b", value=number + 5)
+        await many(slot=SECOND)
+    assert many.confirmation == Confirmation(5, 9)
+    many.paged["q07"][0] = records("a", "b", value=20)
+    await many(slot=SECOND)
+    assert many.causes[-1] == ("b", "full")
+    assert many.confirmation == Confirmation(5, 9)
+    await many(slot=SECOND)
+    assert many.confirmation is None
+
+
+async def test_of_several_listings_the_one_that_was_read_least_says_whether_it_goes_on(many: Many) -> None:
+    """Law: a listing that was given up hides no other that is still to be read again; what came late is their sum."""
+    many.paged = {name: [records(f"{name}a"), records(f"{name}c")] for name in ("q07", "q08")}
+    await many(slot=SECOND)
+    kept = many.store.kept_listings
+    kept["q07"] = msgspec.structs.replace(kept["q07"], confirmation=Confirmation(5, 2))
+    many.paged["q07"][0] = records("q07a", value=2)
+    many.paged["q08"][0] = records("q08a", "q08b")
+    await many(slot=SECOND)
+    assert many.confirmation == Confirmation(1, 3, 2)
+    assert many.confirmation.due
+
+
+async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotation(many: Many) -> None:
+    """It does not wait for all the others to be read; once it is confirmed, it has had its turn."""
+    many.paged = {"q19": [records("a"), records("c")]}
+    await many()
+    many.paged["q19"][0] = records("a", "b")
+    turns: list[bool] = []
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        for _ in range(3):
+            await many(slot=SECOND)
+            assert many.store.state.rotation is not None
+            turns.append("q19" in many.asked)
+    assert turns == [True, True, False]
+    assert many.causes[-1] == ("b", "reconcile")
+
+
+class Tagged:
+    """Listings of pages whose answers have an entity tag of their own, and 304 where it is still theirs."""
+
+    def __init__(self, pages: list[list[dict[str, Any]]]) -> None:
+        self.pages = pages
+        self.unchanged = 0
+
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> Answer:  # noqa: ARG002 -- all have the same
+        place = int(dict(params).get("pageToken", 0))
+        body = {"results": self.pages[place], "pageToken": str(place + 1) if place + 1 < len(self.pages) else None}
+        raw = msgspec.json.encode({**body, "deltaToken": "d"})
+        tag = f'"{hash(raw)}"'
+        if unless.etag == tag:
+            self.unchanged += 1
+            return Answer(None)
+        return Answer(raw, Validators(etag=tag))
+
+
+@pytest.mark.parametrize("feed", [FEED, LISTED])
+@pytest.mark.parametrize("pages", [1, 2])
+async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pages: int) -> None:
+    """A listing of several pages is asked for whatever its first page is, one of a single page on condition."""
+    store, clock = MemoryStore(), Clock()
+    tagged = Tagged([records("a"), records("b")][:pages])
+    unchanged = Unchanged(tagged.ask)
+
+    async def named(_: int) -> dict[str, int]:
+        return {"q00": 0}
+
+    async def read() -> RoundResult:
+        clock.pass_by(DAY)
+        return await poll(feed, store, unchanged.get, now=clock, qualifications=named, unchanged=unchanged)
+
+    for _ in range(3):
+        assert (await read()).ok
+    assert tagged.unchanged == (0 if pages > 1 else 1 + feed.resource.per_qualification)
+    tagged.pages[-1] = records("b" if pages > 1 else "a", value=2)
+    assert (await read()).modified == 1
 
 
 @asynccontextmanager

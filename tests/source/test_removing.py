@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
 
-from poller.changes.removal import Breaker
-from poller.errors import SourceRefused, SourceUnavailable
+from poller.changes.classify import Snapshot
+from poller.changes.removal import Breaker, Seen
+from poller.errors import PollerError, SourceRefused, SourceUnavailable
 from poller.source.feed import Feed, Mode
+from poller.source.paging import Params
+from poller.source.removing import settle_absent
 from poller.source.resources import KNOWN, Resource
+from poller.store.feed import Absent
 from tests.source.round_sides import FEED, Round, Script, records
 
 FULL = msgspec.structs.replace(FEED, delta=False)
@@ -60,7 +66,7 @@ async def test_an_integer_is_removed_as_itself() -> None:
         script = Script().on([record for record in both if record != gone])
         result = await read(script.on(SourceRefused("not there", status=404), path="/contractTypes/1"))
         assert (result.ok, result.removed, result.unchanged) == (True, 1, 2)
-        assert [asked for asked, _ in script.asked[1:]] == ["/contractTypes/1"]
+        assert [asked for asked, _ in script.asked[1:]] == ["/contractTypes/1"] * 2
         assert (read.causes[-1], read.store.events[-1]["data"]["previous"]) == (("1", "removed", "full"), gone)
 
 
@@ -86,6 +92,151 @@ async def test_without_a_single_record_endpoint_a_second_full_reading_decides() 
     assert (await read(listing(POSITIONS, ["a"]))).removed == 1
     assert read.causes[-1][:2] == ("b", "removed")
     assert (await read(listing(POSITIONS, ["a"]))).changes == 0
+
+
+async def test_a_second_full_reading_decides_nothing_before_its_time() -> None:
+    """What is missing twice within the span stays, also where each reading misses another; once it is over, it goes."""
+    read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", "b", "c", "d")
+    for listed in (["a", "b", "c"], ["a", "b"], ["a"]):
+        assert (await read(listing(POSITIONS, listed))).changes == 0
+        read.store.now_ms += 600
+    read.store.now_ms += 60_000  # since d was the first to be missed; the rounds themselves take time too
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 1
+    assert read.causes[-1][:2] == ("d", "removed")
+    read.store.now_ms += 1_900  # since b and c were
+    assert (await read(listing(POSITIONS, ["a"]))).changes == 0
+    read.store.now_ms += 60_000
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 2
+
+
+async def test_a_server_whose_clock_is_set_back_delays_no_removal() -> None:
+    """A moment that is to come does not say how long ago it was: the second reading decides."""
+    read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", "b")
+    await read(listing(POSITIONS, ["a"]))
+    read.store.now_ms -= 3_600_000
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 1
+
+
+@pytest.mark.parametrize("step", [".", "..", "%2e%2E", "x/.."])
+async def test_an_id_that_leads_to_another_path_is_removed_by_readings(step: str) -> None:
+    """Law: it is never asked for, for the answer would be another resource's; a second reading has to miss it too."""
+    read = await has(FULL, "a", "b", step)
+    script = listing(FULL, ["a"], gone=["b"])
+    result = await read(script)
+    assert (result.ok, result.removed, read.causes[-1][:2]) == (True, 1, ("b", "removed"))
+    assert {path for path, _ in script.asked} == {"/contractTypes", "/contractTypes/b"}
+    assert (await read(listing(FULL, ["a", step]))).changes == 0
+    assert (await read(listing(FULL, ["a"]))).removed == 0
+    assert (await read(listing(FULL, ["a"]))).removed == 1
+    assert read.causes[-1][:2] == (step, "removed")
+
+
+async def test_an_id_that_leads_to_another_path_is_not_removed_before_its_time() -> None:
+    """Law: two readings that miss it within the span remove nothing of it, and those that can be asked for go."""
+    read = await has(msgspec.structs.replace(FULL, apart=timedelta(milliseconds=500)), "a", "b", "..")
+    assert (await read(listing(FULL, ["a", "b"]))).removed == 0
+    read.store.now_ms += 400  # since it was the first to be missed; the round itself takes time too
+    assert (await read(listing(FULL, ["a"], gone=["b"]))).removed == 1
+    read.store.now_ms += 60_000
+    assert (await read(listing(FULL, ["a"]))).removed == 1
+    assert [subject for subject, kind, _ in read.causes if kind == "removed"] == ["b", ".."]
+
+
+class TwoBackends(Script):
+    """An API that answers each record's own path differently the second time; when it was asked is kept."""
+
+    def __init__(self, second: dict[str, PollerError | list[dict[str, object]]]) -> None:
+        super().__init__()
+        self.times: dict[str, list[float]] = {}
+        self._second = second
+
+    async def get(self, path: str, params: Params) -> bytes:
+        times = self.times.setdefault(path, [])
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 2 and path in self._second:
+            self.on(self._second[path], path=path)
+        return await super().get(path, params)
+
+
+def two_backends(listed: Iterable[str], gone: Iterable[str], *, back: Iterable[str] = ()) -> TwoBackends:
+    """Lists some, says 404 to others the first time, and knows some of these the second time."""
+    script = TwoBackends({f"/contractTypes/{subject}": [] for subject in back})
+    script.on(records(*listed))
+    for subject in gone:
+        script.on(SourceRefused("not there", status=404), path=f"/contractTypes/{subject}")
+    return script
+
+
+async def test_a_removal_takes_two_answers_some_time_apart() -> None:
+    """Each record is asked for twice, all once before any a second time, after one wait for all of them."""
+    apart = timedelta(milliseconds=200)
+    read = await has(msgspec.structs.replace(FULL, apart=apart), *MANY)
+    script = two_backends(["r0"], MANY[1:])
+    read.store.mark("released", "yes")
+    result = await read(script)
+    assert (result.ok, result.removed) == (True, 299)
+    asked = [times for path, times in script.times.items() if path != "/contractTypes"]
+    assert all(len(times) == 2 and times[1] - times[0] >= apart.total_seconds() for times in asked)
+    assert max(first for first, _ in asked) <= min(second for _, second in asked)
+
+
+async def test_a_record_that_one_backend_still_has_stays() -> None:
+    """404 and then 200 is no removal, and the next full reading looks for the record again."""
+    read = await has(FULL, *MANY)
+    result = await read(two_backends(MANY[3:], MANY[:3], back=["r1"]))
+    assert (result.ok, result.removed) == (True, 2)
+    assert sorted(subject for subject, kind, _ in read.causes if kind == "removed") == ["r0", "r2"]
+    again = await read(listing(FULL, MANY[3:], gone=["r1"]))
+    assert again.removed == 1
+
+
+def test_the_answers_of_a_removal_are_two_seconds_apart() -> None:
+    """The span that is promised is the one that feeds have unless a test shortens it."""
+    assert Feed("a/b", FEED.resource, FEED.query, "urn:x", "t").apart == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("still", [(MANY[0],), (MANY[299],)], ids=["among the first", "among the last"])
+@pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
+async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed: Feed, still: tuple[str]) -> None:
+    """More are absent than are looked for together: one that may be there keeps the answer False."""
+    one, seen = _Absent(MANY), Seen()
+    script = listing(feed, [], gone=set(MANY) - set(still), still=still)
+    if feed is POSITIONS:
+        one.snapshots |= {key: Snapshot(1, 1, b"{}", missing=key not in still) for key in MANY}
+    settling = partial(settle_absent, feed, one, script.get, seen, released=True, since_marked=None)
+    assert await settling(remove=one.remove, mark=one.mark) is False
+    assert set(one.snapshots) == set(still)
+
+
+class _Absent:
+    """A store that knows these records, and what is told of them."""
+
+    def __init__(self, subjects: Iterable[str]) -> None:
+        self.snapshots = {key: Snapshot(1, 1, b'{"id":"%b"}' % key.encode()) for key in subjects}
+
+    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+        missing = [key for key in self.snapshots if key not in seen]
+        return Absent(len(self.snapshots), len(missing), {key: self.snapshots[key] for key in missing[:most]})
+
+    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        return {key: self.snapshots[key] for key in record_keys}
+
+    async def remove(self, gone: Mapping[str, Snapshot]) -> None:
+        for key in gone:
+            del self.snapshots[key]
+
+    async def mark(self, missing: Mapping[str, Snapshot]) -> None:
+        assert set(missing) <= set(self.snapshots)
+
+
+async def test_a_record_that_cannot_be_asked_for_keeps_no_other() -> None:
+    """What was confirmed beside it is removed; the round fails, and the record stays."""
+    read = await has(FULL, *MANY)
+    read.store.mark("released", "yes")
+    failing = MANY[266]  # of the second lot
+    script = listing(FULL, [MANY[0]], gone=set(MANY[1:]) - {failing})
+    result = await read(script.on(SourceUnavailable("no answer"), path=f"/contractTypes/{failing}"))
+    assert (result.ok, result.removed, result.error) == (False, 256, "no answer")
 
 
 async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
@@ -157,6 +308,70 @@ async def test_an_incomplete_reading_removes_nothing() -> None:
     assert [path for path, _ in script.asked] == ["/contractTypes"] * 2
 
 
+BROKEN = {
+    "half a surrogate": rb'{"id":"b","n":"\ud800"}',
+    "a raw control character": b'{"id":"b","n":"a\nb"}',
+    "nested": b'{"id":"b","n":%b}' % (b"[" * 1_500 + b"]" * 1_500),
+    "not UTF-8": b'{"id":"b","n":"\xff"}',
+    "a key twice": b'{"id":"b","n":1,"n":2}',
+    "another id as well": b'{"id":"b","id":"x"}',
+}
+GOOD = b'{"id":"a","n":1}'
+
+
+@pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
+async def test_what_is_listed_and_cannot_be_used_is_not_gone(feed: Feed, raw: bytes) -> None:
+    """It is quarantined, and as long as it stands in the listing it is neither asked for nor removed."""
+    read = await has(feed, "a", "b", "c")
+    path = feed.resource.path
+    for _ in range(3):
+        script = Script().page(GOOD, raw, b'{"id":"c","n":1}', path=path)
+        result = await read(script)
+        assert (result.ok, result.quarantined, result.removed, result.unidentified) == (True, 1, 0, 0)
+        assert [asked for asked, _ in script.asked] == [path]
+    assert [kind for _, kind, _ in read.causes] == ["created"] * 3
+
+
+async def test_a_record_that_was_there_unusable_was_there() -> None:
+    """Missing, then listed though it cannot be used, then missing: that is missing once."""
+    read = await has(POSITIONS, "a", "b")
+    without = Script().page(GOOD, path="/positions")
+    await read(without)
+    await read(Script().page(GOOD, BROKEN["not UTF-8"], path="/positions"))
+    assert [(await read(without)).removed for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("raw", [b"null", b'{"n":1}', b'{"id":null}', b'{"id":"\xff"}', rb'{"id":"\ud800"}', b"[1]"])
+@pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
+async def test_a_reading_that_holds_a_record_without_an_id_removes_nothing(feed: Feed, raw: bytes) -> None:
+    """Any of those that are absent may be meant: the state says so until a reading has none, and that one removes."""
+    read = await has(feed, "a", "b")
+    path = feed.resource.path
+    for _ in range(2):
+        script = Script().page(GOOD, raw, path=path)
+        result = await read(script)
+        assert (result.ok, result.removed, result.unidentified, read.store.state.unidentified) == (True, 0, 1, 1)
+        assert [asked for asked, _ in script.asked] == [path]
+    results = [await read(listing(feed, ["a"], gone=["b"])) for _ in range(2)]
+    assert (sum(result.removed for result in results), read.store.state.unidentified) == (1, 0)
+
+
+async def test_what_is_held_or_released_waits_for_a_reading_that_can_tell() -> None:
+    """A reading that removes nothing for want of an id neither ends what is held nor uses up the release."""
+    read = await has(FULL, "a", "b")
+    await read(listing(FULL, []))
+    held = read.store.state.held
+    assert held is not None
+    await read(Script().page(b"null"))
+    assert read.store.state.held == held
+    read.store.mark("released", "yes")
+    await read(Script().page(b"null"))
+    assert read.store.state.released
+    assert (await read(listing(FULL, [], gone=["a", "b"]))).removed == 2
+    assert not read.store.state.released
+
+
 async def test_switched_off_nothing_is_looked_for() -> None:
     """With removals off, absence is nobody's business."""
     read = await has(msgspec.structs.replace(FULL, removals=False), "a", "b")
@@ -200,3 +415,30 @@ def test_the_breaker_holds_what_looks_like_a_fault() -> None:
     ]
     for breaker, missing, live, anything, holds in table:
         assert breaker.holds(missing=missing, live=live, anything_read=anything) is holds
+
+
+@pytest.mark.parametrize(("feed", "subject"), [(FULL, "r1"), (POSITIONS, "r1")])
+async def test_what_cannot_be_read_is_removed_only_where_the_api_says_so(feed: Feed, subject: str) -> None:
+    """By its key, where there is a single-record endpoint; else it stays, and nothing is marked, until it is back."""
+    read = await has(feed, subject, "r2")
+    known = read.store.snapshots[subject]
+    read.store.snapshots[subject] = msgspec.structs.replace(known, raw=b"?", unreadable="cut")
+    for _ in range(3):
+        result = await read(listing(feed, ["r2"], gone=[subject] if feed is FULL else []))
+        assert result.ok, result.error
+    assert [kind for _, kind, _ in read.causes[2:]] == (["removed"] if feed is FULL else [])
+    if feed is POSITIONS:
+        assert read.store.snapshots[subject].unreadable
+        assert (await read(listing(feed, [subject, "r2"]))).ok
+        assert [kind for _, kind, _ in read.causes[2:]] == ["modified"]
+
+
+async def test_removed_records_are_counted() -> None:
+    """Those that are known and those that are gone are two figures; a record that returns is known again."""
+    read = await has(FULL, "r1", "r2", "r3")
+    counted = [read.store.state.tombstones]
+    assert (await read(listing(FULL, ["r2"], gone=["r1", "r3"]))).removed == 2
+    counted.append(read.store.state.tombstones)
+    assert (await read(listing(FULL, ["r1", "r2"]))).created == 1
+    counted.append(read.store.state.tombstones)
+    assert counted == [None, 2, 1]

@@ -50,6 +50,22 @@ def test_any_other_list_endpoint_can_be_described() -> None:
         resource_of("positions")
 
 
+@pytest.mark.parametrize("subject", [".", "..", "a/..", "../a", "a/./b", "a\\..", "%2e", "%2E%2e", "a%2F.."])
+def test_an_id_that_leads_to_another_path_has_none_of_its_own(subject: str) -> None:
+    """Law: what a URL parser takes for a step to another path, now or after it has decoded it, is not asked for."""
+    assert KNOWN["contractTypes"].record_path(subject) is None
+    assert resource_of("staff", path="/staff", detail_path="/staff/{id}/all").record_path(subject) is None
+
+
+@pytest.mark.parametrize(
+    ("subject", "path"), [("a", "a"), ("...", "..."), (".a", ".a"), ("a..b", "a..b"), ("a/b", "a%2Fb"), ("?", "%3F")]
+)
+def test_any_other_id_is_one_segment_of_the_path(subject: str, path: str) -> None:
+    """Law: dots beside other characters are an id like any other; where there is no such endpoint, none has a path."""
+    assert KNOWN["contractTypes"].record_path(subject) == f"/contractTypes/{path}"
+    assert KNOWN["achievements"].record_path(subject) is None
+
+
 def test_a_known_resource_can_be_overridden_in_part() -> None:
     """What the configuration says wins; the rest is the reference's."""
     found = resource_of("achievements", path="/x/{id}/y", type_name="badge")

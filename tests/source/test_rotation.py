@@ -53,3 +53,16 @@ def test_one_that_is_named_meanwhile_is_next_though_it_had_its_turn() -> None:
     rotation.named({"a": 1_005})
     assert turns(rotation, 1_011) == []
     assert set(rotation.names) == set("abcd")
+
+
+def test_what_a_wrong_clock_has_noted_keeps_nothing_from_its_turn() -> None:
+    """Law: a listing that was tried in what is still to come is read first, and is not taken for one that had its turn.
+
+    One that was named then is not read again and again until that time.
+    """
+    listings = {"late": Listing(tried=900_000), "done": Listing(tried=1_500), "old": Listing(tried=500)}
+    rotation = Rotation(listings, since=1_000, resumed=True, now=2_000)
+    rotation.named({"late": 0, "done": 950_000, "old": 0})
+    assert [rotation.turn(2_001), rotation.turn(2_002), rotation.turn(2_003)] == ["late", "old", None]
+    rotation.named({"done": 950_000})
+    assert rotation.turn(2_004) is None

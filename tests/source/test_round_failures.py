@@ -61,6 +61,14 @@ async def test_an_expired_token_leads_to_a_resync(read: Round, status: int) -> N
     assert (await read(Script().on([], since="d5"))).mode is Mode.DELTA
 
 
+async def test_the_resync_after_an_expired_token_removes_what_is_gone(read: Round) -> None:
+    """It is a full reading like any other: what it does not hold is asked for, and removed."""
+    script = Script().on(GONE, since="d1").on(records("a"), delta="d5").on(GONE, path="/contractTypes/b")
+    result = await read(script)
+    assert (result.mode, result.ok, result.removed) == (Mode.RESYNC, True, 1)
+    assert read.causes[2:] == [("b", "removed", "resync")]
+
+
 @pytest.mark.parametrize("failure", [GONE, DOWN, SourceRefused("no", status=403)])
 async def test_a_token_is_kept_where_the_request_fails_without_it_too(read: Round, failure: Any) -> None:
     """Then it was not the token: an error of its own, and the next round tries the token again."""

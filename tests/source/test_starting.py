@@ -23,6 +23,7 @@ from poller.store.state import (
     ID_FIELD,
     NEXT_AT,
     OLDEST,
+    ORIGIN,
     QUERY,
     READ_AT,
     REFUSALS,
@@ -57,13 +58,14 @@ FAILED = msgspec.structs.replace(GOOD, result=msgspec.structs.replace(GOOD.resul
     [
         ({"delta_token": None}, True),
         ({"delta_token": None, "released": True}, False),
+        ({"delta_token": None, "held_versions": 1}, False),
         ({"resync": True}, False),
         ({"read_at": None}, False),
         ({}, False),
     ],
 )
 def test_only_a_listing_that_is_whole_is_asked_for_on_condition(state: dict[str, object], *, expected: bool) -> None:
-    """Not in a first reading, nor in a delta, and not when an operator has ordered that everything be read."""
+    """Not in a first reading, a delta, one that an operator has ordered, nor while a version is held back."""
     assert start_of(FEED, msgspec.structs.replace(READ, **state), NOON).on_condition is expected
 
 
@@ -117,6 +119,7 @@ def test_a_delta_moves_the_token_and_what_it_belongs_to() -> None:
     assert marks == {
         **dict.fromkeys((ROUND_AT, GOOD_AT, DELTA_TOKEN_AT), "2025-03-01T13:00:00.000Z"),
         QUERY: FEED.fingerprint,
+        ORIGIN: FEED.origin.mark,
         ID_FIELD: "id",
         FIELDS: '["id"]',
         REFUSALS: None,
@@ -178,3 +181,12 @@ def test_when_the_next_one_is_due_is_left_where_it_is_known(end: End) -> None:
     due = msgspec.structs.replace(end, next_at=NOON)
     assert marks_of(FEED, start, due)[NEXT_AT] == TEXT
     assert NEXT_AT not in marks_of(FEED, start, end)
+
+
+def test_a_rotation_from_what_is_still_to_come_is_not_gone_on_with() -> None:
+    """Law: where the store's clock was set back since it began, another one begins now; else it would have no end."""
+    state = msgspec.structs.replace(READ, delta_token=None, rotation=NOON + HOUR)
+    start = start_of(FEED, state, NOON)
+    assert (start.resumed, start.begun) == (False, NOON)
+    start = start_of(FEED, state, NOON + 2 * HOUR)
+    assert (start.resumed, start.begun) == (True, NOON + HOUR)

@@ -50,14 +50,24 @@ def published(store: MemoryStore) -> list[object]:
 @pytest.mark.parametrize(
     "value",
     [
-        *(b"7" * 5_000, b"-0", b"-0.0", b"1e999", b"-1E+999", b"0.1000000000000000000000000001", b"1.50"),
+        *(
+            b"7" * 4_300,
+            b"-" + b"7" * 4_300,
+            b"-0",
+            b"-0.0",
+            b"1e999",
+            b"-1E+999",
+            b"0.1000000000000000000000000001",
+            b"1.50",
+        ),
+        *(b'"%b"' % (b"7" * 5_000), b"0." + b"7" * 5_000, b"7" * 5_000 + b".0", b"7" * 5_000 + b"e2"),
         *(b"18446744073709551616", b"1e-999", DEEP, b"{ }", b'{"a" : [ 1 ,2 ]}'),
         *(rb'"\ud83d\ude00"', rb'"\u0000"', rb'"\/"', "\u00e9e\u0301".encode().join([b'"', b'"'])),
     ],
     ids=lambda value: repr(value[:12]),
 )
 async def test_every_value_arrives_byte_for_byte(value: bytes) -> None:
-    """Integers of any length, floats of any size and spelling, escapes: the event holds what was received."""
+    """Integers of up to 4 300 digits, floats of any size and spelling, escapes: the event holds what was received."""
     store = MemoryStore()
     raw = b'{"id":"odd", "x":%b}' % value
     writer = await write(store, raw, GOOD)
@@ -83,6 +93,8 @@ async def test_every_value_arrives_byte_for_byte(value: bytes) -> None:
         (b'{"y":1,"y":null}', 'the key "y" stands twice'),
         (b"[%b]" % DEEP, "nested too deep: more than 100 levels"),
         (b"[" * 100_000 + b"]" * 100_000, "nested too deep: more than 100 levels"),
+        (b"7" * 4_301, "an integer of 4301 digits: at most 4300 are usable"),
+        (b'{"y":[1,-%b]}' % (b"7" * 5_000), "an integer of 5000 digits: at most 4300 are usable"),
     ],
     ids=lambda value: repr(value[:16]),
 )

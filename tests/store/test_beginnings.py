@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pytest
+from fakeredis import FakeAsyncRedis
 from redis.asyncio import Redis
 
 from poller.store.beginnings import BEGINNING, Beginning
@@ -229,3 +230,28 @@ async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Re
     place, _ = await Beginning(store_client, PAIR, KEYS.events, KEYS.state, asked=asked).place("now")
     assert place == (expected if "-" in expected else f"{expected}-18446744073709551615")
     assert (await Beginning(store_client, PAIR, KEYS.events, asked=asked).place("earliest"))[0] == "0-0"
+
+
+class Meanwhile(FakeAsyncRedis):
+    """A store in which a feed is begun anew, and publishes, after the first question about the end of its stream."""
+
+    asked = 0
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py's has no types
+        if str(args[0]) in ("HMGET", "XREVRANGE", "XINFO STREAM"):
+            self.asked += 1
+            if self.asked == 1:
+                state = {"generation": "g", "anew_at": str(NOW), "begun_at": str(NOW), "begun_after": "5-0"}
+                await self.hset(KEYS.state, mapping=dict[Any, Any](state))
+                await self.xadd(KEYS.events, {"data": "{}"}, id="6-0")
+        return answer
+
+
+async def test_a_feed_that_is_begun_while_a_pair_begins_loses_it_nothing() -> None:
+    """Law: what is published between the questions for the stream's end and for the feed's beginning comes after it."""
+    async with Meanwhile() as client:
+        await client.xadd(KEYS.events, {"data": "{}"}, id="5-0")
+        found, _ = await beginning(client, subscribed=NOW - HOUR).place("now")
+        assert client.asked >= 2
+        assert place_of(found) <= (5, 0)

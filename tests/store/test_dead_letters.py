@@ -152,4 +152,14 @@ def test_an_id_is_one_word_for_a_shell() -> None:
     event = LetterId("acme/contractTypes", "1735689600000-12", "a-sub")
     assert event.text == "acme/contractTypes:a-sub:1735689600000-12"
     assert letter_id(event.text) == event
-    assert DeadLetter.__struct_fields__ == ("id", "kind", "feed", "at", "reason", "bytes", "subscription")
+    assert DeadLetter.__struct_fields__ == (
+        "id",
+        "kind",
+        "feed",
+        "at",
+        "reason",
+        "bytes",
+        "subscription",
+        "type",
+        "subject",
+    )

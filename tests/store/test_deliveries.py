@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,6 +15,7 @@ from poller.store.connection import commands
 from poller.store.deliveries import PairStore, Settlement
 from poller.store.delivery_scripts import DeliveryScripts
 from poller.store.keys import FeedKeys, PairKeys
+from tests.harness.waiting import patience
 from tests.proxy import proxied
 
 FEED = FeedKeys.of("p", "acme/a")
@@ -96,6 +98,22 @@ async def test_a_lease_without_an_end_is_another_s(scene: Scene) -> None:
     assert await scene.store().take() is not None
 
 
+async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Scene) -> None:
+    """Law: no configuration allows a lease of hours: one that whoever had it left behind lasts for a term from now.
+
+    One of minutes may be another configuration's, and stays.
+    """
+    await scene.client.set(KEYS.lease, "gone", ex=3600)
+    other = await scene.store().take()
+    assert other is not None
+    assert other.remaining <= TTL
+    assert 0 < await scene.client.pttl(KEYS.lease) <= TTL.total_seconds() * 1000
+    await scene.client.set(KEYS.lease, "slow", ex=590)
+    other = await scene.store().take()
+    assert other is not None
+    assert other.remaining > timedelta(seconds=500)
+
+
 async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
     """A process that was stopped past its lease knows it before it asks anybody."""
     store = await scene.opened()
@@ -105,6 +123,33 @@ async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
     scene.clock.now += 29
     assert store.held
     scene.clock.now += 1
+    assert not store.held
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["take", "renew"])
+async def test_a_lease_counts_from_the_asking(scene: Scene, again: bool) -> None:
+    """Law: the server's term began before its answer came; what the answer took is no part of ours."""
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        store = scene.store(client=client)
+        try:
+            if again:
+                assert await store.take() is None
+            await client.script_flush()  # so that the script itself is sent, whose reply comes with the answer
+            held = proxy.hold_reply(to=b"EVAL")
+            scene.clock.now = 100.0
+            asking = asyncio.create_task(store.renew() if again else store.take())
+            async with patience("the answer to be under way"):
+                await held.struck.wait()
+            scene.clock.now += 20
+            held.freed.set()
+            assert await asking is (True if again else None)
+        finally:
+            await client.aclose()
+    assert store.held
+    scene.clock.now += 9.9
+    assert store.held
+    scene.clock.now += 0.1
     assert not store.held
 
 

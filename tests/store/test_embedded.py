@@ -10,7 +10,7 @@ import socket
 import stat
 import sys
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from poller.store.directory_lock import attempted
 from poller.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer, pause_before
 from poller.store.embedded_process import LOG_LIMIT_BYTES, complaints, last_words
 from poller.store.embedded_socket import until_gone
-from tests.harness.waiting import until
+from tests.harness.waiting import turns, until
 from tests.stores import clients_of
 
 if TYPE_CHECKING:
@@ -111,6 +111,13 @@ def _starts(directory: Path) -> int:
     return (directory / "valkey.log").read_text().count("Server initialized")
 
 
+def _modes(directory: Path) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {"dir": set(), "file": set()}
+    for path in (directory, *directory.rglob("*")):
+        found["dir" if path.is_dir() else "file"].add(stat.S_IMODE(path.lstat().st_mode))
+    return found
+
+
 def _files(directory: Path, pattern: str) -> list[Path]:
     return list(directory.glob(pattern))
 
@@ -166,6 +173,45 @@ async def test_the_server_is_killed_and_comes_back(directory: Path) -> None:
         assert time.monotonic() - begin < 1
         assert (again != pid, whose) == (True, "own")
         assert await _value(EmbeddedServer(directory), "key") == b"value"
+
+
+async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> None:
+    """Law: a large file takes minutes to be read; a server that says so is given them, and no second one is tried."""
+    os.mkdir(directory, 0o700)  # noqa: PTH102 -- as elsewhere here, it blocks for no time
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    real, answers = loop.time, [b"-LOADING it reads\r\n", b"-LOADING it reads\r\n", b"+PONG\r\n"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal ahead
+        await reader.readline()
+        writer.write(answers.pop(0))
+        writer.close()
+        if len(answers) == 1:
+            ahead = 60.0
+
+    with attempted(directory / "lock") as held:
+        assert held is not None
+        there = await asyncio.start_unix_server(answer, directory / "valkey.sock")
+        loop.time = lambda: real() + ahead  # type: ignore[method-assign] # the loop is no part of ours
+        try:
+            async with there:
+                await EmbeddedServer(directory).ensure()
+        finally:
+            loop.time = real  # type: ignore[method-assign] # put back
+    assert answers == []
+
+
+@pytest.mark.parametrize("later", [1, 2, 3, 5, 8])
+async def test_a_stop_in_the_middle_of_a_start_leaves_no_server(directory: Path, later: int) -> None:
+    """Law: whenever it comes, what was being started is ended with it, or is not started at all."""
+    server = EmbeddedServer(directory)
+    starting = asyncio.create_task(server.ensure())
+    await turns(later)
+    await server.stop()
+    with suppress(StoreUnavailable):
+        await starting
+    assert not server.running_here
+    assert _servers(directory) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -236,16 +282,15 @@ async def test_what_a_server_is(directory: Path) -> None:
             "appendonly": "yes",
             "appendfsync": "always",
             "maxmemory-policy": "noeviction",
-            "aof-load-truncated": "yes",
+            "aof-load-truncated": "no",
             "save": "",
             "port": "0",
-            "unixsocketperm": "700",
+            "unixsocketperm": "600",
         }
         async with commands(server.url) as client:
             reported = await client.config_get(*expected)
         assert reported == expected
-        for path in (directory, directory / "valkey.sock"):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert _modes(directory) == {"dir": {0o700}, "file": {0o600}}
 
 
 async def test_stop_is_for_ones_own_only(directory: Path) -> None:
@@ -335,8 +380,8 @@ async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
     """The data cannot be read: the error holds what the server said last, and nothing is left running."""
     broken = directory / "appendonlydir"
     broken.mkdir(parents=True)
-    (broken / "appendonly.aof.manifest").write_text("nonsense\n")
-    with pytest.raises(StoreUnavailable, match=r"left at once.*manifest") as failure:
+    (broken / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
+    with pytest.raises(StoreUnavailable, match=r"left at once.*appendonly.aof.1.base.rdb") as failure:
         await EmbeddedServer(directory).ensure()
     assert "\n" not in str(failure.value)
 

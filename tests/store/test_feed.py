@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import cast
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from poller.changes.classify import Snapshot
 from poller.changes.commit import Commit
 from poller.changes.events import Cause, EventFrame
+from poller.changes.held_versions import HeldVersion
 from poller.changes.listings import Listing, packed
 from poller.changes.plan import Rules, plan
 from poller.changes.records import Rejected, record_reader
@@ -26,7 +29,7 @@ from poller.store.keys import FeedKeys
 from poller.store.qualifications import named_qualifications
 from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
-from poller.store.state import DELTA_TOKEN, FeedState
+from poller.store.state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from tests.store.records import unavailability
 from tests.stores import flushed, with_options
 
@@ -71,7 +74,7 @@ def opened_by(store_client: Redis) -> Open:
 async def begun(store: FeedStore) -> FeedState:
     state = await store.begin()
     assert isinstance(state, FeedState)
-    return state
+    return msgspec.structs.replace(state, now_ms=0)  # the server's clock goes on from one beginning to the next
 
 
 async def write(store: FeedStore, records: list[bytes], state: FeedState | None = None) -> Commit:
@@ -118,6 +121,37 @@ async def test_a_new_feed_starts_empty_and_keeps_its_generation(opened: Open) ->
     first = await begun(opened("a"))
     assert (first.sequence, first.delta_token) == (0, None)
     assert await begun(opened("a")) == first
+
+
+async def test_what_is_held_back_is_written_and_goes_with_the_commit(opened: Open, store_client: Redis) -> None:
+    """Law: notes of held versions come and go with their commit, outlive the process, and go with the state."""
+    store = opened("a")
+    state = await begun(store)
+    notes = {"a": HeldVersion(b"\x00" * 16, 7), "\x01b": HeldVersion(b"\xff" * 16)}
+    marks = {HELD_VERSIONS: "2", SECOND_LOOK: "9", BACKWARDS: "3"}
+    await store.commit(Commit(state.generation, state.sequence, marks=marks, held=notes))
+    again = await begun(opened("a"))
+    assert (again.held_versions, again.second_look, again.backwards) == (2, 9, 3)
+    assert await opened("a").held_versions() == notes
+    await store.commit(Commit(state.generation, state.sequence, held={"a": None, "\x01b": HeldVersion(b"x", 8)}))
+    assert await store.held_versions() == {"\x01b": HeldVersion(b"x", 8)}
+    with pytest.raises(Stale):
+        await store.commit(Commit(state.generation, state.sequence + 1, held={"c": HeldVersion(b"y")}))
+    await store_client.hset(KEYS.held_versions, "d", b"\xc1")  # as another version may have written it
+    assert await store.held_versions() == {"\x01b": HeldVersion(b"x", 8), "d": HeldVersion(b"")}
+    await store_client.hset(KEYS.state, "anew", "1")
+    assert (await begun(store)).held_versions == 0
+    assert await store.held_versions() == {}
+
+
+async def test_a_round_begins_by_the_servers_clock(opened: Open) -> None:
+    """Law: whether there is a state or not, the beginning says what time it is for the server, on this machine here."""
+    store = opened("a")
+    for _ in range(2):
+        before = time.time_ns() // 1_000_000
+        state = await store.begin()
+        assert isinstance(state, FeedState)
+        assert before <= state.now_ms <= time.time_ns() // 1_000_000
 
 
 async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
@@ -238,6 +272,16 @@ async def test_one_process_has_the_lease_at_a_time(opened: Open) -> None:
     await begun(second)
 
 
+async def test_a_round_does_not_wait_for_a_lease_from_before_the_clock_was_set_back(
+    opened: Open, store_client: Redis
+) -> None:
+    """Law: a lease of hours was taken before the server's clock was set back; it lasts for a term from now."""
+    await store_client.set(KEYS.lease, "gone", ex=3600)
+    refused = await opened("a").begin()
+    assert isinstance(refused, HeldElsewhere)
+    assert refused.remaining <= timedelta(seconds=60)
+
+
 async def test_a_dictionary_is_written_with_the_first_snapshots_that_need_it(opened: Open, store_client: Redis) -> None:
     """Law: another process reads every snapshot, those before the dictionary and those after."""
     store = opened("a")
@@ -319,13 +363,13 @@ async def test_marks_are_set_and_deleted(opened: Open) -> None:
     assert (after.delta_token, after.query) == (None, "q")
 
 
-async def test_something_that_is_not_a_snapshot_is_an_error(opened: Open, store_client: Redis) -> None:
+async def test_something_that_is_not_a_snapshot_is_marked_as_such(opened: Open, store_client: Redis) -> None:
     """Law: bytes that cannot be read are said to be so; the record is not taken for a new one."""
     store = opened("a")
     await begun(store)
     await store_client.hset(KEYS.snapshots, "k", b"\x02\x01\x01garbage")
-    with pytest.raises(StoreError, match="cannot be read"):
-        await store.known(["k"])
+    found = (await store.known(["k"]))["k"]
+    assert (found.removed, "not a snapshot" in found.unreadable) == (False, True)
 
 
 async def test_a_key_of_another_type_is_refused_for_good(opened: Open, store_client: Redis) -> None:
@@ -424,3 +468,16 @@ async def test_all_keys_of_a_feed_share_one_hash_tag() -> None:
     names = [getattr(KEYS, name) for name in KEYS.__struct_fields__]
     assert {name.partition("}")[0] for name in names} == {"poller:{acme/employmentUnavailabilities"}
     assert KEYS.events == "poller:{acme/employmentUnavailabilities}:events"
+
+
+async def test_what_an_earlier_version_has_not_counted_is_counted_once(opened: Open, store_client: Redis) -> None:
+    """Law: removed records are told apart from known ones, whichever version removed them."""
+    store = opened("a")
+    await write(store, [unavailability(number) for number in range(5)])
+    gone = await store.known([getattr(read(unavailability(number)), "key", "") for number in (1, 3)])
+    removed = {key: msgspec.structs.replace(snapshot, removed=True) for key, snapshot in gone.items()}
+    state = await begun(store)
+    await store.commit(Commit(state.generation, state.sequence, removed))
+    await store_client.hdel(KEYS.state, "tombstones")
+    assert (await begun(opened("a"))).tombstones == 2
+    assert await store_client.hget(KEYS.state, "tombstones") == b"2"

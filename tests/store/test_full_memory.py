@@ -60,7 +60,7 @@ async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(clien
     assert await client.hgetall(KEYS.state) == before
     assert not await client.exists(KEYS.events, KEYS.snapshots)
     await client.config_set("maxmemory", 0)
-    assert await store.begin() == state
+    assert await begun(store) == state
     await store.commit(commit)
     assert await client.xlen(KEYS.events) == 2
     await client.config_set("maxmemory", 1)

@@ -256,6 +256,8 @@ async def test_it_is_noted_now_and_then(store_client: Redis) -> None:
     one.seconds = NOTE_EVERY
     await one.round(3)
     assert await noted(store_client) == ("a0", 3)
+    await one.round(4)
+    assert await noted(store_client) == ("a0", 3)
 
 
 async def test_a_note_that_cannot_be_read_is_none(store_client: Redis) -> None:

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from poller.store.connection import commands
 from poller.store.keys import MemberKeys
-from poller.store.members import Members, Seen, members_now
+from poller.store.members import UNSAID, MemberConfiguration, Members, Seen, members_now, members_seen
 from tests.harness.waiting import until
 from tests.stores import all_keys
 
@@ -63,6 +63,19 @@ async def test_one_that_is_silent_is_gone(client: Redis) -> None:
     assert (await silent.beat(POLL, seen)).doing("poll") == ("other", "silent")
 
 
+async def test_a_beat_from_before_the_clock_was_set_back_is_for_one_term(client: Redis) -> None:
+    """Law: one that is gone since does not count as there for as long as the server's clock had been ahead."""
+    other = member(client, "other", timedelta(seconds=2))
+    seen = await member(client, "gone").beat(POLL, Seen())
+    at = await _time(client)
+    await client.zadd(KEYS.beats, {"gone": (at + 30 * 86_400) * 1000})
+    seen = await other.beat(POLL, seen)
+    assert seen.doing("poll") == ("gone", "other")  # for it may be there, and tell it again
+    score = await client.zscore(KEYS.beats, "gone")
+    assert score is not None
+    assert score / 1000 - at < 30
+
+
 async def test_a_beat_is_for_one_term(client: Redis) -> None:
     """Law: one that goes on saying that it is there stays, however short its terms are."""
     term = timedelta(milliseconds=400)
@@ -97,3 +110,19 @@ async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:
         await member(client, name).leave(Seen())
     assert await all_keys(client) == {KEYS.version.encode()}
     assert await members_now(client, KEYS) == {}
+
+
+async def test_each_says_what_its_configuration_is(client: Redis) -> None:
+    """Law: with the beat, for all; another is another version; it goes with its process, and absent means unsaid."""
+    said = MemberConfiguration(("acme/x",), {"acme": "1"}, {"w": "2"})
+    one = Members(client, KEYS, name="one", ttl=LONG, configuration=said)
+    first = await one.beat(POLL, Seen())
+    assert first.configurations == {"one": said}
+    changed = Members(client, KEYS, name="one", ttl=LONG, configuration=MemberConfiguration(()))
+    second = await changed.beat(POLL, first)
+    assert (second.version != first.version, second.configurations) == (True, {"one": MemberConfiguration(())})
+    await client.hdel(KEYS.configurations, "one")  # as a version without them has it
+    assert (await members_seen(client, KEYS)).configurations == {"one": UNSAID}
+    await client.hset(KEYS.configurations, "gone", b"{}")  # left behind by a version that did not clear it
+    assert (await one.leave(Seen())).configurations == {}
+    assert not await client.exists(KEYS.configurations)

@@ -185,11 +185,20 @@ async def begun_elsewhere(client: Redis) -> None:
     await client.xgroup_create(EVENTS, "sub:new", id="0")
 
 
-@pytest.mark.parametrize(("between", "stays"), [(moved_back, 9), (replayed, 5), (made_again, 6), (begun_elsewhere, 9)])
+async def read_and_not_acknowledged(client: Redis) -> None:
+    """The group stands at the end of the stream: only its pending entries say what it still needs."""
+    await client.xgroup_create(EVENTS, "late", id="3-0")
+    await client.xreadgroup("late", "me", {EVENTS: ">"})
+
+
+@pytest.mark.parametrize(
+    ("between", "stays"),
+    [(moved_back, 9), (replayed, 5), (made_again, 6), (begun_elsewhere, 9), (read_and_not_acknowledged, 6)],
+)
 async def test_what_comes_between_the_look_and_the_cut(
     client: Redis, between: Callable[[Redis], Awaitable[None]], stays: int
 ) -> None:
-    """Law: a group or replay that comes, or goes back, after everybody was asked loses nothing."""
+    """Law: a group or replay that comes, reads, or goes back after the look at the stream loses nothing."""
     await published(client, 9)
     await delivering(client, read=9, settled=Settlement(acked=ids(1, 9)))
     looking = Late(client, between)

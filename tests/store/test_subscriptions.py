@@ -13,7 +13,7 @@ from poller.store.connection import commands
 from poller.store.forgetting import forget
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
 from poller.store.registering import Synced
-from poller.store.registrations import Paused
+from poller.store.registrations import Paused, moment_of
 from poller.store.subscriptions import Registry
 from tests.stores import all_keys
 
@@ -68,10 +68,64 @@ async def test_a_later_moment_stays(store_client: Redis) -> None:
     """Law: until when a sink wants nothing is never shortened, whoever says what in which order."""
     registry = Registry(store_client, KEYS)
     await registry.add("a", SETTINGS, (), NOW)
-    late = NOW + timedelta(hours=24, milliseconds=1)
-    for moment in (NOW, late, NOW + timedelta(hours=9)):
+    at = moment_of((await registry.all()).at)
+    late = at + timedelta(hours=23, milliseconds=1)
+    for moment in (at, late, at + timedelta(hours=9)):
         await registry.note_until("a", moment)
     assert (await registry.all()).until == {"a": late}
+    assert (await registry.pauses()).until == {"a": late}
+
+
+@pytest.mark.parametrize("days", [2, 30, 400_000])
+async def test_a_pause_that_a_wrong_clock_has_written_is_none(store_client: Redis, days: int) -> None:
+    """Law: no sink may ask for more than a day, so what is further away silences nobody, and is replaced."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, (), NOW)
+    at = (await registry.all()).at
+    await store_client.hset(KEYS.until, "a", at + days * 86_400_000)
+    assert (await registry.all()).until == (await registry.pauses()).until == {}
+    soon = moment_of(at) + timedelta(minutes=1)
+    await registry.note_until("a", soon)
+    assert (await registry.pauses()).until == {"a": soon}
+    assert abs((await registry.pauses()).since["a"] - moment_of(at)) < timedelta(seconds=20)
+
+
+async def test_a_process_with_a_wrong_clock_notes_no_more_than_a_day(store_client: Redis) -> None:
+    """Law: what is kept is within a day of the store's own clock, whatever a process takes the time to be."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, (), NOW)
+    at = moment_of((await registry.all()).at)
+    await registry.note_until("a", at + timedelta(days=30))
+    kept = (await registry.pauses()).until["a"]
+    assert timedelta(hours=24) <= kept - at < timedelta(hours=24, minutes=1)
+
+
+async def test_a_pause_of_a_store_whose_clock_was_set_back_is_over(store_client: Redis) -> None:
+    """Law: what began in what is still to come cannot be told the length of; the sink says again what it wants."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, (), NOW)
+    at = (await registry.all()).at
+    await store_client.hset(KEYS.until, mapping={"a": at + 60_000, "a since": at + 57_000})
+    assert (await registry.pauses()).until == {}
+
+
+async def test_resuming_ends_a_pause_of_the_sink(store_client: Redis) -> None:
+    """Law: the pause is told and gone, those who look see that it was ended; nothing of it is left of a removed one."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", SETTINGS, (), NOW)
+    assert await registry.resume("a") is None
+    at = moment_of((await registry.all()).at)
+    await registry.note_until("a", at + timedelta(hours=1))
+    before = await registry.resume("a")
+    assert before is not None
+    assert before.by == "sink"
+    assert abs(before.at - at) < timedelta(seconds=20)
+    pauses = await registry.pauses()
+    assert pauses.until == {}
+    assert abs(moment_of(pauses.resumed["a"]) - at) < timedelta(seconds=20)
+    await registry.note_until("a", at + timedelta(hours=1))
+    await registry.remove("a")
+    assert await all_keys(store_client) == {KEYS.version.encode()}
 
 
 async def test_a_late_mark_brings_nothing_back(store_client: Redis) -> None:

@@ -12,6 +12,9 @@ FEED = FeedFigures(
     failing=True,
     paused=False,
     held=False,
+    unidentified=2,
+    backward_versions=4,
+    held_versions=3,
     owned=True,
     interval=60.0,
     last_round=100.5,
@@ -25,7 +28,7 @@ FEED = FeedFigures(
     quarantine_entries=1,
 )
 SUBSCRIPTION = SubscriptionFigures(
-    "s", failing=False, paused=True, lag=None, backlog=None, parked=2, dead_letters=3, overrun=4
+    "s", failing=False, paused=True, ungranted=True, lag=None, backlog=None, parked=2, dead_letters=3, overrun=4
 )
 
 
@@ -37,6 +40,9 @@ def test_what_is_not_known_has_no_series() -> None:
     """A moment that never was, a lag without a group: absent, which is not 0."""
     found = exported(StoredFigures([FEED], [SUBSCRIPTION], 2))
     assert found[key("poller_feed_failing", feed="a/x")] == 1
+    assert found[key("poller_feed_unidentified_records", feed="a/x")] == 2
+    assert found[key("poller_feed_backward_versions_total", feed="a/x")] == 4
+    assert found[key("poller_feed_held_versions", feed="a/x")] == 3
     assert found[key("poller_feed_last_round_timestamp_seconds", feed="a/x")] == 100.5
     assert found[key("poller_feed_events_total", feed="a/x")] == 9
     assert found[key("poller_subscription_paused", subscription="s")] == 1

@@ -101,13 +101,13 @@ PROFILES: Final = (
     ),
     of_answers("half-json", "bodies are whole, and only the first half of the JSON", _half, Kind.ANSWER),
     of_answers("huge-page", "bodies end with 70 MiB of white space", _long, Kind.ANSWER),
-    of_answers("long-header", "answers have a header of 64 KiB", _and_header("x-long", "x" * 2**16), Kind.ANSWER),
+    of_answers("long-header", "answers have a header of 128 KiB", _and_header("x-long", "x" * 2**17), Kind.ANSWER),
     of_answers(
         "not-gzip", "bodies are said to be gzip and are not", _and_header("content-encoding", "gzip"), Kind.ANSWER
     ),
     of_answers("brotli", "bodies are said to be brotli, unasked", _and_header("content-encoding", "br"), Kind.ANSWER),
     of_answers("gzip", "bodies are gzip", _packed),
-    of_answers("bom", "bodies begin with a byte order mark", _bom, Kind.ANSWER),
+    of_answers("bom", "bodies begin with a byte order mark", _bom),
     of_answers("wrong-charset", "bodies are UTF-16 and said to be UTF-8", _utf_16, Kind.ANSWER),
 )
 """Bodies that are something else."""

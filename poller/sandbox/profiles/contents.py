@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -90,6 +91,26 @@ def _forgetful(_ask: Ask, page: Envelope) -> Envelope:
     return changed(page, results=kept)
 
 
+def _two_backends(_scene: Scene) -> Layer:
+    def layer(respond: Respond) -> Respond:
+        requests = count(1)
+
+        def call(history: History, ask: Ask) -> Answer:
+            said, behind = respond(history, ask), next(requests) % 2 == 0
+            if not behind or said.status != HTTPStatus.OK:
+                return said
+            if ask.id is not None:
+                before = _earlier(history, ask.resource, [Raw(said.body)])
+                return msgspec.structs.replace(said, body=before.get(ask.id.lower(), said.body))
+            page = opened(said)
+            before = _earlier(history, ask.resource, page.results)
+            return page_of(changed(page, results=[Raw(before.get(id_of(one), one)) for one in page.results]))
+
+        return call
+
+    return layer
+
+
 def _same_delta(ask: Ask, page: Envelope) -> Envelope:
     since = parameter(ask, "sinceDeltaToken")
     return page if since is None else changed(page, delta_token=since)
@@ -141,6 +162,12 @@ PROFILES: Final = (
     ),
     of_pages(
         "forgets-records", "listings leave out about each tenth record; GET by id still knows it", _forgetful, Kind.LACK
+    ),
+    Profile(
+        "two-backends",
+        "every other answer has records that were changed as they were before their last change",
+        _two_backends,
+        Kind.STALE,
     ),
     of_pages(
         "empty-listings",

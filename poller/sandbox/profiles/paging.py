@@ -49,6 +49,20 @@ def _shifting(respond: Respond, history: History, ask: Ask) -> Answer:
     return page_of(Envelope(records[offset : offset + limit], delta, following))
 
 
+def _by_offset(respond: Respond, history: History, ask: Ask) -> Answer:
+    token = parameter(ask, "pageToken")
+    sent, offset, delta = unsealed("place", token) or (None, 0, None)
+    first = respond(history, ask if sent is None else _asked(ask, sent))
+    if not is_page(ask, first):
+        return first
+    page, query = opened(first), sent or list(ask.query)
+    limit = int(parameter(_asked(ask, query), "limit") or DEFAULT_LIMIT)
+    records = _whole(respond, history, ask, page)
+    delta = delta or page.delta_token
+    following = sealed("place", query, offset + limit, delta) if offset + limit < len(records) else UNSET
+    return page_of(Envelope(records[offset : offset + limit], delta, following))
+
+
 def _whole(respond: Respond, history: History, ask: Ask, page: Envelope) -> list[Raw]:
     """The records of a listing from this page on, in the API's order: the latest change last."""
     records = list(page.results)
@@ -119,6 +133,12 @@ PROFILES: Final = (
         "shifting-pages",
         "pages by offset, latest change first: a change moves all records behind it on, so that some come twice",
         layer_of(_shifting),
+    ),
+    layering(
+        "offset-pages",
+        "pages by offset, latest change last: a change moves all records behind it on, so that some are on no page",
+        layer_of(_by_offset),
+        Kind.LACK,
     ),
     layering("empty-pages", "two empty pages with more to come between any two pages", layer_of(_empty_between)),
     layering("page-loop", "the third page of a listing names the second as the next", layer_of(_circle), Kind.ANSWER),

@@ -28,6 +28,7 @@ class Kind(StrEnum):
         RECORD: records that no API should send, among good ones.
         MANNERS: an API that is busy, or refuses whoever asks.
         LACK: listings that lack records, and nothing in them says so.
+        STALE: answers as things were, among others as they are.
     """
 
     DIALECT = "dialect"
@@ -35,6 +36,7 @@ class Kind(StrEnum):
     RECORD = "bad record"
     MANNERS = "manners"
     LACK = "lack"
+    STALE = "stale"
 
 
 class Scene(msgspec.Struct, frozen=True):

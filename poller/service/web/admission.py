@@ -1,57 +1,154 @@
-"""Who may change something: whoever has the admin token.
+"""Who may read over HTTP, and who may change something.
 
-Law: without ``http.admin_token_file`` nobody changes anything here; with it, the token is the file's content as it is
-now, and the file is held to what every secret's file is held to. The comparison tells nothing about the token, the log
-who was wrong and never with what.
+**Invariants.**
 
-Reading is open to whoever reaches the service.
+- Where a read token is set, reading needs it or the admin token. Where none is set, only this machine reads: requests
+  to a loopback address that no proxy has passed on. ``http.open_reads`` opens reading wherever no token is set.
+- Without an admin token nothing is changed over HTTP; the read token changes nothing.
+- A token comes from the environment or from a file, whose content counts as it is now and which is held to the rules of
+  every secret's file. Comparing takes the same time wherever tokens differ. The log names the address of a wrong token,
+  never the token.
+- A browser, which cannot send ``Bearer`` by itself, may send the token as the password of ``Basic``. This is for
+  reading alone: a page of another site can make a browser send what it has stored.
 """
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import hmac
 import math
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
+from urllib.parse import urlsplit
 
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
+from poller.config.daemon import HttpSettings
+from poller.config.overlay import ADMIN_TOKEN, READ_TOKEN
 from poller.credentials.secret_file import SecretFile
 from poller.errors import CredentialUnusable
 from poller.hiding import one_line
 from poller.service.web.guesses import Guesses
+from poller.service.web.hosts import is_loopback
 from poller.service.web.problems import Refused
 from poller.service.web.routing import Endpoint
 
-_CLOSED: Final = (
+_NO_ADMIN: Final = (
     "nothing can be changed over HTTP here: set http.admin_token_file to a file with a token and start the daemon "
     "again, or use the command line (poller pause, resume, resync, release, subscriptions)"
 )
-_MISSING: Final = "this changes something: send Authorization: Bearer with the content of http.admin_token_file"
+CLOSED: Final = (
+    f"set http.read_token_file to a file with a token (or {READ_TOKEN} or {READ_TOKEN}_FILE in the environment) and "
+    "start the daemon again; http.open_reads = true lets everybody read who reaches the port"
+)
+_ELSEWHERE: Final = f"nobody may read over HTTP here: {CLOSED}"
+_PASSED_ON: Final = f"nobody may read through a proxy here, nor by HTTP/1.0, as some proxies ask: {CLOSED}"
+_NEEDS_READ: Final = "reading needs a token: send Authorization: Bearer with the read token or the admin token"
+_NEEDS_ADMIN: Final = "this changes something: send Authorization: Bearer with the content of http.admin_token_file"
+_READ_ONLY: Final = "the read token changes nothing: send the admin token"
 _WRONG: Final = "the token is not the content of http.admin_token_file"
-_CHALLENGE: Final = 'Bearer realm="poller"'
+_WRONG_READ: Final = "the token is neither the read token nor the admin token"
+_BEARER: Final = 'Bearer realm="poller"'
+_INVALID: Final = f'{_BEARER}, error="invalid_token"'
+_BASIC: Final = 'Basic realm="poller", charset="UTF-8"'
+_READING: Final = frozenset({"GET", "HEAD"})
+_PROXIES: Final = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
+_FORWARDED: Final = "x-forwarded-"
+_PROXIES_SPEAK: Final = "1.0"  # nginx asks so unless it is told otherwise, and leaves no header of its own
 
 _log = structlog.get_logger("poller.web")
 
 
-class Admission:
-    """The door of everything that changes something."""
+class Token:
+    """A bearer token of this service."""
 
-    def __init__(self, file: Path | None, *, clock: Callable[[], float]) -> None:
-        """Take the file that holds the token, if there is one, and seconds that only go forward."""
-        self._file = None if file is None else SecretFile(file, "admin token")
-        self._guesses = Guesses(clock)
+    def __init__(self, what: str, file: Path | None, literal: str = "") -> None:
+        """Take the words for messages, the file, and what the environment says, which comes first; "" for nothing."""
+        self._what = what
+        self._literal = literal.strip()
+        self._file = None if file is None or self._literal else SecretFile(file, what)
+
+    def __bool__(self) -> bool:
+        """Whether one is set, be it readable or not."""
+        return bool(self._literal) or self._file is not None
+
+    def text(self) -> str:
+        """The token as it is now.
+
+        Raises:
+            CredentialUnusable: there is none, or its file cannot be used.
+        """
         if self._file is not None:
-            with suppress(Refused):  # what is wrong with it is told at the start, and again when it is needed
-                self._token(self._file)
+            return self._file.text()
+        if not self._literal:
+            raise CredentialUnusable(f"no {self._what} is set")
+        return self._literal
+
+    def matches(self, brought: str) -> bool:
+        """Whether this is the token.
+
+        Raises:
+            Refused: the token cannot be read.
+        """
+        try:
+            return bool(self) and _same(brought, self.text())
+        except CredentialUnusable as error:
+            _log.warning("a token of the HTTP service cannot be read", token=self._what, error=str(error))
+            raise Refused(503, f"the {self._what} cannot be read; the log says why") from None
+
+
+def read_token(settings: HttpSettings, environ: Mapping[str, str]) -> Token:
+    """The token that reads."""
+    return Token("read token", settings.read_token_file, environ.get(READ_TOKEN, ""))
+
+
+def admin_token(settings: HttpSettings, environ: Mapping[str, str]) -> Token:
+    """The token that changes, and reads."""
+    return Token("admin token", settings.admin_token_file, environ.get(ADMIN_TOKEN, ""))
+
+
+def is_closed(settings: HttpSettings, environ: Mapping[str, str]) -> bool:
+    """Whether requests from other machines read nothing, whatever they send along."""
+    everybody = settings.open_reads or settings.bind is None or is_loopback(settings.bind.host)
+    return not everybody and not read_token(settings, environ)
+
+
+class Admission:
+    """The door of the HTTP service."""
+
+    def __init__(self, settings: HttpSettings, environ: Mapping[str, str], *, clock: Callable[[], float]) -> None:
+        """Take the configuration, the environment that may hold tokens, and seconds that only go forward."""
+        self._read = read_token(settings, environ)
+        self._admin = admin_token(settings, environ)
+        self._open = settings.open_reads
+        self._loopback = settings.bind is None or is_loopback(settings.bind.host)
+        self._guesses = Guesses(clock)
+        for token in (self._read, self._admin):
+            with suppress(Refused):  # what is wrong with it is logged at the start, and again when it is needed
+                token.matches("")
+        if is_closed(settings, environ):
+            _log.warning("nobody may read over HTTP", address=str(settings.bind), advice=CLOSED)
+
+    def readable(self, route: Route) -> Route:
+        """The route, whose GET and HEAD are for those who may read."""
+        endpoint: Endpoint = route.endpoint
+
+        async def admitted(request: Request) -> Response:
+            if request.method in _READING:
+                self.check_reading(request)
+            return await endpoint(request)
+
+        return Route(route.path, admitted, methods=sorted(route.methods or _READING))
 
     def only(self, endpoint: Endpoint) -> Endpoint:
-        """The endpoint, for those who have the token."""
+        """The endpoint, for those who have the admin token."""
 
         async def admitted(request: Request) -> Response:
             self.check(request)
@@ -60,38 +157,117 @@ class Admission:
         return admitted
 
     def check(self, request: Request) -> None:
-        """Nothing, where the request brings the token.
+        """Nothing, where the request may change something.
 
         Raises:
-            Refused: it does not, or there is none that it could bring.
+            Refused: it may not.
         """
-        if self._file is None:
-            raise Refused(403, _CLOSED)
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
-            raise Refused(401, _MISSING, headers={"www-authenticate": _CHALLENGE})
-        if not _same(token.strip(), self._token(self._file)):
-            self._refuse(request)
+        if not self._admin:
+            raise Refused(403, _NO_ADMIN)
+        brought = _bearer(request)
+        if not brought:
+            raise Refused(401, _NEEDS_ADMIN, headers={"www-authenticate": _BEARER})
+        if self._admin.matches(brought):
+            return
+        if self._read and self._reads(brought):
+            raise Refused(403, _READ_ONLY, headers={"www-authenticate": f'{_BEARER}, error="insufficient_scope"'})
+        self._refuse(request, "wrong admin token", _WRONG)
 
-    def _refuse(self, request: Request) -> NoReturn:
-        """Whoever guesses is told so, and heard of once a while."""
+    def check_reading(self, request: Request) -> None:
+        """Nothing, where the request may read.
+
+        Raises:
+            Refused: it may not.
+        """
+        if not self._read and (self._open or (self._loopback and not _passed_on(request))):
+            return
+        brought = _bearer(request) or _password(request)
+        if brought and self._reads(brought):
+            return
+        if not self._read and not (brought and self._admin):
+            raise Refused(403, _PASSED_ON if self._loopback else _ELSEWHERE)
+        if brought:
+            self._refuse(request, "wrong read token", _WRONG_READ)
+        raise Refused(401, _NEEDS_READ, headers={"www-authenticate": _challenge(request, _BEARER)})
+
+    def is_admin(self, request: Request) -> bool:
+        """Whether a request that may read brings the admin token, and so may see more."""
+        brought = _bearer(request) or _password(request)
+        try:
+            return bool(brought) and self._admin.matches(brought)
+        except Refused:  # the token cannot be read; the log says so
+            return False
+
+    def may_read(self, request: Request) -> bool:
+        """Whether the request may read, for what is open and says more to those who may."""
+        try:
+            self.check_reading(request)
+        except Refused:
+            return False
+        return True
+
+    def _reads(self, brought: str) -> bool:
+        """Whether it is one of the two tokens; one that cannot be read does not shut out the other."""
+        unreadable: Refused | None = None
+        for token in (self._read, self._admin):
+            try:
+                if token.matches(brought):
+                    return True
+            except Refused as refused:
+                unreadable = refused
+        if unreadable:
+            raise unreadable
+        return False
+
+    def _refuse(self, request: Request, event: str, detail: str) -> NoReturn:
+        """Refuse a wrong token; after many from one address, without a line in the log."""
         address = request.client.host if request.client else ""
         if wait := self._guesses.wait(address):
             said = "too many wrong tokens from this address"
             raise Refused(429, said, headers={"retry-after": str(math.ceil(wait))})
         self._guesses.wrong(address)
-        _log.warning("wrong admin token", client=address, path=one_line(request.url.path), method=request.method)
-        raise Refused(401, _WRONG, headers={"www-authenticate": f'{_CHALLENGE}, error="invalid_token"'})
+        _log.warning(event, client=address, path=one_line(request.url.path), method=request.method)
+        raise Refused(401, detail, headers={"www-authenticate": _challenge(request, _INVALID)})
 
-    def _token(self, file: SecretFile) -> str:
-        try:
-            return file.text()
-        except CredentialUnusable as error:
-            _log.warning("nothing can be changed over HTTP", error=str(error))
-            raise Refused(503, "the admin token cannot be read; the log says why") from None
+
+def _challenge(request: Request, bearer: str) -> str:
+    """How to send a token; a browser that opens a page asks its user for a password and sends that."""
+    page = request.method in _READING and "text/html" in request.headers.get("accept", "")
+    return f"{bearer}, {_BASIC}" if page else bearer
+
+
+def _credentials(request: Request, scheme: str) -> str:
+    found, _, credentials = request.headers.get("authorization", "").partition(" ")
+    return credentials.strip() if found.lower() == scheme else ""
+
+
+def _bearer(request: Request) -> str:
+    return _credentials(request, "bearer")
+
+
+def _password(request: Request) -> str:
+    """Of HTTP's Basic authentication, whoever the user is."""
+    try:
+        decoded = b64decode(_credentials(request, "basic"), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+    return decoded.partition(":")[2].strip()
+
+
+def _passed_on(request: Request) -> bool:
+    """Whether a request to a loopback address comes from another machine, by what a proxy has left in it."""
+    if request.scope["http_version"] == _PROXIES_SPEAK:
+        return True
+    if any(name in _PROXIES or name.startswith(_FORWARDED) for name in request.headers):
+        return True
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return True
+    return bool(host) and not is_loopback(host.rstrip("."))
 
 
 def _same(one: str, other: str) -> bool:
     """In the same time wherever they differ, and however long they are."""
-    digests = (hashlib.sha256(text.encode()).digest() for text in (one, other))
+    digests = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (one, other))
     return hmac.compare_digest(*digests)

@@ -8,9 +8,10 @@ whoever likes may ask for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from redis.asyncio import Redis
@@ -30,14 +31,18 @@ _PATIENCE: Final = 2.0  # seconds for those who follow events to end
 class Backing:
     """Of one process."""
 
-    def __init__(self, settings: Settings, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str] = MappingProxyType({}), *, now: Callable[[], datetime]
+    ) -> None:
         """Begin without a store.
 
         Args:
             settings: the configuration.
-            now: the wall clock, UTC.
+            environ: where tokens may be.
+            now: the store's clock, UTC.
         """
         self.settings = settings
+        self.environ = environ
         self.now = now
         self.closing = asyncio.Event()
         self.listing = asyncio.Lock()

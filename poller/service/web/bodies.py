@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
+from poller.config.repetition import repeated_keys
+from poller.config.showing import shown_key
 from poller.service.web.problems import Refused, Wrong
 from poller.service.web.routing import JSON
 
 _KINDS: Final = frozenset({JSON, "application/cloudevents-subscription+json"})
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
 
 T = TypeVar("T")
@@ -79,9 +82,21 @@ def decoded(body: bytes, shape: type[T]) -> T | list[Wrong]:
         ValueError: it is no JSON, or too deep.
     """
     try:
-        return msgspec.json.decode(body, type=shape)
+        made = msgspec.json.decode(body, type=shape)
+        twice = list(repeated_keys(body))
     except msgspec.ValidationError as error:
-        found = _PATH.search(str(error))
-        return [Wrong(found[1] if found else "", _PATH.sub("", str(error)))]
+        return [_wrong(str(error), shape)]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise ValueError("expected a JSON object") from None
+    return [Wrong(shown_key(key), "expected once: this key stands twice") for key in twice] or made
+
+
+def _wrong(said: str, shape: type[Any]) -> Wrong:
+    """What msgspec has said; of an unknown key its name, and of the whole object those that are known."""
+    found = _PATH.search(said)
+    place, said = found[1] if found else "", _PATH.sub("", said)
+    unknown = _UNKNOWN.fullmatch(said)
+    if unknown is None:
+        return Wrong(place, said)
+    known = "" if place else f"; known are {', '.join(shape.__struct_fields__)}"
+    return Wrong(f"{place}.{unknown[1]}".lstrip("."), f"unknown key{known}")

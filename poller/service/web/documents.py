@@ -67,9 +67,9 @@ def document_routes(settings: Settings) -> list[Route]:
         at("/asyncapi.json", GET=_document(lambda: asyncapi(settings), JSON)),
         at(
             "/openapi.json",
-            GET=_document(lambda: openapi(settings.feed_ids), _OPENAPI),
+            GET=_document(lambda: openapi(settings.feed_ids, url=settings.http.public_url), _OPENAPI),
         ),
-        at("/schemas/", GET=_document(index, JSON)),
+        *(at(path, GET=_document(index, JSON)) for path in ("/schemas", "/schemas/")),
         at("/schemas/{name}.json", GET=schema),
     ]
 

@@ -8,7 +8,7 @@ of its feeds. There are :data:`READERS` of them at most, each sent what its conn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from poller.config.event_types import type_test, unmatched
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.feed_values import keys_of
 from poller.service.web.backing import Backing
@@ -50,7 +51,12 @@ _log = structlog.get_logger("poller.web")
 
 
 def event_routes(
-    backing: Backing, *, clock: Callable[[], float], beat: float = BEAT, readers: int = READERS
+    backing: Backing,
+    *,
+    clock: Callable[[], float],
+    beat: float = BEAT,
+    readers: int = READERS,
+    stalled: float = STALLED,
 ) -> list[Route]:
     """The route.
 
@@ -59,6 +65,7 @@ def event_routes(
         clock: seconds that only go forward.
         beat: seconds after which a reader is told that nothing has come.
         readers: how many there may be.
+        stalled: seconds after which a reader that takes nothing is let go.
     """
     streams = {keys_of(backing.settings, feed).events: feed for feed in backing.settings.feed_ids}
     news, following = News(tuple(streams)), set[_Following]()
@@ -67,7 +74,7 @@ def event_routes(
         """GET: ends when whoever asks goes, or the service does."""
         chosen = _chosen(request, streams)
         begin = _begin(request, chosen)
-        types = frozenset(request.query_params.getlist("type"))
+        types = _types(request, backing.settings.types_of(chosen.values()))
         if request.method == "HEAD":
             return Response(media_type=KIND)
         if len(following) >= readers:
@@ -75,9 +82,18 @@ def event_routes(
 
         async def begun() -> Reader:
             places = Places(await newest(backing.client, chosen) if begin is None else begin)
-            return Reader(backing.client, news, chosen, places, types=types, beat_seconds=beat, clock=clock)
+            return Reader(
+                backing.client,
+                news,
+                chosen,
+                places,
+                types=types,
+                from_now=begin is None,
+                beat_seconds=beat,
+                clock=clock,
+            )
 
-        return _Following(begun, news, backing, following)
+        return _Following(begun, news, backing, following, stalled)
 
     return [at("/events", GET=follow)]
 
@@ -92,6 +108,13 @@ def _chosen(request: Request, streams: Mapping[str, str]) -> dict[str, str]:
     if len(chosen) > MOST_FEEDS:
         raise Refused(400, f"feed: expected {MOST_FEEDS} feeds at most; name them by feed=SOURCE/NAME, one by one")
     return chosen
+
+
+def _types(request: Request, there: Collection[str]) -> Callable[[str], bool] | None:
+    wanted = request.query_params.getlist("type")
+    for _, entry, expected in unmatched(wanted, there):
+        raise Refused(400, f"type: {expected}", errors=[Wrong("type", expected, entry[:64])])
+    return type_test(wanted) if wanted else None
 
 
 def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, Place] | None:
@@ -115,12 +138,18 @@ class _Following:
     """The answer: it begins at once, and where the store is away it waits, for a browser that is refused stays away."""
 
     def __init__(
-        self, begun: Callable[[], Awaitable[Reader]], news: News, backing: Backing, following: set[_Following]
+        self,
+        begun: Callable[[], Awaitable[Reader]],
+        news: News,
+        backing: Backing,
+        following: set[_Following],
+        stalled: float,
     ) -> None:
         self._begun = begun
         self._news = news
         self._backing = backing
         self._following = following
+        self._stalled = stalled
         following.add(self)
         EVENT_READERS.inc()
 
@@ -147,10 +176,10 @@ class _Following:
     async def _send(self, send: Send) -> None:
         try:
             while not await self._sent_all(send):
-                await _sent(send, AWAY)
+                await self._sent(send, AWAY)
                 await asyncio.sleep(_AGAIN)
         except TimeoutError:
-            _log.info("a reader of events is let go: it takes nothing", seconds=STALLED)
+            _log.info("a reader of events is let go: it takes nothing", seconds=self._stalled)
         except StoreError as error:
             _log.warning("events cannot be read", error=str(error))
 
@@ -161,15 +190,14 @@ class _Following:
                 reader = await self._begun()
                 async with aclosing(reader.messages()) as messages:
                     async for message in messages:
-                        await _sent(send, message)
+                        await self._sent(send, message)
         except StoreUnavailable:
             return False
         return True
 
-
-async def _sent(send: Send, message: bytes) -> None:
-    async with asyncio.timeout(STALLED):
-        await send({"type": "http.response.body", "body": message, "more_body": True})
+    async def _sent(self, send: Send, message: bytes) -> None:
+        async with asyncio.timeout(self._stalled):
+            await send({"type": "http.response.body", "body": message, "more_body": True})
 
 
 async def _gone(receive: Receive) -> None:

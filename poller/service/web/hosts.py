@@ -29,7 +29,7 @@ _ELSEWHERE: Final = (
 
 def names_of(settings: HttpSettings) -> frozenset[str] | None:
     """The names that a request may ask for, besides addresses; None: any."""
-    if settings.bind is None or not _is_loopback(settings.bind.host):
+    if settings.bind is None or not is_loopback(settings.bind.host):
         return None
     public = urlsplit(settings.public_url or "").hostname
     return frozenset({_HERE, public or _HERE})
@@ -61,5 +61,6 @@ class OwnNames:
             await problem(421, _ELSEWHERE)(scope, receive, send)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether this address or name means this machine alone; other names are not resolved."""
     return host.lower() == _HERE or (is_address(host) and ip_address(host).is_loopback)

@@ -6,6 +6,8 @@ sent. Kept by hand are the words.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,18 +22,29 @@ from poller.service.readiness import Report
 from poller.service.web.bodies import PauseWanted
 from poller.service.web.problems import PROBLEM, Problem
 from poller.service.web.routing import JSON, MOST
-from poller.service.web.server_sent import KIND, Gap
+from poller.service.web.server_sent import KIND, Gap, PlaceNote
 from poller.service.web.subscription_shapes import CONFIG, SubscriptionObject, Wanted
 
 Schema = dict[str, Any]
 
 _REF: Final = "#/components/schemas/"
 _CREDENTIALS: Final = (AccessTokenCredential, PlainCredential)
-_TYPES: Final = (*_CREDENTIALS, Answer, FeedStatus, Gap, PauseWanted, Problem, Report, SubscriptionObject, Wanted)
+_TYPES: Final = (
+    *_CREDENTIALS,
+    Answer,
+    FeedStatus,
+    Gap,
+    PauseWanted,
+    PlaceNote,
+    Problem,
+    Report,
+    SubscriptionObject,
+    Wanted,
+)
 _REFUSALS: Final = {
     400: "The request cannot be read.",
-    401: "The admin token is missing or wrong.",
-    403: "No admin token is configured.",
+    401: "The token is missing or wrong.",
+    403: "No token is configured, or this one may not do it.",
     404: "There is none.",
     409: "It cannot be done as things are.",
     413: "The body is too large.",
@@ -40,27 +53,39 @@ _REFUSALS: Final = {
     429: "Too many wrong tokens.",
     503: "The store is away, or there are too many readers.",
 }
-_CHANGING: Final = (401, 403, 429, 503)
+_GUARDED: Final = (401, 403, 429, 503)
+_SECURITY: Final[Schema] = {
+    "read": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The read token. Where none is set, a loopback address is read without one.",
+    },
+    "admin": {"type": "http", "scheme": "bearer", "description": "The admin token: it changes, and reads."},
+}
+_READING: Final[list[Schema]] = [{"read": []}, {"admin": []}, {}]
+_CHANGING: Final[list[Schema]] = [{"admin": []}]
 _BODY: Final = (400, 413, 415, 422)
 
 
-def openapi(feeds: Sequence[str]) -> Schema:
+def openapi(feeds: Sequence[str], *, url: str | None = None) -> Schema:
     """The document.
 
     Args:
         feeds: those that there are, as ``SOURCE/NAME``.
+        url: by which others reach the service, where that is known.
     """
     return {
         "openapi": "3.1.0",
         "info": {"title": "poller", "version": __version__, "description": _PROSE},
-        "paths": _paths(_named(feeds)),
-        "components": {"schemas": _schemas(feeds), "securitySchemes": {"admin": {"type": "http", "scheme": "bearer"}}},
+        "servers": [{"url": url or "/", "description": "This service."}],
+        "paths": _identified(_paths(_named(feeds))),
+        "components": {"schemas": _schemas(feeds), "securitySchemes": _SECURITY},
     }
 
 
 _PROSE: Final = (
-    "How the daemon does, its events, its subscriptions, and orders to it. Reading is open; what changes something "
-    "needs the admin token."
+    "How the daemon does, its events, its subscriptions, and orders to it. Reading needs the read token or the admin "
+    "token, but for a loopback address where no read token is set; what changes something needs the admin token."
 )
 _METRICS: Final = ("text/plain", "application/openmetrics-text")
 _NAMED: Final = 100  # feeds that are listed one by one
@@ -74,7 +99,12 @@ _SUBSCRIPTION: Final = ({"name": "subscription", "in": "path", "required": True,
 _ANEW: Final[Schema] = {"name": "anew", "in": "query", "schema": {"type": "boolean", "default": False}}
 _EVENTS: Final[Sequence[Schema]] = (
     {"name": "feed", "in": "query", "schema": {"type": "array", "items": _TEXT}, "description": "SOURCE/NAME."},
-    {"name": "type", "in": "query", "schema": {"type": "array", "items": _TEXT}, "description": "Of events."},
+    {
+        "name": "type",
+        "in": "query",
+        "schema": {"type": "array", "items": _TEXT},
+        "description": "Types, patterns or kinds.",
+    },
     {
         "name": "from",
         "in": "query",
@@ -85,33 +115,63 @@ _EVENTS: Final[Sequence[Schema]] = (
 )
 
 
+_OPERATIONS: Final = {
+    ("get", "/"): "getPage",
+    ("get", "/livez"): "isAlive",
+    ("get", "/readyz"): "isReady",
+    ("get", "/metrics"): "getMetrics",
+    ("get", "/feeds"): "listFeeds",
+    ("get", "/feeds/{source}/{name}"): "getFeed",
+    ("post", "/feeds/{source}/{name}/pause"): "pauseFeed",
+    ("post", "/feeds/{source}/{name}/resume"): "resumeFeed",
+    ("post", "/feeds/{source}/{name}/resync"): "resyncFeed",
+    ("post", "/feeds/{source}/{name}/release"): "releaseFeed",
+    ("get", "/subscriptions"): "listSubscriptions",
+    ("post", "/subscriptions"): "addSubscription",
+    ("get", "/subscriptions/{subscription}"): "getSubscription",
+    ("put", "/subscriptions/{subscription}"): "replaceSubscription",
+    ("delete", "/subscriptions/{subscription}"): "deleteSubscription",
+    ("post", "/subscriptions/{subscription}/pause"): "pauseSubscription",
+    ("post", "/subscriptions/{subscription}/resume"): "resumeSubscription",
+    ("get", "/events"): "followEvents",
+    ("get", "/asyncapi.json"): "getAsyncApi",
+    ("get", "/openapi.json"): "getOpenApi",
+    ("get", "/schemas"): "listSchemas",
+    ("get", "/schemas/{name}.json"): "getSchema",
+    ("get", "/webhooks/callback"): "grantEvents",
+    ("post", "/webhooks/callback"): "grantEventsByPost",
+}
+"""What generators call each operation; others are called by method and path."""
+
+
 def _paths(named: Sequence[Schema]) -> Schema:
     feed, one = "/feeds/{source}/{name}", "/subscriptions/{subscription}"
     changed = _answer(200, "SubscriptionObject")
     gone: Mapping[int, Schema] = {204: {"description": "It is gone."}}
-    document: Mapping[int, Schema] = {200: _content("*/*", {}), 304: {"description": "Whoever asks has it."}}
+    json, schemas = _document(JSON), _document("application/schema+json")
+    described = _document("application/vnd.oai.openapi+json")
     name: Schema = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     return {
-        "/": {"get": _operation("A page for people.", {200: _content("text/html", _TEXT)})},
-        "/livez": {"get": _operation("Whether this process runs.", {200: _content(JSON, {"type": "object"})})},
-        "/readyz": {"get": _operation("Whether it does its work.", _answer(200, "Report") | _answer(503, "Report"))},
-        "/metrics": {"get": _operation("Figures for Prometheus.", {200: _texts(*_METRICS)})},
-        "/feeds": {
-            "get": _operation("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)
-        },
-        feed: {"get": _operation("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
+        "/": {"get": _reading("A page for people.", {200: _content("text/html", _TEXT)})},
+        "/livez": {"get": _open("Whether this process runs.", {200: _content(JSON, {"type": "object"})})},
+        "/readyz": {"get": _open("Whether it does its work.", _answer(200, "Report") | _answer(503, "Report"))},
+        "/metrics": {"get": _open("Figures for Prometheus.", {200: _texts(*_METRICS)})},
+        "/feeds": {"get": _reading("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)},
+        feed: {"get": _reading("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
         f"{feed}/pause": {"post": _order("Begin no round of it any more.", *named, body="PauseWanted")},
         f"{feed}/resume": {"post": _order("Poll it again, at once.", *named)},
         f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", *named, _ANEW)},
-        f"{feed}/release": {"post": _order("Let held removals through.", *named)},
+        f"{feed}/release": {
+            "post": _order("Publish what a round has held: removals, or what differs at another base_url.", *named)
+        },
         "/subscriptions": {
-            "get": _operation(
+            "get": _reading(
                 "All subscriptions, by id.", _answer(200, "SubscriptionObject", many=True), 400, 503, has=_LIST
             ),
             "post": _change("Add one.", _created(), 409, *_BODY, body="Wanted"),
         },
         one: {
-            "get": _operation("One subscription.", changed, 404, 422, 503, has=_SUBSCRIPTION),
+            "get": _reading("One subscription.", changed, 404, 422, 503, has=_SUBSCRIPTION),
             "put": _change("Replace one.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="Wanted"),
             "delete": _change("Delete one and all that waits for it.", gone, 404, 409, has=_SUBSCRIPTION),
         },
@@ -120,12 +180,12 @@ def _paths(named: Sequence[Schema]) -> Schema:
         },
         f"{one}/resume": {"post": _change("Let it go on.", changed, 404, 409, has=_SUBSCRIPTION)},
         "/events": {
-            "get": _operation("The events as they come.", {200: _content(KIND, _TEXT)}, 400, 404, 503, has=_EVENTS)
+            "get": _reading("The events as they come.", {200: _content(KIND, _TEXT)}, 400, 404, 503, has=_EVENTS)
         },
-        "/asyncapi.json": {"get": _operation("The streams and their events.", document)},
-        "/openapi.json": {"get": _operation("This document.", document)},
-        "/schemas/": {"get": _operation("The JSON Schemas that there are.", document)},
-        "/schemas/{name}.json": {"get": _operation("One of them.", document, 404, has=(name,))},
+        "/asyncapi.json": {"get": _open("The streams and their events.", json)},
+        "/openapi.json": {"get": _open("This document.", described)},
+        "/schemas": {"get": _open("The JSON Schemas that there are; /schemas/ is the same.", _list_of_schemas())},
+        "/schemas/{name}.json": {"get": _open("One of them.", schemas, 404, has=(name,))},
         "/webhooks/callback": {
             "get": _callback("Grants events to a sink, by its key."),
             "post": _callback("Grants events to a sink, by its key."),
@@ -162,7 +222,30 @@ def _operation(
 
 
 def _change(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: Any) -> Schema:
-    return _operation(summary, answers, *refusals, *_CHANGING, **more) | {"security": [{"admin": []}]}
+    return _operation(summary, answers, *refusals, *_GUARDED, **more) | {"security": _CHANGING}
+
+
+def _reading(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: Any) -> Schema:
+    return _operation(summary, answers, *refusals, *_GUARDED, **more) | {"security": _READING}
+
+
+def _open(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: Any) -> Schema:
+    return _operation(summary, answers, *refusals, **more) | {"security": []}
+
+
+def _identified(paths: Schema) -> Schema:
+    """With an ``operationId`` each, from which generators make names."""
+    return {
+        path: {
+            method: {"operationId": _OPERATIONS.get((method, path)) or _camel(f"{method}{path}")} | operation
+            for method, operation in operations.items()
+        }
+        for path, operations in paths.items()
+    }
+
+
+def _camel(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+(\w?)", lambda found: str(found[1]).upper(), text)
 
 
 def _order(summary: str, *has: Schema, body: str | None = None) -> Schema:
@@ -173,7 +256,7 @@ def _order(summary: str, *has: Schema, body: str | None = None) -> Schema:
 def _callback(summary: str) -> Schema:
     asked = [{"name": name, "in": "query", "schema": _TEXT} for name in ("id", "key")]
     texts = {status: _content("text/plain", _TEXT) for status in (200, 404, 503)}
-    return _operation(summary, texts, has=asked)
+    return _open(summary, texts, has=asked)
 
 
 def _created() -> Mapping[int, Schema]:
@@ -183,6 +266,15 @@ def _created() -> Mapping[int, Schema]:
 
 def _answer(status: int, name: str, *, many: bool = False) -> dict[int, Schema]:
     return {status: _content(JSON, {"type": "array", "items": _ref(name)} if many else _ref(name))}
+
+
+def _document(kind: str) -> Mapping[int, Schema]:
+    return {200: _content(kind, {"type": "object"}), 304: {"description": "The document has not changed."}}
+
+
+def _list_of_schemas() -> Mapping[int, Schema]:
+    one: Schema = {"type": "object", "required": ["name", "url"], "properties": {"name": _TEXT, "url": _TEXT}}
+    return {**_document(JSON), 200: _content(JSON, {"type": "array", "items": one})}
 
 
 def _content(kind: str, schema: Schema) -> Schema:
@@ -205,6 +297,7 @@ def _schemas(feeds: Sequence[str]) -> Schema:
     wanted = own["Wanted"]["properties"]
     wanted["config"] = {
         "type": "object",
+        "description": "Keys of a [[subscriptions]] table of the configuration.",
         "properties": {name: subscription[name] for name in CONFIG},
         "additionalProperties": False,
     }
@@ -216,7 +309,45 @@ def _schemas(feeds: Sequence[str]) -> Schema:
         **subscription["feeds"],
         "items": {"enum": list(feeds)} if len(feeds) <= _NAMED else _TEXT,
     }
-    return own | {name: tables[name] for name in ("BatchSettings", "RetrySettings", "FilterSettings")}
+    own["SubscriptionObject"]["properties"]["filters"] = {"type": "array", "items": _ref("FilterSettings")}
+    own["AccessTokenCredential"]["properties"]["accesstokentype"]["enum"] = ["Bearer"]  # other cases are taken too
+    own |= {name: tables[name] for name in ("BatchSettings", "RetrySettings", "FilterSettings")}
+    readable = {name: _readable(schema) for name, schema in own.items()}
+    return {name: schema | _words(name) for name, schema in readable.items()}
+
+
+_DESCRIPTIONS: Final = {
+    "FeedStatus": "How a feed does.",
+    "Problem": "What is wrong with a request, as RFC 9457 has it.",
+    "Report": "Whether the process does its work, and why not.",
+    "SubscriptionObject": "A subscription as it is.",
+    "SubscriptionStatus": "How a subscription does.",
+    "Wanted": "A subscription as it is to be.",
+}
+"""Where the words at the type are for those who read its code."""
+
+
+def _words(name: str) -> Schema:
+    return {"description": _DESCRIPTIONS[name]} if name in _DESCRIPTIONS else {}
+
+
+def _readable(schema: Schema) -> Schema:
+    """A type's schema with the words of its docstring in their places: those on attributes at their properties."""
+    said, _, attributes = inspect.cleandoc(schema.get("description", "")).partition("Attributes:")
+    described = dict(schema) | ({"description": _plain(said)} if said.strip() else {})
+    properties = dict(schema.get("properties", {}))
+    for name, text in re.findall(r"^ *(\w+): (.*(?:\n {8,}.*)*)", attributes, re.MULTILINE):
+        if name in properties:
+            properties[name] = {"description": _plain(text), **properties[name]}
+    return described | ({"properties": properties} if properties else {})
+
+
+def _plain(text: str) -> str:
+    """Words of a docstring without its markup and line breaks."""
+    text = re.sub(r"[;,(]? ?see :\w+:`[^`]*`\)?", "", text)
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]*)`|``([^`]*)``", lambda found: found[1] or found[2], text)
+    text = re.sub(r"\bNone\b", "null", " ".join(text.split())).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _moved(schema: Any) -> Any:

@@ -120,20 +120,23 @@ def _feed(one: FeedStatus) -> tuple[str, ...]:
         since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
         why.append(f"held{since}: {one.held_reason}")
     why += [f"{one.quarantined} records that cannot be used"] if one.quarantined else []
+    why += [f"nothing is removed: {one.unidentified} records have no id that can be read"] if one.unidentified else []
     why += (
         [f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"] if one.lost and one.lost_age_seconds is not None else []
     )
+    why += filter(None, (one.under_way, one.confirmation))
     good = "never" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago"
     return one.feed, one.state, good, f"{one.records}", f"{one.events}", "; ".join(why)
 
 
 def _subscription(one: SubscriptionStatus) -> tuple[str, ...]:
     why = [f"by {one.paused_by}: {one.reason}"] if one.paused_by else []
-    if one.state == "failing":
+    if one.state == "failing" and one.handshake not in {None, "granted"}:
+        why.append(f"its sink has not granted events ({one.handshake}): {one.error}")
+    elif one.state == "failing":
         why.append(f"nothing but failures since {one.since}" + (f"; the last: {one.error}" if one.error else ""))
     why += [f"{one.lost} events went before they were delivered"] if one.lost else []
     why += [f"its sink wants nothing before {one.until}"] if one.until else []
-    why += [f"its sink has not granted events: {one.handshake}"] if one.handshake not in {None, "granted"} else []
     waiting = "-" if one.lag_entries is None else str(one.lag_entries + one.parked)
     oldest = ago(one.lag_seconds) if one.lag_seconds else "-"
     return one.subscription, one.state, waiting, oldest, f"{one.dead_letters}", "; ".join(why)

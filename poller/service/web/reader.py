@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from poller.errors import StoreUnavailable
 from poller.service.web.news import News
 from poller.service.web.places import BEGINNING, Place, Places, place_of
-from poller.service.web.server_sent import AWAY, beat, event, gap, greeting
+from poller.service.web.server_sent import AWAY, BEAT, event, gap, greeting, moved
 from poller.store.connection import translated
 
 AT_ONCE: Final = 20
@@ -49,7 +49,8 @@ class Reader:
         streams: Mapping[str, str],
         places: Places,
         *,
-        types: frozenset[str],
+        types: Callable[[str], bool] | None,
+        from_now: bool,
         beat_seconds: float,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -61,7 +62,8 @@ class Reader:
             news: of these streams.
             streams: each feed's ``SOURCE/NAME`` by its stream's key.
             places: where to begin in each.
-            types: of events; empty for all.
+            types: whether events of a type are wanted; None for all.
+            from_now: whether who comes back without an id would miss what came meanwhile.
             beat_seconds: after how long without a message to tell that all is well.
             clock: seconds that only go forward.
             sleep: waits for so many seconds.
@@ -71,6 +73,8 @@ class Reader:
         self._streams = streams
         self._places = places
         self._types = types
+        self._from_now = from_now
+        self._told = ""
         self._beat = beat_seconds
         self._clock = clock
         self._sleep = sleep
@@ -81,15 +85,18 @@ class Reader:
         Raises:
             StoreRefused: the store does not want us.
         """
-        yield greeting(self._places.text, again_milliseconds=_COME_BACK)
+        self._told = self._places.text
+        yield greeting(self._told, again_milliseconds=_COME_BACK)
+        if self._from_now:
+            yield moved(self._told)
         due, mark, said = deque(self._streams), self._news.mark, self._clock()
         while True:
             fresh, mark = self._news.since(mark, self._streams), self._news.mark
             due.extend(key for key in fresh if key not in due)
             quiet = self._clock() - said
             if quiet >= self._beat:
-                said = self._clock()
-                yield beat(self._places.text)
+                said, before, self._told = self._clock(), self._told, self._places.text
+                yield BEAT if self._told == before else moved(self._told)
             elif not due:
                 await self._news.beyond(mark, self._beat - quiet)
             else:
@@ -134,9 +141,10 @@ class Reader:
         self._places.move(feed, place_of(entry.decode())._replace(sequence=sequence))
         missing = before.sequence and sequence > before.sequence + 1
         told = [gap(feed, after=before.sequence, before=sequence)] if missing else []
-        if self._types and outline.type not in self._types:
+        if self._types and not self._types(outline.type):
             return told
-        return [*told, event(self._places.text, content)]
+        self._told = self._places.text
+        return [*told, event(self._told, content)]
 
 
 def outline_of(content: bytes) -> _Outline:

@@ -28,12 +28,16 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def at(path: str, **endpoints: Endpoint) -> Route:
-    """The route of a path: ``at("/feeds", GET=…)``."""
+    """The route of a path: ``at("/feeds", GET=…)``. OPTIONS is answered with the methods that there are."""
+    methods = {*endpoints, "OPTIONS", *(("HEAD",) if "GET" in endpoints else ())}
+    allow = ", ".join(sorted(methods))
 
     async def endpoint(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"allow": allow})
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)
 
-    return Route(path, endpoint, methods=list(endpoints))
+    return Route(path, endpoint, methods=sorted(methods))
 
 
 def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,7 +1,8 @@
 """Server-sent messages as bytes, as the HTML standard has them.
 
 Law: the event arrives as it stands in the stream, but for line breaks between its JSON values: each becomes one line
-feed. Whoever reads ignores a comment; an id alone is remembered and raises nothing.
+feed. No block is without data, and no comment ends one: some clients hand out a message for each empty line. A place
+that comes before the first event, or changes without one, is a message ``place`` of its own.
 
 Pure.
 """
@@ -14,7 +15,10 @@ from typing import Final
 import msgspec
 
 KIND: Final = "text/event-stream"
-AWAY: Final = b": the store is away; this goes on when it is back\n\n"
+AWAY: Final = b": the store is away; this goes on when it is back\n"
+BEAT: Final = b": nothing new\n"
+"""That all is well and nothing has come."""
+
 _BREAKS: Final = re.compile(rb"\r\n|\r|\n")
 
 
@@ -34,6 +38,16 @@ class Gap(msgspec.Struct, frozen=True):
     missing: int | None
 
 
+class PlaceNote(msgspec.Struct, frozen=True):
+    """The ``data`` of a message ``place``.
+
+    Attributes:
+        place: the message's id.
+    """
+
+    place: str
+
+
 def event(place: str, content: bytes) -> bytes:
     """An event, with the id to come back with once it has arrived."""
     return b"id: %b\n%b\n" % (place.encode(), _lines(content))
@@ -45,14 +59,14 @@ def gap(feed: str, *, after: int | None, before: int) -> bytes:
     return b"event: gap\n" + _lines(msgspec.json.encode(Gap(feed, after, before, missing))) + b"\n"
 
 
-def beat(place: str) -> bytes:
-    """That all is well and nothing has come, with the id to come back with."""
-    return b": nothing new\nid: %b\n\n" % place.encode()
+def moved(place: str) -> bytes:
+    """The id to come back with, where no event says it."""
+    return b"event: place\nid: %b\n%b\n" % (place.encode(), _lines(msgspec.json.encode(PlaceNote(place))))
 
 
 def greeting(place: str, *, again_milliseconds: int) -> bytes:
-    """What comes first: after how long to come back, and with which id."""
-    return b"retry: %d\nid: %b\n\n" % (again_milliseconds, place.encode())
+    """What the first message begins with: after how long to come back, and an id for those who note it by the line."""
+    return b"retry: %d\nid: %b\n" % (again_milliseconds, place.encode())
 
 
 def _lines(content: bytes) -> bytes:

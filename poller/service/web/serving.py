@@ -44,7 +44,7 @@ async def serve(
     while not until.is_set():
         try:
             async with listening(app, *address) as url:
-                _log.info("listening", url=url)
+                _log.info("listening", page=f"{url}/")
                 await until.wait()
         except AddressTaken as taken:
             if not told:

@@ -1,4 +1,8 @@
-"""All that is served, joined: each resource comes from the module that knows it."""
+"""All that is served, joined: each resource comes from the module that knows it.
+
+Invariant: what shows records, events, feeds or subscriptions is read by those who may; probes, metrics and documents
+show none of these and are open.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from poller.service.readiness import Readiness
 from poller.service.web.admission import Admission
@@ -26,7 +30,7 @@ from poller.store.subscriptions import Registry
 
 def routes_of(
     backing: Backing, readiness: Readiness, registry: Callable[[], Registry | None], *, clock: Callable[[], float]
-) -> list[BaseRoute]:
+) -> list[Route]:
     """One route for each path.
 
     Args:
@@ -35,16 +39,19 @@ def routes_of(
         registry: for sinks that call back; None while the store has not answered yet.
         clock: seconds that only go forward.
     """
-    admission = Admission(backing.settings.http.admin_token_file, clock=clock)
-    return [
+    admission = Admission(backing.settings.http, backing.environ, clock=clock)
+    shown = [
         *page_routes(backing, readiness, clock=clock),
-        *probe_routes(readiness),
         *feed_routes(backing, admission),
         *subscription_routes(backing, admission),
         *event_routes(backing, clock=clock),
+    ]
+    unrestricted = [
+        *probe_routes(readiness, admission.may_read),
         *document_routes(backing.settings),
         *callback_routes(registry),
     ]
+    return [*map(admission.readable, shown), *unrestricted]
 
 
 def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry | None], *more: BaseRoute) -> Any:
@@ -54,7 +61,7 @@ def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry
         backing: what it stands on.
         readiness: of this process.
         registry: as for :func:`routes_of`.
-        more: further routes.
+        more: further routes, which anybody may read.
     """
     routes = [*routes_of(backing, readiness, registry, clock=asyncio.get_running_loop().time), *more]
     return Counting(application(*routes, names=names_of(backing.settings.http)), routes)

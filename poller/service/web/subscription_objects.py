@@ -5,10 +5,11 @@ can be set stands in ``config`` under the names that it has in the configuration
 name: events have exactly that source.
 
 Law: what is shown may be sent back as it is and changes nothing. What may be a secret is shown as ``…``: the value of a
-header, the query of the sink. In no header and no URL can that sign stand, so where it comes back it means "as it was".
-A request names no file and no program of this machine; those of the configuration file and of the command line stay as
-they were. And what is hidden goes to no other host than before, or whoever may change a sink could have it sent to
-himself. What becomes of a credential: :mod:`poller.service.web.sink_credentials`.
+header, the query of the sink, and its path unless the admin token asks. In no header and no URL can that sign stand, so
+where it comes back it means "as it was". A request names no file and no program of this machine; those of the
+configuration file and of the command line stay as they were. And what is hidden goes to no other host than before, or
+whoever may change a sink could have it sent to himself. What becomes of a credential:
+:mod:`poller.service.web.sink_credentials`.
 
 Pure.
 """
@@ -21,7 +22,7 @@ from typing import Any, Final, TypeVar
 from poller.config.problems import Key, Problem
 from poller.config.showing import shown_key, shown_value
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.urls import redacted, same_host
+from poller.config.urls import host_only, redacted, same_host
 from poller.service.subscription_status import SubscriptionStatus
 from poller.service.web.bodies import decoded
 from poller.service.web.problems import Wrong
@@ -31,7 +32,7 @@ from poller.service.web.subscription_shapes import CONFIG, ProtocolSettings, Sub
 T = TypeVar("T")
 
 HIDDEN: Final = "…"
-_KEPT: Final = ("secret_files", "auth")
+_KEPT: Final = ("secret_files", "auth", "ca_file", "client_cert_file", "client_key_file")
 _ELSEWHERE: Final = (
     "expected nothing: files and programs are named in the configuration file or by "
     "`poller subscriptions add --from-json`, and stay as they are"
@@ -42,16 +43,20 @@ def shown_object(
     one: SubscriptionSettings | None,
     status: SubscriptionStatus,
     *,
+    whole: bool = False,
     secret: str | None = None,
     brought: bytes | None = None,
+    publickeys: tuple[str, ...] = (),
 ) -> SubscriptionObject:
     """The object as it may be shown.
 
     Args:
         one: its settings; None where this version cannot use what is kept of it.
         status: how it does.
+        whole: with the path of its sink, which may be a secret.
         secret: that was made for it just now.
         brought: the credential that a request has brought, as it is kept.
+        publickeys: of its signing secrets.
     """
     if one is None:
         return SubscriptionObject(status.subscription, status.sink, "HTTP", None, {}, status)
@@ -60,7 +65,7 @@ def shown_object(
     source = _source(filters[0]) if filters else None
     return SubscriptionObject(
         id=one.id,
-        sink=redacted(one.sink),
+        sink=redacted(one.sink) if whole else host_only(one.sink),
         protocol="HTTP",
         protocolsettings=ProtocolSettings(dict.fromkeys(one.headers, HIDDEN)),
         config={name: values[name] for name in CONFIG if name in values},
@@ -70,6 +75,7 @@ def shown_object(
         filters=tuple(filters[1:] if source else filters),
         sinkcredential=shown_credential(one, brought),
         signingsecret=secret,
+        publickeys=publickeys,
     )
 
 
@@ -98,14 +104,15 @@ def settings_values(
     headers = _headers(wanted.protocolsettings.headers, before)
     wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
     if before and _secretive(wanted, before, brought) and not same_host(wanted.sink, before.sink):
-        wrong.append(Wrong("sink", _ANOTHER_HOST, redacted(wanted.sink)))
-    if before and HIDDEN in wanted.sink and wanted.sink != redacted(before.sink):
-        wrong.append(Wrong("sink", _SHOWN, redacted(wanted.sink)))
+        wrong.append(Wrong("sink", _ANOTHER_HOST, host_only(wanted.sink)))
+    shown = {host_only(before.sink), redacted(before.sink)} if before else set()
+    if before and HIDDEN in wanted.sink and wanted.sink not in shown:
+        wrong.append(Wrong("sink", _SHOWN, host_only(wanted.sink)))
     wrong += wrong_credential(wanted, before, brought)
     if wrong:
         return wrong
     filters = [*([] if wanted.source is None else [{"exact": {"source": wanted.source}}]), *wanted.filters]
-    sink = before.sink if before and wanted.sink == redacted(before.sink) else wanted.sink
+    sink = before.sink if before and wanted.sink in shown else wanted.sink
     said = {"types": wanted.types, "filters": filters or None, "headers": headers or None}
     kept = before.model_dump(mode="json", exclude_unset=True, include=set(_KEPT)) if before else {}
     there = {key: value for key, value in said.items() if value is not None}
@@ -122,7 +129,7 @@ _NEW: Final = "expected the value: there was no header of this name"
 
 _ANOTHER_HOST: Final = (
     "expected the host that it had, for what is not shown goes to no other one: send header values and sinkcredential "
-    "anew; one with auth is deleted and added again"
+    "anew; one with auth or client_cert_file is deleted and added again"
 )
 _SHOWN: Final = f"expected the sink as it is shown, or a whole URL: {HIDDEN} stands for a part that is not shown"
 _NULL: Final = "expected a value; leave the key out for the default"
@@ -160,7 +167,8 @@ def _key(key: Key, wanted: Wanted) -> str:
 def _secretive(wanted: Wanted, before: SubscriptionSettings, brought: bytes | None) -> bool:
     """Whether something is asked to go on being sent that is not shown."""
     hidden = HIDDEN in wanted.protocolsettings.headers.values()
-    return hidden or before.auth.kind != "none" or as_it_was(wanted, before, brought)
+    proof = before.auth.kind != "none" or before.client_cert_file is not None
+    return hidden or proof or as_it_was(wanted, before, brought)
 
 
 def _source(filter_: Mapping[str, Any]) -> str | None:

@@ -55,6 +55,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         protocolsettings: how requests are made.
         sinkcredential: what the sink is sent as Authorization; null for none, left out or as it was shown: as it was.
         status: passed over, so that what was shown can be sent back.
+        publickeys: likewise.
     """
 
     sink: str
@@ -67,6 +68,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     protocolsettings: ProtocolSettings = ProtocolSettings()
     sinkcredential: Mapping[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     status: Any = None
+    publickeys: Any = None
 
     def __repr__(self) -> str:
         """Without anything that may be secret."""
@@ -89,7 +91,7 @@ class SubscriptionObject(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         id: its name.
-        sink: where its events go, without what may be secret.
+        sink: where its events go, without the query, and without the path unless the admin token asks.
         protocol: of CloudEvents.
         protocolsettings: how requests are made.
         config: what is set of the rest.
@@ -99,6 +101,7 @@ class SubscriptionObject(msgspec.Struct, frozen=True, omit_defaults=True):
         filters: all must hold.
         sinkcredential: the kind of its credential, where it has one.
         signingsecret: the secret that signs its requests; in the answer to its creation and never again.
+        publickeys: of its ed25519 secrets (``whpk_``); a receiver verifies ``v1a`` signatures with them.
     """
 
     id: str
@@ -112,3 +115,4 @@ class SubscriptionObject(msgspec.Struct, frozen=True, omit_defaults=True):
     filters: tuple[Any, ...] = ()
     sinkcredential: SinkCredential | None = None
     signingsecret: str | None = None
+    publickeys: tuple[str, ...] = ()

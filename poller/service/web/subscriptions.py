@@ -28,6 +28,7 @@ from poller.errors import (
     SubscriptionUnknown,
 )
 from poller.service import subscribing
+from poller.service.sending import public_keys_of
 from poller.service.subscribing import settings_of
 from poller.service.subscription_status import SubscriptionStatus, status_of_new, subscription_statuses
 from poller.service.web.admission import Admission
@@ -61,7 +62,7 @@ def subscription_routes(
         admission: who may change something.
         draw: so many random bytes.
     """
-    given = _Subscriptions(backing, draw)
+    given = _Subscriptions(backing, admission, draw)
 
     def changing(endpoint: Endpoint) -> Endpoint:
         return admission.only(_told(endpoint))
@@ -75,8 +76,9 @@ def subscription_routes(
 
 
 class _Subscriptions:
-    def __init__(self, backing: Backing, draw: Callable[[int], bytes]) -> None:
+    def __init__(self, backing: Backing, admission: Admission, draw: Callable[[int], bytes]) -> None:
         self._backing = backing
+        self._admission = admission
         self._draw = draw
 
     async def listed(self, request: Request) -> Response:
@@ -84,12 +86,12 @@ class _Subscriptions:
         span, kept = span_of(request), await self._backing.registry.all()
         names = sorted({*kept.registered, *(one.id for one in self._backing.settings.subscriptions)})
         async with self._backing.listing:
-            found = await self._shown(kept, span.of(names))
+            found = await self._shown(kept, span.of(names), whole=self._admission.is_admin(request))
         return as_json(found, headers=span.links(_PATH, names))
 
     async def one(self, request: Request) -> Response:
         """GET: one."""
-        return as_json(await self._object(_name(request)))
+        return as_json(await self._object(_name(request), whole=self._admission.is_admin(request)))
 
     async def created(self, request: Request) -> Response:
         """POST: a new one, with a signing secret."""
@@ -109,7 +111,7 @@ class _Subscriptions:
             shown = await self._object(name, secret=secret)
         except StoreError:  # it went just now; the secret is shown here or never
             status = status_of_new(name, made.sink, all_feeds=made.feeds is None)
-            shown = shown_object(made, status, secret=secret, brought=new)
+            shown = shown_object(made, status, whole=True, secret=secret, brought=new)
         return as_json(shown, 201, {"location": f"{_PATH}/{quote(name)}"})
 
     async def changed(self, request: Request) -> Response:
@@ -143,22 +145,26 @@ class _Subscriptions:
         await subscribing.resume(backing.client, backing.settings, name, now=backing.now())
         return as_json(await self._object(name))
 
-    async def _object(self, name: str, *, secret: str | None = None) -> SubscriptionObject:
-        found = await self._shown(await self._backing.registry.all(), [name], secret=secret)
+    async def _object(self, name: str, *, whole: bool = True, secret: str | None = None) -> SubscriptionObject:
+        found = await self._shown(await self._backing.registry.all(), [name], whole=whole, secret=secret)
         if not found:
             raise SubscriptionUnknown(f'there is no subscription "{name[:64]}"')
         return found[0]
 
     async def _shown(
-        self, kept: Subscriptions, names: list[str], *, secret: str | None = None
+        self, kept: Subscriptions, names: list[str], *, whole: bool, secret: str | None = None
     ) -> list[SubscriptionObject]:
         backing = self._backing
         found = await subscription_statuses(backing.client, backing.settings, now=backing.now(), only=names)
-        return [self._shown_one(kept, one, secret) for one in found]
+        return [self._shown_one(kept, one, secret, whole=whole) for one in found]
 
-    def _shown_one(self, kept: Subscriptions, status: SubscriptionStatus, secret: str | None) -> SubscriptionObject:
+    def _shown_one(
+        self, kept: Subscriptions, status: SubscriptionStatus, secret: str | None, *, whole: bool
+    ) -> SubscriptionObject:
         name = status.subscription
-        return shown_object(self._usable(kept, name), status, secret=secret, brought=kept.credentials.get(name))
+        one, brought = self._usable(kept, name), kept.credentials.get(name)
+        keys = public_keys_of(one, kept.secrets.get(name, ())) if one else ()
+        return shown_object(one, status, whole=whole, secret=secret, brought=brought, publickeys=keys)
 
     def _usable(self, kept: Subscriptions, name: str) -> SubscriptionSettings | None:
         try:

@@ -19,6 +19,21 @@ _A_SECOND_OF_LOG = 60
 """More lines than that in a second are a storm: there are four feeds, five times a second, and two sinks."""
 
 
+def faked_by(name: str) -> dict[str, str]:
+    """The environment of a process whose wall clock a file of the chapter sets."""
+    return {
+        "LD_PRELOAD": library() or "",
+        "FAKETIME_TIMESTAMP_FILE": f"{{directory}}/{name}",
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+def missing() -> str | None:
+    """Why no clock can be faked on this machine; None: it can."""
+    return None if library() else "libfaketime is not installed (apt-get install faketime)"
+
+
 def library() -> str | None:
     """Where libfaketime is, if it is."""
     found = (str(path) for place in _PLACES for path in Path("/").glob(place[1:]))
@@ -29,17 +44,17 @@ async def strike(stage: Stage, rng: Random) -> None:
     """All processes share the clock, as those of one machine do."""
     before = {id(one): _told(one) for one in stage.replicas.running}
     hours = rng.choice(_HOURS)
-    _set(stage.directory / "clock", f"{hours:+d}h")
+    set_clock(stage.directory / "clock", f"{hours:+d}h")
     seconds = 0.5 + rng.random()
     await stage.rest(seconds)
     for one in stage.replicas.running:
         lines = _told(one) - before[id(one)]
         if lines > _A_SECOND_OF_LOG * (seconds + 1):
             stage.remarks.append(f"{lines} lines of log within {seconds:.1f} s of a jump by {hours} h: {one}")
-    _set(stage.directory / "clock", "+0")
+    set_clock(stage.directory / "clock", "+0")
 
 
-def _set(clock: Path, offset: str) -> None:
+def set_clock(clock: Path, offset: str) -> None:
     """In one step: libfaketime ends a process whose first look at the file finds it made and not yet filled."""
     written = clock.with_suffix(".new")
     written.write_text(f"{offset}\n")
@@ -56,14 +71,7 @@ FAULT = Fault(
     "wall clock jumps an hour either way",
     "no storm of rounds, no early or endless retry",
     strike,
-    Setting(
-        environ={
-            "LD_PRELOAD": library() or "",
-            "FAKETIME_TIMESTAMP_FILE": "{directory}/clock",
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-    ),
+    Setting(environ=faked_by("clock")),
     most=10,
-    missing=lambda: None if library() else "libfaketime is not installed (apt-get install faketime)",
+    missing=missing,
 )

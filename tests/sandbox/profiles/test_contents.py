@@ -72,12 +72,23 @@ async def orphaned(api: Stage) -> None:
     assert (await api.get()).status_code == 200
 
 
+async def unequal(api: Stage) -> None:
+    api.change(1)
+    codes = [(await api.page())["results"][-1]["code"] for _ in range(4)]
+    assert codes == ["new", "old", "new", "old"]
+    assert [(await api.get("/contractTypes/c1")).json()["code"] for _ in range(2)] == ["new", "old"]
+    api.change(1, code="newest")
+    codes = [(await api.page())["results"][-1]["code"] for _ in range(2)]
+    assert codes == ["newest", "new"]
+
+
 LAWS = {
     "partial-deltas": partial,
     "same-delta": same_delta,
     "newer-before-older": newer_before_older,
     "repeated-record": twice,
     "forgets-records": forgetting,
+    "two-backends": unequal,
     "empty-listings": empty,
     "respelled": respelled,
     "alternating-case": alternating,

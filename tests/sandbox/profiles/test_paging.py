@@ -15,6 +15,16 @@ async def shifting(api: Stage) -> None:
     assert ids(await api.page(sinceDeltaToken=first["deltaToken"])) == ["c0"]
 
 
+async def by_offset(api: Stage) -> None:
+    first = await api.page(limit=3)
+    assert ids(first) == ["c0", "c1", "c2"]
+    api.change(0)
+    rest = await api.pages(pageToken=first["pageToken"])
+    assert list(map(ids, rest)) == [["c4", "c5", "c6"], ["c0"]]  # c3 is on no page
+    assert {page["deltaToken"] for page in rest} == {first["deltaToken"]}
+    assert ids(await api.page(sinceDeltaToken=first["deltaToken"])) == ["c0"]
+
+
 async def empty_between(api: Stage) -> None:
     pages = await api.pages()
     assert list(map(len, map(ids, pages))) == [3, 0, 0, 3, 0, 0, 1]
@@ -47,6 +57,7 @@ async def million(api: Stage) -> None:
 
 LAWS = {
     "shifting-pages": shifting,
+    "offset-pages": by_offset,
     "empty-pages": empty_between,
     "page-loop": circle,
     "page-same-token": same_token,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
@@ -76,11 +77,15 @@ def configured(tmp_path: Path, store_url: str, *ids: str, http: str = "", admin:
 
 @asynccontextmanager
 async def served(
-    settings: Settings, *, store: bool = True, backed: Callable[..., Backing] = Backing
+    settings: Settings,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    *,
+    store: bool = True,
+    backed: Callable[..., Backing] = Backing,
 ) -> AsyncIterator[Served]:
     """The service for the time of the block; without ``store`` that has not answered yet."""
     clock = asyncio.get_running_loop().time
-    backing = backed(settings, now=lambda: NOW)
+    backing = backed(settings, environ, now=lambda: NOW)
     readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
     url = settings.redis.url or ""
     async with (

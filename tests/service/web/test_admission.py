@@ -1,13 +1,24 @@
-"""Laws of :mod:`poller.service.web.admission`: who may change something, what others are told, and no token shown."""
+"""Laws of :mod:`poller.service.web.admission`: who may read and change, what others are told, and no token shown."""
 
 from __future__ import annotations
 
+import asyncio
+from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
+import pytest
 from structlog.testing import capture_logs
 
+from poller.http.listening import listening
+from poller.service.readiness import Readiness
+from poller.service.watching import StoreWatch
+from poller.service.web.application import application
+from poller.service.web.backing import Backing
 from poller.service.web.guesses import MOST
-from tests.service.web.served import FEEDS, TOKEN, Served, configured, served
+from poller.service.web.site import routes_of
+from tests.service.web.served import FEEDS, NOW, TOKEN, Served, configured, served
 
 OTHER = TOKEN[::-1]
 ORDER = f"/feeds/{FEEDS[0]}/resync"
@@ -82,7 +93,226 @@ async def test_guessing_ends(given: Served) -> None:
     assert (await given.ask("/feeds"))[0] == 200
 
 
-async def test_reading_needs_none(given: Served) -> None:
-    """What changes nothing is there for everybody."""
+async def test_here_reading_needs_none(given: Served) -> None:
+    """On loopback, without a read token, what changes nothing is there for everybody."""
     for path in ("/", "/livez", "/feeds", f"/feeds/{FEEDS[0]}", "/subscriptions", "/subscriptions/filed", "/schemas/"):
         assert (await given.ask(path, token=None))[0] == 200
+
+
+READ = "the-read-token-of-this-test"
+ANYWHERE = 'bind = "0.0.0.0:8080"'
+HIDDEN = (
+    "/",
+    "/feeds",
+    f"/feeds/{FEEDS[0]}",
+    "/subscriptions",
+    "/subscriptions/filed",
+    "/events",
+    "/events?from=earliest",
+)
+FREE = ("/livez", "/asyncapi.json", "/openapi.json", "/schemas/", "/schemas/config.json")
+
+
+def environ(**more: str) -> dict[str, str]:
+    """The environment with the read token."""
+    return {"POLLER_READ_TOKEN": READ, **more}
+
+
+async def test_elsewhere_nobody_reads_without_a_token(tmp_path: Path, store_url: str) -> None:
+    """Law: off loopback, without a token, whatever shows records is 403 with the way out; the rest answers as ever."""
+    with capture_logs() as logs:
+        async with served(configured(tmp_path, store_url, "filed", http=ANYWHERE, admin=False)) as given:
+            for path in HIDDEN:
+                for method in ("GET", "HEAD"):
+                    status, _, told = await given.ask(path, method)
+                    assert status == 403, path
+                    assert method == "HEAD" or "http.read_token_file" in told["detail"]
+            for path in FREE:
+                assert (await given.ask(path, token=None))[0] == 200
+            assert (await given.ask("/readyz", token=None))[0] in {200, 503}
+    assert [line["event"] for line in logs] == ["nobody may read over HTTP"]
+
+
+async def test_the_probe_repeats_no_answer(tmp_path: Path, store_url: str) -> None:
+    """Law: what an API or a sink has answered, in which a record may stand, is in /readyz for those who read alone."""
+    clock = asyncio.get_running_loop().time
+    readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
+    readiness.delivering(lambda: {"filed": "500: a record, repeated"})
+    for http, anybody in (("", True), (ANYWHERE, False)):
+        backing = Backing(configured(tmp_path, store_url, http=http), environ() if not anybody else {}, now=lambda: NOW)
+        routes = routes_of(backing, readiness, lambda: None, clock=clock)
+        async with listening(application(*routes), "127.0.0.1", 0) as url, aiohttp.ClientSession() as client:
+            for headers, told in (({}, anybody), ({"authorization": f"Bearer {READ}"}, True)):
+                async with client.get(f"{url}/readyz", headers=headers) as answer:
+                    said = await answer.json()
+                assert set(said["subscriptions"]) == {"filed"}
+                assert ("a record" in str(said)) is told
+
+
+async def test_reads_may_be_opened(tmp_path: Path, store_url: str) -> None:
+    """Law: open_reads opens reading where no read token is set, and nothing where one is."""
+    settings = configured(tmp_path, store_url, http=f"{ANYWHERE}\nopen_reads = true")
+    async with served(settings) as given:
+        assert (await given.ask("/feeds", token=None))[0] == 200
+    async with served(settings, environ()) as given:
+        assert (await given.ask("/feeds", token=None))[0] == 401
+
+
+@pytest.mark.parametrize("http", ["", ANYWHERE], ids=["loopback", "anywhere"])
+async def test_a_read_token_is_needed_where_one_is_set(http: str, tmp_path: Path, store_url: str) -> None:
+    """Law: 401 with a challenge for none, a wrong one or another scheme; read token and admin token both read."""
+    async with served(configured(tmp_path, store_url, "filed", http=http), environ()) as given:
+        for path in HIDDEN:
+            for headers in ({}, {"authorization": f"Bearer {READ}x"}, {"authorization": READ}):
+                status, answered, told = await given.ask(path, token=None, headers=headers)
+                assert status == 401, path
+                assert answered["www-authenticate"].startswith("Bearer")
+                assert READ not in str(told)
+            for token in (READ, TOKEN):
+                assert (await given.ask(path, "HEAD", token=token))[0] == 200, path
+        for path in FREE:
+            assert (await given.ask(path, token=None))[0] == 200
+
+
+async def test_every_route_is_closed_or_known_to_be_free(tmp_path: Path, store_url: str) -> None:
+    """Law: a route that shows anything is closed without being listed in a test: only the free ones are listed."""
+    settings = configured(tmp_path, store_url, "filed")
+    clock = asyncio.get_running_loop().time
+    backing, readiness = Backing(settings, now=lambda: NOW), Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
+    routes = routes_of(backing, readiness, lambda: None, clock=clock)
+    unrestricted = {
+        "/livez",
+        "/readyz",
+        "/asyncapi.json",
+        "/openapi.json",
+        "/schemas",
+        "/schemas/",
+        "/schemas/{name}.json",
+        "/webhooks/callback",
+    }
+    async with served(settings, environ()) as given:
+        for route in routes:
+            path = route.path.format_map(
+                {"source": "acme", "name": "contractTypes", "subscription": "filed", "record": "1"}
+            )
+            for method in sorted((route.methods or set()) - {"OPTIONS"}):
+                status, _, _ = await given.ask(path, method, token=None)
+                assert (status == 401) is (route.path not in unrestricted), (method, path)
+
+
+async def test_the_read_token_changes_nothing(tmp_path: Path, store_url: str) -> None:
+    """Law: 403 for the read token where the admin token is needed, also in a browser's form; it is no guess."""
+    async with served(configured(tmp_path, store_url, "filed"), environ()) as given:
+        for path, method in CHANGING:
+            with capture_logs() as logs:
+                status, answered, _ = await given.ask(path, method, token=READ)
+            assert (status, logs) == (403, [])
+            assert "insufficient_scope" in answered["www-authenticate"]
+            basic = b64encode(f":{TOKEN}".encode()).decode()
+            assert (await given.ask(path, method, token=None, headers={"authorization": f"Basic {basic}"}))[0] == 401
+
+
+async def test_the_admin_token_reads_alone(tmp_path: Path, store_url: str) -> None:
+    """Law: off loopback without a read token the admin token reads; another one is a wrong token, none is 403."""
+    async with served(configured(tmp_path, store_url, http=ANYWHERE)) as given:
+        assert (await given.ask("/feeds", token=None))[0] == 403
+        assert (await given.ask("/feeds", token=OTHER))[0] == 401
+        assert (await given.ask("/feeds"))[0] == 200
+
+
+async def test_admin_token_of_the_environment(tmp_path: Path, store_url: str) -> None:
+    """Law: POLLER_ADMIN_TOKEN comes before the file."""
+    async with served(configured(tmp_path, store_url), {"POLLER_ADMIN_TOKEN": f"{OTHER}\n"}) as given:
+        assert (await given.ask(ORDER, "POST"))[0] == 401
+        assert (await given.ask(ORDER, "POST", token=OTHER))[0] == 409
+    async with served(configured(tmp_path, store_url, admin=False), {"POLLER_ADMIN_TOKEN": OTHER}) as given:
+        assert (await given.ask(ORDER, "POST", token=OTHER))[0] == 409
+
+
+async def test_a_browser_is_asked_for_the_token(tmp_path: Path, store_url: str) -> None:
+    """Law: who asks for a page is challenged for a password, which is either token; it stands in no URL and no log."""
+    page = {"accept": "text/html,*/*;q=0.8"}
+    async with served(configured(tmp_path, store_url, http=ANYWHERE), environ()) as given:
+        status, answered, _ = await given.ask("/", token=None, headers=page)
+        assert status == 401
+        assert answered["www-authenticate"] == 'Bearer realm="poller", Basic realm="poller", charset="UTF-8"'
+        for token in (READ, TOKEN):
+            basic = {"authorization": "Basic " + b64encode(f"anybody:{token}".encode()).decode()}
+            for path in ("/", "/feeds", "/subscriptions"):
+                assert (await given.ask(path, token=None, headers=page | basic))[0] == 200
+        for wrong in ("Basic", "Basic !", "Basic " + b64encode(f"{READ}:".encode()).decode(), "Basic /w=="):
+            with capture_logs() as logs:
+                assert (await given.ask("/", token=None, headers=page | {"authorization": wrong}))[0] == 401
+            assert READ not in str(logs)
+
+
+async def test_who_is_passed_on_by_a_proxy_is_not_here(tmp_path: Path, store_url: str) -> None:
+    """Law: on loopback, without a token, what a proxy passes on from elsewhere reads nothing; the message says why."""
+    public = 'public_url = "https://poller.example.org"'
+    settings = configured(tmp_path, store_url, http=public)
+    passed = [
+        {"x-forwarded-for": "192.0.2.7"},
+        {"x-forwarded-proto": "https"},
+        {"forwarded": "for=192.0.2.7"},
+        {"x-real-ip": "192.0.2.7"},
+        {"via": "1.1 proxy"},
+        {"host": "poller.example.org"},
+        {"host": "192.0.2.1:80"},
+    ]
+    async with served(settings) as given:
+        for headers in passed:
+            status, _, told = await given.ask("/feeds", token=None, headers=headers)
+            assert (status, "proxy" in told["detail"]) == (403, True)
+            assert (await given.ask("/feeds", headers=headers))[0] == 200  # by the admin token
+            assert (await given.ask("/livez", token=None, headers=headers))[0] == 200
+        for host in ("localhost", "[::1]:80", "127.0.0.1", "LOCALHOST.:8080"):
+            assert (await given.ask("/feeds", token=None, headers={"host": host}))[0] == 200
+    async with served(configured(tmp_path, store_url, http=f"{public}\nopen_reads = true")) as given:
+        for headers in passed:
+            assert (await given.ask("/feeds", token=None, headers=headers))[0] == 200
+
+
+async def test_who_asks_as_a_proxy_does_that_leaves_no_header_is_not_here(tmp_path: Path, store_url: str) -> None:
+    """Law: nginx asks by HTTP/1.0, for the address that it was told, with no header of its own; it reads by a token."""
+    async with (
+        served(configured(tmp_path, store_url)) as given,
+        aiohttp.ClientSession(version=aiohttp.HttpVersion10) as nginx,
+    ):
+        as_nginx = replace(given, http=nginx)
+        for path in ("/", "/feeds", "/subscriptions", "/events?from=earliest"):
+            status, _, told = await as_nginx.ask(path, token=None)
+            assert (status, "proxy" in told["detail"]) == (403, True)
+        assert (await as_nginx.ask("/feeds"))[0] == 200  # by the admin token
+        assert (await as_nginx.ask("/livez", token=None))[0] == 200
+
+
+async def test_guessing_the_read_token_ends(tmp_path: Path, store_url: str) -> None:
+    """Law: wrong tokens are counted for reading as for changing, together; the right one is let in all the same."""
+    async with served(configured(tmp_path, store_url), environ()) as given:
+        with capture_logs() as logs:
+            for turn in range(MOST):
+                path, method = (ORDER, "POST") if turn % 2 else ("/events", "GET")
+                assert (await given.ask(path, method, token=OTHER))[0] == 401
+        assert {line["event"] for line in logs} == {"wrong admin token", "wrong read token"}
+        status, headers, _ = await given.ask("/feeds", token=OTHER)
+        assert (status, "retry-after" in headers) == (429, True)
+        assert (await given.ask("/feeds", token=READ))[0] == 200
+
+
+async def test_a_read_token_that_cannot_be_read_closes(tmp_path: Path, store_url: str) -> None:
+    """Law: its file missing or open to all, nobody reads but by the admin token: 503, and the log says why."""
+    token = tmp_path / "read"
+    settings = configured(tmp_path, store_url, http=f'read_token_file = "{token}"')
+    for mode in (None, 0o644):
+        if mode:
+            token.write_text(READ)
+            token.chmod(mode)
+        with capture_logs() as logs:
+            async with served(settings) as given:
+                assert (await given.ask("/feeds", token=READ))[0] == 503
+                assert (await given.ask("/feeds", token=None))[0] == 401
+                assert (await given.ask("/feeds"))[0] == 200
+        assert "a token of the HTTP service cannot be read" in {line["event"] for line in logs}
+    token.chmod(0o600)
+    async with served(settings) as given:
+        assert (await given.ask("/feeds", token=READ))[0] == 200

@@ -12,11 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import aiohttp
+import httpx
 import pytest
+from httpx_sse import ServerSentEvent, aconnect_sse
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as Cut
 from starlette.routing import BaseRoute
+from structlog.testing import capture_logs
 
 from poller.errors import StoreUnavailable
 from poller.http.listening import listening
@@ -70,15 +73,18 @@ class Following:
         self._messages = following(answer, self.parser)
 
     async def next(self) -> Message:
+        """The next message that is more than a place."""
         async with patience("a message"):
-            return await anext(self._messages)
+            while (message := await anext(self._messages)).kind == "place":
+                pass
+            return message
 
     async def names(self, count: int) -> list[str]:
         return [json.loads((await self.next()).data)["id"] for _ in range(count)]
 
     async def ended(self) -> bool:
         async with patience("the end of the answer"):
-            return [one async for one in self._messages] == []
+            return [one async for one in self._messages if one.kind != "place"] == []
 
     async def begun(self) -> None:
         """Wait for the greeting, so that what comes now is new."""
@@ -119,8 +125,9 @@ async def test_from_the_beginning_and_of_some(given: Served, published: Publishe
     assert [name for name in found if name in others] == others
     async with reader(given, f"?from=earliest&feed={FEEDS[1]}") as one:
         assert await one.names(3) == others
-    async with reader(given, f"?from=earliest&type={REMOVED}&type=x") as one:
-        assert await one.names(3) == others
+    for types in (f"type={REMOVED}", "type=*.contractType.removed.*", "type=removed&type=*.evidenceVariant.created.v1"):
+        async with reader(given, f"?from=earliest&{types}") as one:
+            assert await one.names(3) == others
 
 
 async def test_after_an_entry(given: Served, published: Published) -> None:
@@ -149,12 +156,38 @@ async def test_coming_back_again_and_again(given: Served, published: Published) 
 
 async def test_coming_back_before_anything_came(given: Served, published: Published) -> None:
     """The first id is given out before the first event: what comes while nobody is there is not missed."""
-    async with reader(given) as one:
-        await one.begun()
-        last = one.parser.last
+    async with reader(given) as one, patience("a place"):
+        place = await anext(following(one.answer, one.parser))
+        last = place.id
+        assert (place.kind, json.loads(place.data)) == ("place", {"place": last})
     missed = await published.add(FEEDS[0])
     async with reader(given, last=last) as one:
         assert await one.names(1) == [missed]
+
+
+async def test_by_httpx_sse(tmp_path: Path, store_url: str) -> None:
+    """Law: its own sample works: each message has data that is JSON, whatever was left out, from now on or before."""
+    async with (
+        small_service(configured(tmp_path, store_url), beat=0.02) as given,
+        httpx.AsyncClient(trust_env=False) as client,
+        patience("the messages"),
+    ):
+        published = Published(given.store, given)
+        for query, kinds in (
+            ("", ["place", "message", "place", "message"]),
+            ("?from=earliest", ["message"] * 3),
+        ):
+            found: list[ServerSentEvent] = []
+            async with aconnect_sse(client, "GET", f"{given.url}/events{query or f'?type={REMOVED}'}") as source:
+                async for one in source.aiter_sse():
+                    found.append(one)
+                    assert one.json()
+                    assert one.id
+                    if len(found) == len(kinds):
+                        break
+                    if not query:
+                        await published.add(FEEDS[0], kind=REMOVED if one.event == "place" else CREATED)
+            assert [one.event for one in found] == kinds
 
 
 async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Path, store_url: str) -> None:
@@ -198,17 +231,59 @@ async def test_what_was_trimmed_is_told(given: Served, published: Published) -> 
         assert sorted(await one.names(2)) == sorted([newest, other])
 
 
+async def test_what_was_trimmed_is_told_whatever_is_chosen(given: Served, published: Published) -> None:
+    """Law: events that are gone may have been of the chosen type; so the gap is told before the next one that is."""
+    await published.add(FEEDS[0])
+    async with reader(given, "?from=earliest") as one:
+        await one.names(1)
+        last = one.parser.last
+    *_, newest = [await published.add(FEEDS[0], kind=kind) for kind in (REMOVED, CREATED, REMOVED)]
+    await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=2, approximate=False)
+    async with reader(given, f"?type={REMOVED}", last=last) as one:
+        told = await one.next()
+        gap = {"feed": FEEDS[0], "after": 1, "before": 3, "missing": 1}
+        assert (told.kind, json.loads(told.data)) == ("gap", gap)
+        assert await one.names(1) == [newest]
+
+
+async def test_what_was_trimmed_after_a_beginning_from_now_is_counted(given: Served, published: Published) -> None:
+    """Law: the first id knows the number of the event that it stands behind, so a gap behind it has an extent."""
+    await published.add(FEEDS[0])
+    async with reader(given) as one:
+        await one.begun()
+        last = one.parser.last
+    *_, newest = [await published.add(FEEDS[0]) for _ in range(2)]
+    await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
+    async with reader(given, last=last) as one:
+        told = await one.next()
+        gap = {"feed": FEEDS[0], "after": 1, "before": 3, "missing": 1}
+        assert (told.kind, json.loads(told.data)) == ("gap", gap)
+        assert await one.names(1) == [newest]
+
+
+async def test_who_comes_while_another_follows_has_what_was_there_before(given: Served, published: Published) -> None:
+    """Law: what is there after its place comes to each reader at once, though nothing new comes that wakes anybody."""
+    async with reader(given) as first:
+        await first.begun()
+        name = await published.add(FEEDS[0])
+        assert await first.names(1) == [name]
+        async with reader(given, "?from=earliest") as second:
+            assert await second.names(1) == [name]
+
+
 UNFOLLOWED: Final[list[Any]] = [
     ("?from=yesterday", "", 400),
     ("?from=18446744073709551616", "", 400),
     ("", "not-an-id", 400),
+    ("?type=creatd", "", 400),
+    (f"?type=created&type={REMOVED}&feed={FEEDS[0]}&type=*.evidenceVariant.*", "", 400),
     ("?feed=acme/none", "", 404),
     ("?feed=", "", 404),
 ]
 
 
 async def test_what_cannot_be_followed(given: Served) -> None:
-    """A place that is none, a feed that there is not."""
+    """A place that is none, a feed that there is not, a type that no feed publishes."""
     for query, last, status in UNFOLLOWED:
         answered, headers, told = await given.ask(f"/events{query}", headers={"last-event-id": last} if last else {})
         assert (answered, headers["content-type"], told["status"]) == (status, "application/problem+json", status)
@@ -301,6 +376,19 @@ async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published
             assert await one.names(300) == names
         read = await entries_read(given.store) - before
         assert read < 2 * 300 / 20  # the other one's, and not as many for the stalled one
+
+
+async def test_one_that_takes_nothing_is_let_go(tmp_path: Path, store_url: str) -> None:
+    """Law: its place is free for another one after a while; the log says why it was let go."""
+    async with small_service(configured(tmp_path, store_url), readers=1, stalled=0.2) as given:
+        published = Published(given.store, given)
+        for _ in range(5):
+            await published.add(FEEDS[0], padding=8_000_000)
+        with capture_logs() as lines:
+            async with given.http.get(f"{given.url}/events?from=earliest") as stalled:
+                assert stalled.status == 200
+                await until(lambda: grown("poller_event_readers") == 0, "it to be let go")
+        assert [line["event"] for line in lines] == ["a reader of events is let go: it takes nothing"]
 
 
 async def entries_read(client: Redis) -> int:

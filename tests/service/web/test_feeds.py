@@ -76,7 +76,7 @@ async def test_a_feed_is_paused_and_resumed(given: Served) -> None:
     assert (await given.ask(path))[2]["state"] != "paused"
     assert (await given.ask(f"{path}/resume", "POST"))[0] == 200
     status, _, told = await given.ask(f"{path}/pause", "POST", json={"reson": "a slip"})
-    assert (status, told["errors"][0]["expected"]) == (422, "Object contains unknown field `reson`")
+    assert (status, told["errors"]) == (422, [{"key": "reson", "expected": "unknown key; known are reason"}])
 
 
 async def test_an_order_takes_no_body(given: Served) -> None:

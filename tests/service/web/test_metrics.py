@@ -163,7 +163,9 @@ async def test_what_happened_is_what_is_counted(scene: Scene) -> None:
     names = {name for name, _ in found}
     suffixes = {"counter": "", "gauge": "", "histogram": "_count"}
     absent = {one.name for one in described() if one.name + suffixes[one.kind] not in names}
-    assert absent <= {"poller_store_finding"}  # all is well with it
+    # All is well, no sink is to grant, and the configuration has every feed.
+    assert absent <= {"poller_store_finding", "poller_subscription_ungranted", "poller_orphaned_feed_events"}
+    assert found[key("poller_configuration_differences")] == 0
 
 
 async def test_both_forms_are_as_prometheus_wants_them(scene: Scene) -> None:

@@ -50,6 +50,49 @@ async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("news")]
 
 
+async def test_one_that_leaves_ends_the_look_of_nobody_else(store_url: str, one_server: None) -> None:
+    """Law: it is looked for as long as one follows."""
+    news = News(KEYS, block=BLOCK)
+    async with commands(store_url) as client, news.followed(store_url):
+        async with news.followed(store_url):
+            pass
+        await until(lambda: news.mark, "the first look")
+        mark = news.mark
+        await client.xadd(KEYS[0], {"data": b"{}"})
+        await until(lambda: news.since(mark, KEYS), "the stream to be told")
+
+
+async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, one_server: None) -> None:
+    """Law: the end of a look takes some turns of the loop; in each of them another one may come, who misses nothing."""
+
+    async def follow(stop: asyncio.Event) -> None:
+        async with news.followed(store_url):
+            await stop.wait()
+
+    async with commands(store_url) as client:
+        for count in range(1, 5):
+            news, stop = News(KEYS, block=BLOCK), asyncio.Event()
+            leaving = asyncio.create_task(follow(stop))
+            await until(partial(_beyond, news, 0), "the first look")
+            stop.set()
+            await turns(count)
+            async with news.followed(store_url):
+                await leaving
+                mark = news.mark
+                await client.xadd(KEYS[0], {"data": b"{}"})
+                await until(partial(_beyond, news, mark), "the stream to be told")
+
+
+async def test_what_came_before_the_wait_is_not_waited_for(store_url: str, one_server: None) -> None:
+    """Law: who asks what is new and then waits sleeps through nothing that came between the two."""
+    news = News(KEYS, block=BLOCK)
+    async with news.followed(store_url):
+        mark = news.mark
+        await until(partial(_beyond, news, mark), "the first look")
+        async with patience("the wait to end"):
+            await news.beyond(mark, AN_HOUR)
+
+
 async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: None) -> None:
     """And asked again and again; there may be somebody at it."""
     asked = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from httpx_sse._decoders import SSEDecoder
 
-from poller.service.web.server_sent import beat, event, gap, greeting
+from poller.service.web.server_sent import AWAY, BEAT, event, gap, greeting, moved
 from tests.service.web.sse import messages_of
 
 
@@ -19,9 +20,32 @@ def test_line_breaks_do_not_end_an_event(content: bytes) -> None:
     assert message.kind == "message"
 
 
-def test_what_is_no_event_raises_none() -> None:
-    """A beat and the greeting move the id and raise nothing; a gap is of a kind of its own and moves none."""
-    content = greeting("A", again_milliseconds=5) + beat("B") + gap("acme/x", after=3, before=7) + event("C", b"{}")
-    told, last = messages_of(content)
-    assert (told.kind, told.id, last.id) == ("gap", "B", "C")
+ALL = (
+    greeting("A", again_milliseconds=5),
+    BEAT,
+    moved("B"),
+    AWAY,
+    BEAT,
+    gap("acme/x", after=3, before=7),
+    AWAY,
+    event("C", b"{}"),
+)
+
+
+def test_what_is_no_event_is_named() -> None:
+    """Law: a place and a gap are of kinds of their own, a gap moves no id; comments and the greeting raise nothing."""
+    place, told, last = messages_of(b"".join(ALL))
+    assert (place.kind, place.id, told.kind, told.id, last.kind, last.id) == ("place", "B", "gap", "B", "message", "C")
+    assert json.loads(place.data) == {"place": "B"}
     assert json.loads(told.data) == {"feed": "acme/x", "after": 3, "before": 7, "missing": 3}
+
+
+def test_each_empty_line_ends_a_message_with_data() -> None:
+    """Law: a client that hands out something for each empty line, as httpx-sse does, gets no message without data."""
+    decoder = SSEDecoder()
+    found = [one for line in b"".join(ALL).decode().splitlines() if (one := decoder.decode(line)) is not None]
+    assert [(one.event, one.id, one.retry, type(one.json())) for one in found] == [
+        ("place", "B", 5, dict),
+        ("gap", "B", None, dict),
+        ("message", "C", None, dict),
+    ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from poller.config.subscribing import kept_subscription, subscription_of
+from poller.config.subscribing import kept_subscription, subscription_of, written
+from poller.delivery.envelope import envelope_of
+from poller.delivery.filters import compile_filters
+from poller.delivery.signing import new_private_secret, new_secret, public_key
 from poller.errors import StoreUnavailable
 from poller.service import subscribing
 from poller.service.subscribing import filed, registry_of
@@ -78,8 +82,11 @@ async def test_nothing_secret_comes_back(given: Served) -> None:
         _, _, told = await given.ask(path)
         assert "s3cret" not in str(told)
         assert made not in str(told)
+        _, _, told = await given.ask(path, token=None)
+        assert SINK not in str(told)
     _, _, told = await given.ask(ONE)
     assert told["sink"] == f"{SINK}?…"
+    assert told["status"]["sink"] == "https://sink.example.org/…"
     assert told["protocolsettings"]["headers"] == {"x-key": "…"}
 
 
@@ -91,7 +98,7 @@ async def test_what_was_shown_may_be_sent_back(given: Served) -> None:
     assert shown["source"] == NEW["source"]
     assert shown["filters"] == NEW["filters"]
     status, _, told = await given.ask(ONE, "PUT", json=shown)
-    assert (status, told) == (200, shown)
+    assert (status, told | {"sink": shown["sink"]}) == (200, shown)
     assert await kept(given) == before
     shown["config"]["rate"] = 9.0
     shown["protocolsettings"]["headers"]["x-other"] = "new"
@@ -100,6 +107,22 @@ async def test_what_was_shown_may_be_sent_back(given: Served) -> None:
     assert (after.rate, after.sink) == (9.0, NEW["sink"])
     assert after.headers == {"x-key": "s3cret", "x-other": "new"}
     assert (await registry_of(given.settings, given.store).all()).secrets["rostering"]
+
+
+async def test_the_path_of_a_sink_is_for_the_admin_token(given: Served) -> None:
+    """In chat webhooks it is the secret. What others were shown may be sent back as well, and nothing changes."""
+    await created(given)
+    before, shown = await kept(given), None
+    for token in (None, "another-token"):
+        _, _, shown = await given.ask(ONE, token=token)
+        assert shown["sink"] == "https://sink.example.org/…"
+        assert (await given.ask("/subscriptions", token=token))[2][1]["sink"] == "https://sink.example.org/…"
+    assert (await given.ask("/subscriptions"))[2][1]["sink"] == f"{SINK}?…"
+    assert shown is not None
+    assert (await given.ask(ONE, "PUT", json=shown))[0] == 200
+    assert await kept(given) == before
+    status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": "https://sink.example.org/a/…"})
+    assert (status, told["errors"][0]["key"]) == (422, "sink")
 
 
 async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, tmp_path: Any) -> None:
@@ -128,6 +151,42 @@ async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, t
     assert (after.rate, after.auth.token_env, after.secret_files) == (2.0, "T", (secret,))
 
 
+async def test_the_public_key_is_shown(given: Served, tmp_path: Path) -> None:
+    """Of an ed25519 secret, for the receiver needs it; sent back it changes nothing; a file that is gone has none."""
+    secret, other = new_private_secret(b"s" * 32), tmp_path / "other"
+    file = tmp_path / "whsk"
+    for path, text in ((file, secret), (other, new_secret(b"o" * 32))):
+        path.write_text(text, "utf-8")
+        path.chmod(0o600)
+    files = [str(file), str(other), str(tmp_path / "none")]
+    one = subscription_of({"id": "rostering", "sink": SINK, "secret_files": files}, given.settings, where="x")
+    await registry_of(given.settings, given.store).add("rostering", written(one), (), NOW)
+    _, _, shown = await given.ask(ONE, token=None)
+    assert shown["publickeys"] == [public_key(secret)]
+    assert secret not in str(shown)
+    assert (await given.ask(ONE, "PUT", json=shown))[0] == 200
+    assert await kept(given) == one
+    file.unlink()
+    assert "publickeys" not in (await given.ask(ONE))[2]
+
+
+async def test_certificates_stay_as_they_were(given: Served) -> None:
+    """None can be named by a request, those that are there stay, and a client's goes to no other host."""
+    for key in ("ca_file", "client_cert_file", "client_key_file"):
+        status, _, told = await given.ask("/subscriptions", "POST", json=NEW | {"config": {key: "/etc/shadow"}})
+        assert (status, told["errors"][0]["key"]) == (422, f"config.{key}")
+    files = {"ca_file": "/ca.pem", "client_cert_file": "/c.pem", "client_key_file": "/k.pem"}
+    one = subscription_of({"id": "rostering", "sink": SINK, **files}, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    _, _, shown = await given.ask(ONE)
+    assert ".pem" not in str(shown)
+    assert (await given.ask(ONE, "PUT", json=shown | {"config": {"rate": 2.0}}))[0] == 200
+    after = await kept(given)
+    assert (after.ca_file, after.client_cert_file, after.client_key_file) == tuple(map(Path, files.values()))
+    status, _, told = await given.ask(ONE, "PUT", json={"sink": "https://evil.example/"})
+    assert (status, told["errors"][0]["key"]) == (422, "sink")
+
+
 async def test_what_is_hidden_goes_to_no_other_host(given: Served) -> None:
     """A header that is not shown, or a credential, does not follow the sink elsewhere; what is sent anew may."""
     await created(given)
@@ -148,7 +207,7 @@ async def test_what_is_hidden_goes_to_no_other_host(given: Served) -> None:
 
 UNUSABLE: Final[list[Any]] = [
     ({"sink": "ftp://x"}, "sink", '"ftp://x"'),
-    ({"sink": "https://10.0.0.1/x"}, "sink", '"https://10.0.0.1/x"'),
+    ({"sink": "https://10.0.0.1/x"}, "sink", '"https://10.0.0.1/…"'),
     ({"sink": "https://u:s3cret@example.org/"}, "sink", '"https://…"'),
     ({"sink": 7}, "sink", None),
     ({"config": {"rate": -1.0}}, "config.rate", "-1.0"),
@@ -160,6 +219,10 @@ UNUSABLE: Final[list[Any]] = [
     ({"filters": [{"not": {"exact": None}}]}, "filters[0].not.exact", None),
     ({"filters": [{"like": {"type": "x"}}]}, "filters[0].like", None),
     ({"source": ""}, "source", None),
+    ({"source": "https://api.example.org/contractType"}, "source", '"https://api.example.org/contractType"'),
+    ({"source": None, "filters": [{"exact": {"source": "x"}}]}, "filters[0].exact.source", '"x"'),
+    ({"types": ["created", "creatd"]}, "types[1]", '"creatd"'),
+    ({"types": ["*.achievement.*"]}, "types[0]", '"*.achievement.*"'),
     ({"id": ""}, "id", '""'),
     ({"id": "Not An Id"}, "id", '"Not An Id"'),
     ({"protocol": "MQTT"}, "protocol", None),
@@ -180,6 +243,69 @@ async def test_what_cannot_be_used_is_told(given: Served) -> None:
         assert "xpected" in error["expected"] or "unknown key" in error["expected"] or "nvalid" in error["expected"]
         assert "s3cret" not in str(told)
         assert (await given.ask(ONE))[0] == 404
+
+
+TWICE: Final[list[tuple[str, str]]] = [
+    ('{"sink": "https://a.example/", "id": "rostering", "sink": "https://b.example/"}', "sink"),
+    ('{"sink": "https://a.example/", "id": "rostering", "config": {"rate": 1.0, "rate": 2.0}}', "config.rate"),
+    ('{"sink": "https://a.example/", "id": "rostering", "filters": [{"exact": {"type": "a", "type": "b"}}]}',
+     "filters[0].exact.type"),
+    ('{"sink": "https://a.example/", "id": "rostering", "types": ["created"], "ty\\u0070es": ["removed"]}', "types"),
+]  # fmt: skip
+
+
+async def test_a_key_that_stands_twice_is_refused(given: Served) -> None:
+    """By its name, wherever it stands and however it is spelled: nobody can say which of them was meant."""
+    for body, key in TWICE:
+        status, _, told = await given.ask(
+            "/subscriptions", "POST", data=body, headers={"content-type": "application/json"}
+        )
+        assert (status, told["errors"]) == (422, [{"key": key, "expected": "expected once: this key stands twice"}])
+        assert (await given.ask(ONE))[0] == 404
+
+
+async def test_an_unknown_member_is_refused_by_its_name(given: Served) -> None:
+    """Of the object, of its protocolsettings and of its config; what is known is told."""
+    for differing, key in (
+        ({"managerid": 1}, "managerid"),
+        ({"Types": []}, "Types"),
+        ({"protocolsettings": {"headers": {}, "retries": 3}}, "protocolsettings.retries"),
+        ({"config": {"types": ["created"]}}, "config.types"),
+    ):
+        status, _, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
+        assert (status, [one["key"] for one in told["errors"]]) == (422, [key])
+        assert told["errors"][0]["expected"].startswith("unknown key")
+    assert (
+        "known are sink, id, source, types"
+        in (await given.ask("/subscriptions", "POST", json=NEW | {"x": 1}))[2]["detail"]
+    )
+
+
+async def test_source_and_types_choose_events(given: Served) -> None:
+    """As the Subscriptions API has them: exactly this source, any of these types."""
+    await created(given, filters=[], types=["*.created.v1", "removed"])
+    one = await kept(given)
+    wanted = compile_filters(one.types, one.filters)
+
+    def takes(source: str, kind: str) -> bool:
+        event = {"source": source, "type": f"org.example.api.contractType.{kind}.v1", "id": "1", "specversion": "1.0"}
+        return wanted(envelope_of(json.dumps(event).encode()))
+
+    assert [takes(NEW["source"], kind) for kind in ("created", "modified", "removed")] == [True, False, True]
+    assert not takes("https://api.example.org/evidenceVariants", "created")
+
+
+async def test_options_tells_what_is_allowed(given: Served) -> None:
+    """To whoever asks, for each path; it changes nothing and shows nothing."""
+    for path, allowed in (
+        ("/subscriptions", "GET, HEAD, OPTIONS, POST"),
+        ("/subscriptions/none", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("/subscriptions/filed/pause", "OPTIONS, POST"),
+        ("/feeds", "GET, HEAD, OPTIONS"),
+    ):
+        for token in (None, TOKEN):
+            status, headers, told = await given.ask(path, "OPTIONS", token=token)
+            assert (status, headers["allow"], told) == (204, allowed, "")
 
 
 BODIES: Final[list[Any]] = [
@@ -256,7 +382,7 @@ async def test_one_of_another_version_is_listed_all_the_same(given: Served) -> N
     settings = b'{"sink":"https://f.example/?s3cret","new":1}'
     await registry_of(given.settings, given.store).add("future", settings, (), NOW)
     status, _, told = await given.ask("/subscriptions/future")
-    assert (status, told["sink"], told["config"]) == (200, "https://f.example/?…", {})
+    assert (status, told["sink"], told["config"]) == (200, "https://f.example/…", {})
     assert (await given.ask("/subscriptions/future", "PUT", json=NEW | {"id": "future"}))[0] == 422
     assert (await given.ask("/subscriptions/future", "DELETE"))[0] == 204
 
@@ -272,7 +398,7 @@ async def test_unknown_methods(given: Served) -> None:
     ):
         status, headers, _ = await given.ask(path, "PATCH")
         assert status == 405
-        assert {one.strip() for one in headers["allow"].split(",")} == allowed
+        assert {one.strip() for one in headers["allow"].split(",")} == allowed | {"OPTIONS"}
 
 
 class Going(Backing):

@@ -1,0 +1,94 @@
+"""The store's clock, as one process knows it: the clock by which all moments that processes share are told.
+
+Theory of operation
+-------------------
+The wall clock of a process may be wrong, may jump, and differs from that of the next process. So a moment that is
+stored, or compared with one that another process has stored, is the store's (``TIME``). The process keeps how far that
+clock is ahead of its own monotonic one; between two replies time passes by the monotonic clock alone.
+
+A reply says that the store read its clock at some moment between the question and the answer. What is known is changed
+only where it contradicts that, and by no more than it does: a slow reply makes nothing worse, and a store whose clock
+was set, or another primary with another clock, is believed with the first reply.
+
+Invariants
+----------
+- Nothing asks for the time alone but :meth:`StoreClock.ask`, once when a store is opened. Later replies come with the
+  beat of the members, four times a second.
+- Before the first reply the wall clock is all there is; nothing is stored by it, for no store has answered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from redis.asyncio import Redis
+
+from poller.store.connection import translated
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+TIME_MS: Final = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+"""
+"""For scripts: the store's clock in milliseconds, as ``now``. It is to be written by ``string.format('%.0f', now)``."""
+
+_ASK: Final = TIME_MS + "return now"
+
+
+def _wall() -> datetime:
+    return datetime.now(UTC)
+
+
+class StoreClock:
+    """The clock of one store. Used within one event loop."""
+
+    def __init__(
+        self,
+        key: str = "poller",
+        *,
+        wall: Callable[[], datetime] = _wall,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            key: any of the store's; in a cluster it decides whose clock counts.
+            wall: the process's wall clock, UTC.
+            clock: seconds that only go forward.
+        """
+        self._key = key
+        self._wall = wall
+        self._clock = clock
+        self._ahead: float | None = None  # seconds since 1970 at the monotonic clock's zero
+
+    def now(self) -> datetime:
+        """What the store's clock shows now, UTC; the wall clock's moment while no store has answered."""
+        return self._wall() if self._ahead is None else _EPOCH + timedelta(seconds=self._clock() + self._ahead)
+
+    def now_ms(self) -> int:
+        """The same in milliseconds since 1970."""
+        return (self.now() - _EPOCH) // timedelta(milliseconds=1)
+
+    def asked(self) -> float:
+        """To be called before a script is sent whose reply has the time in it; see :meth:`learn`."""
+        return self._clock()
+
+    def learn(self, milliseconds: int, *, asked: float) -> None:
+        """A reply has come: the store's clock showed this at some moment since ``asked``."""
+        least, most = milliseconds / 1000 - self._clock(), (milliseconds + 1) / 1000 - asked
+        ahead = (least + most) / 2 if self._ahead is None else self._ahead
+        self._ahead = min(max(ahead, least), most)
+
+    async def ask(self, client: Redis) -> None:
+        """Ask for the time alone.
+
+        Raises:
+            StoreError: see :func:`~poller.store.connection.translated`.
+        """
+        asked = self.asked()
+        with translated(client):
+            self.learn(int(await client.eval(_ASK, 1, self._key)), asked=asked)

@@ -1,0 +1,45 @@
+"""Laws of :mod:`poller.changes.confirmation`: how often a listing is read again, and until when."""
+
+from __future__ import annotations
+
+import pytest
+
+from poller.changes.confirmation import MOST, Confirmation, after_reading, confirmation_mark, confirmation_of
+
+
+def _read(before: Confirmation | None, *late: int | None, pages: int = 2) -> Confirmation | None:
+    for brought in late:
+        before = after_reading(before, pages=pages, confirming=True, late=brought)
+    return before
+
+
+@pytest.mark.parametrize("confirming", [False, True])
+def test_a_listing_of_one_page_has_nothing_to_confirm(*, confirming: bool) -> None:
+    """It has no edge over which a record could slip, whatever came before."""
+    assert after_reading(Confirmation(1, 2), pages=1, confirming=confirming, late=None) is None
+
+
+def test_it_is_read_again_until_a_reading_brings_nothing_late() -> None:
+    """What came late is summed up; a reading that cannot tell counts as one that brought something."""
+    begun = after_reading(None, pages=2, confirming=False, late=None)
+    assert begun == Confirmation()
+    assert begun.due
+    assert _read(begun, 0) is None
+    assert _read(begun, 3, None) == Confirmation(2, 3)
+    assert _read(begun, 3, None, 0) is None
+
+
+def test_after_five_readings_it_is_given_up_and_what_came_late_is_kept() -> None:
+    """A listing that always moves is not read for ever; the next regular reading begins again."""
+    given_up = _read(Confirmation(), *[1] * MOST)
+    assert given_up == Confirmation(5, 5)
+    assert not given_up.due
+    assert _read(given_up, 1) == Confirmation()
+    assert after_reading(Confirmation(3, 1), pages=2, confirming=False, late=None) == Confirmation()
+
+
+@pytest.mark.parametrize("confirmation", [None, Confirmation(), Confirmation(3, 17, 4)])
+def test_the_mark_gives_it_back(confirmation: Confirmation | None) -> None:
+    """Across processes; what another version wrote is nothing."""
+    assert confirmation_of(confirmation_mark(confirmation)) == confirmation
+    assert confirmation_of("{}") is None

@@ -1,0 +1,49 @@
+"""Laws of :mod:`poller.changes.held_versions`: one older version of one record, as readings show it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from poller.changes.held_versions import HeldVersion, Holding, full_reading_due
+
+APART = timedelta(minutes=1)
+OLDER, OTHER = b'{"n":1}', b'{"n":2}'
+SEEN = 100_000
+
+
+def reading(*, begun: int | None, now: int) -> Holding:
+    return Holding(newest=True, begun=begun, now=now, apart=APART)
+
+
+def held(seen_at: int = SEEN) -> HeldVersion:
+    shown = reading(begun=seen_at, now=seen_at).after(None, OLDER)
+    assert shown is not None
+    return shown
+
+
+def test_the_minute_passes_before_the_second_reading_begins() -> None:
+    """Law: a reading that began too early confirms nothing, however long it takes: it may be of the same moment."""
+    early, late = reading(begun=SEEN + 59_999, now=SEEN + 3_600_000), reading(begun=SEEN + 60_000, now=SEEN + 60_000)
+    assert early.after(held(), OLDER) == held()
+    assert late.after(held(), OLDER) is None
+
+
+def test_a_delta_confirms_nothing() -> None:
+    """Law: a delta that shows what a full reading has shown changes nothing of what is noted, however late it comes."""
+    delta = reading(begun=None, now=SEEN + 3_600_000)
+    assert delta.after(held(), OLDER) == held()
+    assert delta.after(held(), OTHER) == delta.after(None, OTHER)
+    shown = delta.after(None, OTHER)
+    assert shown is not None
+    assert shown.seen_at == 0
+
+
+def test_what_only_a_delta_has_shown_begins_with_the_first_full_reading() -> None:
+    """Law: two full readings decide; what a delta has shown is noted and does not count as one of them."""
+    noted = reading(begun=None, now=SEEN).after(None, OLDER)
+    assert noted is not None
+    full = reading(begun=SEEN + 3_600_000, now=SEEN + 3_600_000).after(noted, OLDER)
+    assert full == held(SEEN + 3_600_000)
+    assert full_reading_due([noted, held()], apart=APART) == 0
+    assert full_reading_due([held()], apart=APART) == SEEN + 60_000
+    assert full_reading_due([], apart=APART) is None

@@ -1,0 +1,126 @@
+"""Laws of :mod:`poller.config.event_types`: one meaning of a type in file, command and request; none waits in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poller.changes.classify import Kind
+from poller.config.event_types import KINDS, TYPE_NAMES, published, type_test, unmatched
+from poller.config.load import load
+from poller.config.subscribing import kept_subscription, subscription_of
+from poller.errors import ConfigurationError
+from poller.service.feed_values import feed_of
+from poller.source.resources import KNOWN
+
+TYPE = "org.example.api.contractType.modified.v1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matched"),
+    [
+        (TYPE, True),
+        ("*.modified.v1", True),
+        ("*.contractType.*", True),
+        ("modified", True),
+        ("removed", False),
+        ("contractType", False),
+        ("ORG.*", False),
+        (TYPE[:-1], False),
+        (TYPE + "0", False),
+        ("org.example.api.contractType.modified.v?", True),
+    ],
+)
+def test_what_an_entry_matches(wanted: str, *, matched: bool) -> None:
+    """A type as a whole, a pattern, or a kind of change alone; of several one suffices."""
+    assert type_test([wanted])(TYPE) is matched
+    assert type_test(["other", wanted])(TYPE) is matched
+
+
+def test_a_kind_is_no_part_of_a_prefix() -> None:
+    """A prefix that looks like another kind does not make an event of that kind."""
+    assert not type_test(["created"])("org.created.v1.contractType.modified.v1")
+
+
+def test_types_are_those_of_the_events() -> None:
+    """What the configuration expects to be published is what rounds publish, for known resources and for others."""
+    assert {one.name: one.type_name for one in KNOWN.values()} == TYPE_NAMES
+    assert set(KINDS) == set(Kind)
+    for type_name in (None, "post"):
+        settings = load(None, {"POLLER_BASE_URL": "https://api.example.org"})
+        source = settings.sources[0]
+        other = source.feeds[0].model_copy(update={"resource": "positions", "path": "/p", "type_name": type_name})
+        for feed in (*source.feeds, other):
+            stem = f"{source.type_prefix}.{feed_of(source, feed).resource.type_name}"
+            expected = tuple(f"{stem}.{kind}.v1" for kind in KINDS)
+            assert published(source.type_prefix, feed.resource, feed.type_name) == expected
+
+
+def test_what_matches_nothing_is_told_with_what_was_meant() -> None:
+    """By its place; where nothing is near, with what there is."""
+    types = published("org.example.api", "contractTypes", None)
+    assert unmatched(["created", "*.removed.v1", TYPE], types) == []
+    [(place, entry, expected)] = unmatched(["created", "creatd"], types)
+    assert (place, entry) == (1, "creatd")
+    assert expected == 'expected a type that a feed publishes; did you mean "created"?'
+    assert 'such as "org.example.api.contractType.created.v1"' in unmatched(["zzz"], types)[0][2]
+
+
+FILE = """
+[[sources]]
+name = "acme"
+base_url = "https://api.example.org"
+{prefix}
+[[sources.feeds]]
+resource = "contractTypes"
+[[sources.feeds]]
+resource = "positions"
+path = "/positions"
+[[subscriptions]]
+id = "a"
+sink = "https://sink.example.org"
+types = {types}
+{more}
+"""
+
+
+def loaded(tmp_path: Path, types: str, prefix: str = "", more: str = "") -> None:
+    file = tmp_path / "poller.toml"
+    file.write_text(FILE.format(types=types, prefix=prefix, more=more), "utf-8")
+    load(file, {})
+
+
+def test_a_file_whose_subscription_would_get_nothing_is_refused(tmp_path: Path) -> None:
+    """Each entry has to match an event of the feeds that are chosen, or of all; the path of the key is told."""
+    loaded(tmp_path, '["created", "*.removed.v1", "org.example.api.position.modified.v1"]')
+    loaded(tmp_path, '["x.y.position.*"]', prefix='type_prefix = "x.y"')
+    with pytest.raises(ConfigurationError, match=r'types\[1\] = "creatd": expected a type .* did you mean "created"'):
+        loaded(tmp_path, '["created", "creatd"]')
+    with pytest.raises(ConfigurationError, match=r"types\[0\]"):
+        loaded(tmp_path, '["*.position.*"]', more='feeds = ["acme/contractTypes"]')
+    with pytest.raises(ConfigurationError, match=r"types\[0\]"):
+        loaded(tmp_path, '["org.example.api.contractType.created.v1"]', prefix='type_prefix = "x.y"')
+
+
+def test_a_file_that_is_wrong_elsewhere_is_not_blamed_for_its_types(tmp_path: Path) -> None:
+    """What is published cannot be said then; the other fault is told, and nothing else."""
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, '["created"]', prefix="type_prefix = 7")
+    assert "types" not in str(caught.value).replace("type_prefix", "")
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, '["created"]', more='feeds = ["acme/none"]')
+    assert "types" not in str(caught.value).replace("contractTypes", "")
+
+
+def test_what_is_kept_is_read_on() -> None:
+    """A subscription of the store may be right for a process with another configuration: only adding it is refused."""
+    settings = load(None, {"POLLER_BASE_URL": "https://api.example.org"})
+    values: dict[str, Any] = {"id": "a", "sink": "https://sink.example.org", "types": ["org.other.thing.created.v1"]}
+    with pytest.raises(ConfigurationError, match=r"types\[0\]"):
+        subscription_of(values, settings, where="x")
+    kept = kept_subscription(
+        b'{"id": "a", "sink": "https://sink.example.org", "types": ["org.other.thing.created.v1"]}'
+    )
+    assert kept.types == ("org.other.thing.created.v1",)

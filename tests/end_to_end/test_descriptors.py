@@ -1,0 +1,70 @@
+"""The real daemon with few descriptors, while others hold connections to its HTTP service: its work goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import aiohttp
+import psutil  # type: ignore[import-untyped]  # has no types of its own
+import pytest
+
+from tests.harness.processes import daemon
+from tests.harness.subscribed import Wish, subscribed
+from tests.harness.waiting import patience, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT = 1024
+HELD = 1006
+REQUEST = b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+
+pytestmark = pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * LIMIT, reason="this process may not open so many connections"
+)
+
+
+async def _held(port: int, count: int, stack: AsyncExitStack) -> None:
+    """So many connections that say nothing, or rest after a request; whether they stay or not."""
+    for number in range(count):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        stack.callback(writer.close)
+        if number % 2:
+            writer.write(REQUEST)
+
+
+async def test_idle_connections_take_no_descriptor_from_the_work(tmp_path: Path, store: str) -> None:
+    """Law: with 1 006 idle connections of 1 024 descriptors every change arrives, probes answer, and most are free."""
+    async with (
+        subscribed(tmp_path, [Wish("one")], store=store) as scene,
+        AsyncExitStack() as stack,
+        daemon(scene.config(bind="127.0.0.1:0"), descriptors=(LIMIT, LIMIT)) as flooded,
+    ):
+        await flooded.started()
+        said = await flooded.until(lambda line: line.get("event") == "listening", "listening")
+        url = str(said["page"]).rstrip("/")
+        process = psutil.Process(flooded.pid)
+        for _ in range(3):
+            await _held(int(url.rpartition(":")[2]), HELD // 3, stack)
+            await scene.more("one", 20)
+            assert process.num_fds() < LIMIT * 3 // 4
+            async with patience("a probe"), aiohttp.ClientSession() as http, http.get(f"{url}/livez") as answer:
+                assert answer.status == 200
+        await until(lambda: process.num_fds() < LIMIT // 2, "the connections to be bounded")
+        found = (await scene.caught_up())["one"]
+    assert found.clean, found
+    amiss = [line for line in flooded.lines if line.get("level") in {"warning", "error"}]
+    assert {line["event"] for line in amiss} == {"no room for more HTTP connections"}, amiss
+
+
+async def test_it_has_as_many_descriptors_as_it_may(tmp_path: Path, store: str) -> None:
+    """Law: the soft limit is raised to the hard one at the start."""
+    async with (
+        subscribed(tmp_path, [Wish("one")], store=store, records=4) as scene,
+        daemon(scene.config(), descriptors=(256, LIMIT)) as raised,
+    ):
+        await raised.started()
+        assert psutil.Process(raised.pid).rlimit(psutil.RLIMIT_NOFILE) == (LIMIT, LIMIT)

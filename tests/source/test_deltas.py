@@ -1,0 +1,190 @@
+"""Laws of :mod:`poller.source.deltas`: a feed is read again in full to be confirmed, and its deltas beside that."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
+from poller.errors import SourceRefused
+from poller.source.feed import Mode
+from poller.store.state import CONFIRMATION, DELTA_TOKEN
+from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
+
+
+def confirmation(feed: Round) -> Confirmation | None:
+    return confirmation_of(feed.store.state.confirmation)
+
+
+def listed(first: list[Any], second: list[Any], *deltas: tuple[str, Any, str | None]) -> Script:
+    """A listing of two pages, tokens r1 and r2, and deltas: from which token, what they bring, the new token."""
+    script = Script().on(first, further="p", delta="r1").on(second, page="p", delta="r2")
+    for since, brought, token in deltas:
+        script.on(brought, since=since, delta=token)
+    return script
+
+
+@pytest.fixture
+async def slipped() -> Round:
+    """A feed whose baseline had two pages, a and c; b was on neither."""
+    feed = Round()
+    await feed(Script().on(records("a"), further="p", delta="d1").on(records("c"), page="p"))
+    assert confirmation(feed) == Confirmation()
+    return feed
+
+
+async def test_what_slipped_over_an_edge_comes_with_the_next_round(slipped: Round) -> None:
+    """The next round reads in full, publishes it as reconciled, and one more finds nothing late; then deltas again."""
+    result = await slipped(listed(records("a", "b"), records("c"), ("d1", [], "d2"), ("d2", [], "d3")))
+    assert (result.mode, result.ok, result.created, result.unchanged) == (Mode.RECONCILE, True, 1, 2)
+    assert slipped.causes[2:] == [("b", "created", "reconcile")]
+    assert confirmation(slipped) == Confirmation(1, 1)
+    result = await slipped(listed(records("a", "b"), records("c"), ("d3", [], "d4"), ("d4", [], "d5")))
+    assert (result.mode, result.changes) == (Mode.RECONCILE, 0)
+    assert confirmation(slipped) is None
+    assert (await slipped(Script().on([], since="d5"))).mode is Mode.DELTA
+
+
+async def test_one_page_is_not_confirmed() -> None:
+    """The round after it is a delta, and costs one request."""
+    feed = Round()
+    await feed(Script().on(records("a"), delta="d1"))
+    script = Script().on([], since="d1")
+    assert (await feed(script)).mode is Mode.DELTA
+    assert len(script.asked) == 1
+
+
+async def test_a_feed_without_deltas_is_not_confirmed() -> None:
+    """Each of its rounds is a full reading anyway."""
+    feed = Round(msgspec.structs.replace(FEED, delta=False))
+    for mode in (Mode.BASELINE, Mode.FULL, Mode.FULL):
+        assert (await feed(listed(records("a"), records("c")))).mode is mode
+    assert confirmation(feed) is None
+
+
+@pytest.mark.parametrize("how", ["resync", "reconcile"])
+async def test_other_full_readings_of_several_pages_are_confirmed_too(read: Round, how: str) -> None:
+    """A resync and the regular reconcile begin a confirmation; a reconcile of one page does not."""
+    if how == "resync":
+        read.store.mark("resync", "1")
+    else:
+        read.clock.pass_by(DAY)
+    result = await read(listed(records("a"), records("b"), ("d1", [], "d2"), ("d2", [], "d3")))
+    assert result.mode == how
+    assert confirmation(read) == Confirmation()
+    since = read.kept
+    assert since == ("r1" if how == "resync" else "d3")
+    assert (await read(Script().on(records("a", "b"), delta="r9"))).mode is Mode.RECONCILE
+    assert (confirmation(read), read.kept) == (None, "r9")
+
+
+async def test_what_changed_meanwhile_is_not_late(slipped: Round) -> None:
+    """A record that the reading brings and a delta of the round brings too has changed while it was read."""
+    script = listed(
+        records("a", "b"),
+        [*records("c", value=2), *records("n")],
+        ("d1", [], "d2"),
+        ("d2", [*records("c", value=2)], "d3"),
+    )
+    result = await slipped(script)
+    assert (result.created, result.modified) == (2, 1)
+    assert confirmation(slipped) == Confirmation(1, 2)  # b and n; c has changed
+
+
+async def test_a_delta_is_read_before_the_reading_goes_on(slipped: Round) -> None:
+    """After the first page, not after the last: its events come first, and with the cause delta."""
+    script = listed(records("a"), records("b", "c"), ("d1", records("z"), "d2"), ("d2", [], "d3"))
+    await slipped(script)
+    assert slipped.causes[2:] == [("z", "created", "delta"), ("b", "created", "reconcile")]
+    asked = [dict(params) for _, params in script.asked]
+    assert asked[0] == {}
+    assert asked.index({"sinceDeltaToken": "d1"}) < len(asked) - 1
+    assert asked[-1] == {"sinceDeltaToken": "d2"}
+
+
+async def test_deltas_go_on_at_each_interval_while_the_pages_are_read(slipped: Round) -> None:
+    """With an interval as short as that, one after each page: nothing waits for a long reading to end."""
+    slipped.feed = msgspec.structs.replace(slipped.feed, slot=timedelta(microseconds=1))
+    script = Script().on(records("a"), further="p").on([], page="p", further="q").on(records("c"), page="q")
+    for number in range(1, 4):
+        script.on(records(f"z{number}"), since=f"d{number}", delta=f"d{number + 1}")
+    assert (await slipped(script)).ok
+    assert slipped.causes[2:] == [(f"z{number}", "created", "delta") for number in (1, 2, 3)]
+    assert slipped.kept == "d4"
+
+
+async def test_the_token_moves_with_its_own_delta_and_never_by_the_full_reading(slipped: Round) -> None:
+    """What changed before a full reading and slipped over an edge in it still comes with the delta after it."""
+    script = listed(records("a"), [], ("d1", [], "d2"), ("d2", records("c", value=2), "d3"))
+    await slipped(script)
+    assert slipped.causes[2:] == [("c", "modified", "delta")]
+    moved = [commit.marks[DELTA_TOKEN] for commit in slipped.store.commits if DELTA_TOKEN in commit.marks]
+    assert moved == ["d1", "d2", "d3", "d3"]
+
+
+async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped: Round) -> None:
+    """Asked for by itself it is there; and what a delta brings is there without being asked for."""
+    await slipped(
+        listed(records("a"), [], ("d1", [], "d2"), ("d2", [], "d3")).whole("/contractTypes/c", records("c")[0])
+    )
+    slipped.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    await slipped(listed(records("a"), [], ("d3", records("c"), "d4"), ("d4", [], "d5")))
+    assert [kind for _, kind, _ in slipped.causes] == ["created", "created"]
+    script = listed(records("a"), [], ("d5", [], "d6"), ("d6", [], "d7")).on(GONE, path="/contractTypes/c")
+    slipped.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    assert (await slipped(script)).removed == 1
+
+
+async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
+    """The reading goes on, its own token takes the place, and it is confirmed from the start."""
+    result = await slipped(listed(records("a", "b"), records("c"), ("d1", GONE, None)))
+    assert (result.mode, result.ok, result.created) == (Mode.RESYNC, True, 1)
+    assert (slipped.kept, slipped.store.state.refusals, confirmation(slipped)) == ("r1", 1, Confirmation())
+
+
+@pytest.mark.parametrize("failure", [DOWN, SourceRefused("no", status=403)])
+async def test_deltas_that_fail_do_not_fail_the_reading(slipped: Round, failure: Any) -> None:
+    """What it brings is published; it does not count as confirmed; and the token is the best there is."""
+    result = await slipped(listed(records("a", "b"), records("c"), ("d1", failure, None)))
+    assert (result.mode, result.ok, result.created) == (Mode.RECONCILE, True, 1)
+    assert (slipped.kept, confirmation(slipped)) == ("r1", Confirmation(1, 0))
+    result = await slipped(listed(records("a", "b"), records("c"), ("r1", [], "d2"), ("d2", failure, None)))
+    assert (result.ok, slipped.kept, confirmation(slipped)) == (True, "d2", Confirmation(2, 0))
+
+
+async def test_after_five_readings_deltas_go_on(slipped: Round) -> None:
+    """Each of them brought a record late: the feed is given up, and the state says how many there were."""
+    for number in range(1, 6):
+        every = [f"b{known}" for known in range(number)]
+        tokens = (f"d{2 * number - 1}", f"d{2 * number}", f"d{2 * number + 1}")
+        script = listed(records("a", *every), records("c"), (tokens[0], [], tokens[1]), (tokens[1], [], tokens[2]))
+        assert (await slipped(script)).mode is Mode.RECONCILE
+    assert confirmation(slipped) == Confirmation(5, 5)
+    assert (await slipped(Script().on([], since="d11"))).mode is Mode.DELTA
+    assert confirmation(slipped) == Confirmation(5, 5)
+
+
+async def test_a_reading_that_breaks_off_confirms_nothing(slipped: Round) -> None:
+    """The next round reads in full again; what the deltas have moved stays moved."""
+    script = Script().on(records("a"), further="p").on(DOWN, page="p").on([], since="d1", delta="d2")
+    assert not (await slipped(script)).ok
+    assert (slipped.kept, confirmation(slipped)) == ("d2", Confirmation())
+
+
+async def test_a_page_that_was_on_its_way_does_not_undo_a_delta(slipped: Round) -> None:
+    """The page after a delta was asked for before it: what the delta brought of a record without a time counts."""
+    script = listed(records("a"), records("c"), ("d1", records("c", value=2), "d2"), ("d2", [], "d3"))
+    result = await slipped(script)
+    assert result.ok
+    assert slipped.causes[2:] == [("c", "modified", "delta")]
+
+
+async def test_a_page_token_that_dies_in_a_delta_is_no_refused_delta_token(slipped: Round) -> None:
+    """Law: an API that has answered the first page of a delta takes its token; the reading stays what it is."""
+    script = listed(records("a", "b"), records("c")).on([], since="d1", further="q").on(GONE, page="q", since="d1")
+    result = await slipped(script.on(GONE, page="q"))
+    assert (result.mode, result.ok, result.created) == (Mode.RECONCILE, True, 1)
+    assert (slipped.store.state.refusals, confirmation(slipped)) == (0, Confirmation(1, 0))

@@ -1,0 +1,212 @@
+"""Laws of ``versions = "newest"``: an older version of a known record waits until two full readings have shown it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from poller.errors import SourceRefused, SourceUnavailable
+from poller.source.feed import Feed, Mode
+from poller.source.result import RoundResult
+from tests.source.round_sides import ACHIEVEMENTS, FEED, Round, Script
+
+NEWEST = msgspec.structs.replace(FEED, newest=True)
+FULL = msgspec.structs.replace(NEWEST, delta=False)
+OLD, NEW, NEWER = "2025-03-01T08:00:00Z", "2025-03-01T09:00:00Z", "2025-03-01T10:00:00Z"
+MINUTE = 60_000
+LONG = 2 * MINUTE
+
+
+def version(at: str | None, value: int = 1, subject: str = "a") -> dict[str, Any]:
+    return {"id": subject, "n": value, "lastModifiedAt": at}
+
+
+async def known(feed: Feed = FULL) -> Round:
+    """A feed that knows the version of nine o'clock."""
+    read = Round(feed)
+    assert (await shown(read, version(NEW, 2))).created == 1
+    return read
+
+
+async def shown(read: Round, *records: dict[str, Any], later: int = 0) -> RoundResult:
+    """A full reading that shows these, so many milliseconds after the one before."""
+    read.store.now_ms += later
+    result = await read(Script().on(list(records), delta="d1"))
+    assert result.ok
+    return result
+
+
+def values(read: Round) -> list[int]:
+    """What was published, in order."""
+    return [event["data"]["record"]["n"] for event in read.store.events]
+
+
+async def test_versions_that_go_backwards_are_published_and_counted() -> None:
+    """Without the setting a restored record is an event like any other, and the state says how many went back."""
+    read = await known(msgspec.structs.replace(FULL, newest=False))
+    results = [await shown(read, version(at, n)) for at, n in ((OLD, 1), (NEW, 2), (NEWER, 3), (None, 4), (OLD, 5))]
+    assert [result.backwards for result in results] == [1, 0, 0, 0, 0]
+    assert (values(read), read.store.state.backwards) == ([2, 1, 2, 3, 4, 5], 1)
+
+
+async def test_an_older_version_is_published_when_two_readings_a_minute_apart_have_shown_it() -> None:
+    """A record that was restored gets through; until then it is held back, counted once, and a full reading is due."""
+    read = await known()
+    results = [await shown(read, version(OLD), later=later) for later in (MINUTE, MINUTE // 2, MINUTE // 3)]
+    assert [(result.changes, result.unchanged, result.backwards) for result in results] == [
+        (0, 1, 1),
+        (0, 1, 0),
+        (0, 1, 0),
+    ]
+    assert [result.held_versions for result in results] == [1, 1, 1]
+    assert (values(read), read.store.state.held_versions) == ([2], 1)
+    result = await shown(read, version(OLD), later=MINUTE)
+    assert (result.modified, result.backwards, result.held_versions) == (1, 0, 0)
+    assert (values(read), read.store.held, read.store.state.held_versions) == ([2, 1], {}, 0)
+    assert (read.store.state.second_look, read.store.state.backwards) == (None, 1)
+    assert (await shown(read, version(OLD), later=MINUTE)).changes == 0
+
+
+@pytest.mark.parametrize(
+    ("between", "published"), [(version(NEW, 2), []), (version(NEWER, 3), [3]), (version(None, 4), [4])]
+)
+async def test_any_other_version_in_between_ends_the_wait(between: dict[str, Any], published: list[int]) -> None:
+    """The known one, a newer one, one without a time: what was held back is as if it had never been seen."""
+    read = await known()
+    await shown(read, version(OLD))
+    await shown(read, between, later=LONG)
+    assert (values(read)[1:], read.store.held, read.store.state.second_look) == (published, {}, None)
+    await shown(read, version(OLD), later=LONG)
+    assert values(read)[1:] == (published if between["lastModifiedAt"] else [*published, 1])
+
+
+async def test_another_older_version_begins_anew() -> None:
+    """The two readings have to show the very same one; each of the others is counted too."""
+    read = await known()
+    for value in (5, 6, 5):
+        assert (await shown(read, version(OLD, value), later=LONG)).changes == 0
+    assert (values(read), read.store.state.backwards) == ([2], 3)
+    assert (await shown(read, version(OLD, 5), later=LONG)).modified == 1
+
+
+async def test_a_reading_without_the_record_ends_the_wait() -> None:
+    """What is not listed at all is looked for, and its older version is seen for the first time when it comes again."""
+    read = await known()
+    await shown(read, version(OLD), version(NEW, 7, "b"))
+    script = Script().on([version(NEW, 7, "b")], delta="d1").on([], path="/contractTypes/a")
+    read.store.now_ms += LONG
+    assert (await read(script)).ok
+    assert (read.store.held, read.store.state.held_versions) == ({}, 0)
+    assert (await shown(read, version(OLD), version(NEW, 7, "b"), later=LONG)).changes == 0
+
+
+async def test_two_backends_in_turn_publish_nothing_old() -> None:
+    """One shows the record as it is and one as it was, for hours: no event, and the count says how often."""
+    read = await known()
+    for _ in range(20):
+        await shown(read, version(OLD), later=LONG)
+        await shown(read, version(NEW, 2), later=LONG)
+    assert (values(read), read.store.state.backwards) == ([2], 20)
+
+
+async def test_of_two_versions_in_one_reading_the_newer_counts() -> None:
+    """An older one on one page and the known or a newer one on another: nothing is held back at the end."""
+    read = await known()
+    for first, second in ((OLD, NEWER), (NEWER, OLD)):
+        script = Script().on([version(first, 1 if first == OLD else 3)], further="p", delta="d1")
+        script.on([version(second, 1 if second == OLD else 3)], page="p")
+        read.store.now_ms += LONG
+        assert (await read(script)).ok
+    assert values(read) == [2, 3]
+
+
+async def test_what_a_delta_shows_asks_for_full_readings() -> None:
+    """Its token moves on, so it is noted; the next round is a full reading, and the second a minute after that."""
+    read = await known(NEWEST)
+    delta = Script().on([version(OLD)], since="d1", delta="d2")
+    result = await read(delta)
+    assert (result.mode, result.changes, result.held_versions, read.kept) == (Mode.DELTA, 0, 1, "d2")
+    assert result.second_look == timedelta()
+    first = await shown(read, version(OLD), later=1)
+    assert (first.mode, first.changes) == (Mode.RECONCILE, 0)
+    assert first.second_look is not None
+    assert timedelta(seconds=55) < first.second_look <= timedelta(minutes=1)
+    read.store.now_ms += MINUTE // 2
+    quiet = await read(Script().on([], since="d1", delta="d1"))
+    assert (quiet.mode, quiet.changes) == (Mode.DELTA, 0)
+    second = await shown(read, version(OLD), later=MINUTE)
+    assert (second.mode, second.modified, second.second_look) == (Mode.RECONCILE, 1, None)
+    assert values(read) == [2, 1]
+
+
+async def test_full_readings_for_what_cannot_be_decided_are_a_minute_apart() -> None:
+    """The record is listed and cannot be used: it is neither shown nor gone, and no round is in a hurry for it."""
+    read = await known(NEWEST)
+    await read(Script().on([version(OLD)], since="d1", delta="d2"))
+    for _ in range(3):
+        read.store.now_ms += LONG
+        result = await read(Script().page(b'{"id":"a","n":1,"n":2}'))
+        assert (result.ok, result.mode, result.held_versions) == (True, Mode.RECONCILE, 1)
+        read.store.mark("delta_token", "d2")
+        read.store.now_ms += 1
+        assert (await read(Script().on([], since="d2", delta="d2"))).mode is Mode.DELTA
+
+
+async def test_a_reading_that_broke_off_is_made_again() -> None:
+    """As long as something is held back a full reading stays due, whatever became of the last one."""
+    read = await known(NEWEST)
+    await read(Script().on([version(OLD)], since="d1", delta="d2"))
+    for _ in range(2):
+        result = await read(Script().on(SourceUnavailable("no answer")))
+        assert (result.ok, result.mode) == (False, Mode.RECONCILE)
+    assert (await shown(read, version(OLD))).mode is Mode.RECONCILE
+
+
+async def test_switched_off_what_was_held_back_is_published() -> None:
+    """The delta that showed it is long past, so the feed is read in full; nothing is lost by the setting."""
+    read = await known(NEWEST)
+    await read(Script().on([version(OLD)], since="d1", delta="d2"))
+    await shown(read, version(OLD))
+    last = msgspec.structs.replace(NEWEST, newest=False)
+    result = await read(Script().on([version(OLD)], delta="d3"), last)
+    assert (result.mode, result.modified, result.backwards) == (Mode.RECONCILE, 1, 0)
+    assert (values(read), read.store.held, read.store.state.second_look) == ([2, 1], {}, None)
+
+
+async def test_a_server_whose_clock_is_set_back_publishes_later_and_not_never() -> None:
+    """A sighting that is to come counts as one of now, and the full reading for it comes at once."""
+    read = await known(NEWEST)
+    await read(Script().on([version(OLD)], since="d1", delta="d2"))
+    await shown(read, version(OLD))
+    read.store.now_ms -= 24 * 60 * MINUTE
+    again = await shown(read, version(OLD))
+    assert (again.mode, again.changes) == (Mode.RECONCILE, 0)
+    assert (await shown(read, version(OLD), later=LONG)).modified == 1
+
+
+async def test_a_removed_record_that_returns_in_an_older_version_is_created() -> None:
+    """What is removed is not known any more: nothing is held back from those who were told that it is gone."""
+    read = await known()
+    await shown(read, version(OLD), version(NEW, 7, "b"))
+    gone = Script().on([version(NEW, 7, "b")]).on(SourceRefused("gone", status=404), path="/contractTypes/a")
+    assert (await read(gone)).removed == 1
+    result = await shown(read, version(OLD), version(NEW, 7, "b"))
+    assert (result.created, result.held_versions) == (1, 0)
+
+
+async def test_what_is_held_back_was_not_missing() -> None:
+    """Missing, then shown in an older version, then missing: that is missing once."""
+    feed = msgspec.structs.replace(
+        ACHIEVEMENTS, newest=True, qualifications=("q1",), breaker=msgspec.structs.replace(FEED.breaker, percent=None)
+    )
+    path = "/qualifications/q1/achievements"
+    other = version(NEW, 7, "b")
+    read = Round(feed)
+    results = [
+        await read(Script().on(listed, path=path))
+        for listed in ([version(NEW, 2), other], [other], [version(OLD), other], [other], [other])
+    ]
+    assert [result.removed for result in results] == [0, 0, 0, 0, 1]

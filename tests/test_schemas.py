@@ -1,0 +1,129 @@
+"""Every JSON Schema that is given out, by the opinion of other people's validators: Ajv and check-jsonschema.
+
+They read ``pattern`` as ECMA-262 has it, with the flag u, and not as Python does. Without Node and its packages the
+tests of Ajv are skipped, see :mod:`tests.node`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from poller.changes.schemas import DIALECT, events_document
+from poller.config import config_schema, load
+from poller.service.asyncapi import EXAMPLE, asyncapi, schemas_of
+from poller.service.web.openapi import openapi
+from tests import readme
+from tests.node import needs_node
+
+DEPLOY: Final = Path(__file__).parents[1] / "deploy"
+FILES: Final = sorted(DEPLOY.rglob("*.toml"))
+BLOCKS: Final = re.findall(r"^```toml\n(.*?)^```$", readme.text(), re.DOTALL | re.MULTILINE)
+SETTINGS: Final = load(None, EXAMPLE)
+
+# Reads {name: schema}, and values that the schema "config" is to accept; prints what is wrong with each.
+AJV: Final = """
+const Ajv = require("ajv/dist/2020");
+const formats = require("ajv-formats");
+const { schemas, values } = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
+const wrong = [];
+for (const [name, schema] of Object.entries(schemas)) {
+  try {
+    const ajv = new Ajv({ allErrors: true, logger: false });
+    formats(ajv);
+    const validate = ajv.compile(schema);
+    for (const [of, value] of Object.entries(values[name] ?? {}))
+      if (!validate(value)) wrong.push(`${of}: ${ajv.errorsText(validate.errors)}`);
+  } catch (error) { wrong.push(`${name}: ${error.message}`); }
+}
+console.log(JSON.stringify(wrong));
+"""
+
+
+def _components(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Each schema of a document's components, with what it refers to."""
+    schemas = document["components"]["schemas"]
+    moved = json.loads(json.dumps(schemas).replace('"#/components/schemas/', '"#/$defs/'))
+    return {name: {"$schema": DIALECT, "$defs": moved, "$ref": f"#/$defs/{name}"} for name in schemas}
+
+
+def given_out() -> dict[str, Any]:
+    """All schemas, by where they come from."""
+    events = schemas_of(SETTINGS)
+    parts = {
+        "event": {name: {"$schema": DIALECT} | schema for name, schema in events.items()},
+        "asyncapi": _components(asyncapi(SETTINGS)),
+        "openapi": _components(openapi(SETTINGS.feed_ids)),
+    }
+    single = {f"{part} {name}": schema for part, schemas in parts.items() for name, schema in schemas.items()}
+    return {"config": config_schema(), "events": events_document(events)} | single
+
+
+def configurations() -> dict[str, Any]:
+    """The files of deploy and the blocks of the README, parsed; a block of one table stands with the first."""
+    files = {str(path.relative_to(DEPLOY)): tomllib.loads(path.read_text("utf-8")) for path in FILES}
+    whole = [block if "[[sources]]" in block else f"{BLOCKS[0]}\n{block}" for block in BLOCKS]
+    return files | {f"README {number}": tomllib.loads(text) for number, text in enumerate(whole, 1)}
+
+
+def _ajv(schemas: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    given = json.dumps({"schemas": schemas, "values": {"config": values}})
+    done = subprocess.run(["node", "-e", AJV], input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _check_jsonschema(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = (sys.executable, "-m", "check_jsonschema", *map(str, arguments))
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@needs_node("ajv", "ajv-formats")
+def test_ajv_compiles_every_schema_and_accepts_what_we_show() -> None:
+    """Law: each is taken whole, its patterns too; files of deploy and blocks of the README are valid by it."""
+    assert len(configurations()) >= 5
+    assert _ajv(given_out(), configurations()) == []
+
+
+@needs_node("ajv", "ajv-formats")
+def test_ajv_refuses_what_is_wrong() -> None:
+    """Law: the test above can fail: a pattern that Python alone takes, and a key that is unknown."""
+    [pattern] = _ajv({"config": {"type": "string", "pattern": '^[!-\\"]$'}}, {})
+    assert "Invalid" in pattern
+    [key] = _ajv({"config": config_schema()}, {"one": next(iter(configurations().values())) | {"htpp": {}}})
+    assert "additional properties" in key
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The schemas and configurations as files."""
+    directory = tmp_path_factory.mktemp("schemas")
+    for number, schema in enumerate(given_out().values()):
+        (directory / f"{number:03}.schema.json").write_text(json.dumps(schema), "utf-8")
+    for number, value in enumerate(configurations().values()):
+        (directory / f"{number:03}.value.json").write_text(json.dumps(value), "utf-8")
+    return directory
+
+
+def test_check_jsonschema_takes_every_schema(written: Path) -> None:
+    """Law: each is a schema by its own dialect, whose patterns are ECMA-262's."""
+    done = _check_jsonschema("--check-metaschema", *sorted(written.glob("*.schema.json")))
+    assert done.returncode == 0, done.stdout
+
+
+def test_check_jsonschema_accepts_what_we_show(written: Path, tmp_path: Path) -> None:
+    """Law: files of deploy, and blocks of the README, are valid by the schema of the configuration; others are not."""
+    schema = written / "000.schema.json"  # of the configuration
+    done = _check_jsonschema("--schemafile", schema, *FILES, *sorted(written.glob("*.value.json")))
+    assert done.returncode == 0, done.stdout
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(FILES[0].read_text("utf-8") + "\n[htpp]\n", "utf-8")
+    assert _check_jsonschema("--schemafile", schema, wrong).returncode == 1
