@@ -25,7 +25,8 @@ from tests import readme
 from tests.node import needs_node
 
 DEPLOY: Final = Path(__file__).parents[1] / "deploy"
-FILES: Final = sorted(DEPLOY.rglob("*.toml"))
+EXAMPLE_FILE: Final = DEPLOY.parent / "poller" / "config" / "example.toml"
+FILES: Final = [*sorted(DEPLOY.rglob("*.toml")), EXAMPLE_FILE]
 BLOCKS: Final = re.findall(r"^```toml\n(.*?)^```$", readme.text(), re.DOTALL | re.MULTILINE)
 SETTINGS: Final = load(None, EXAMPLE)
 
@@ -69,7 +70,7 @@ def given_out() -> dict[str, Any]:
 
 def configurations() -> dict[str, Any]:
     """The files of deploy and the blocks of the README, parsed; a block of one table stands with the first."""
-    files = {str(path.relative_to(DEPLOY)): tomllib.loads(path.read_text("utf-8")) for path in FILES}
+    files = {str(path.relative_to(DEPLOY.parent)): tomllib.loads(path.read_text("utf-8")) for path in FILES}
     whole = [block if "[[sources]]" in block else f"{BLOCKS[0]}\n{block}" for block in BLOCKS]
     return files | {f"README {number}": tomllib.loads(text) for number, text in enumerate(whole, 1)}
 

@@ -20,11 +20,13 @@ app = CommandLine(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+config_app = CommandLine(help="The configuration file: prints a commented example.")
 
 
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(keys.app, name="keys")
+app.add_typer(config_app, name="config")
 app.add_typer(feed_orders.app)
 app.add_typer(feed_orders.feeds_app, name="feeds")
 
@@ -290,6 +292,24 @@ def schema(
     from poller.cli.schema import schema as command  # noqa: PLC0415 -- late
 
     command(Asked.by(context, config, log_format, log_level), document.value)
+
+
+@config_app.callback()
+def _config() -> None:
+    """Keep ``example`` a command of its own, though there is no other."""
+
+
+@config_app.command("example")
+def config_example(
+    *,
+    config: Config = None,  # noqa: ARG001 -- every command takes these
+    log_format: Format = None,  # noqa: ARG001 -- likewise
+    log_level: Verbosity = None,  # noqa: ARG001 -- likewise
+) -> None:
+    """Prints a commented poller.toml with every key."""
+    from importlib.resources import files  # noqa: PLC0415 -- late
+
+    typer.echo((files("poller") / "config" / "example.toml").read_text("utf-8"), nl=False)
 
 
 def _exit(*, good: bool) -> None:

@@ -26,7 +26,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Run it": ("check", "once", "run"),
     "See how it does": ("status", "tail", "dead-letters"),
     "Change what it does": ("pause", "resume", "resync", "release", "subscriptions", "keys", "replay", "feeds"),
-    "Make documents": ("schema",),
+    "Make documents": ("config", "schema"),
 }
 """The commands of ``poller --help``, in the order in which a newcomer meets them."""
 
@@ -43,6 +43,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "resync": "resync acme/contractTypes --wait",
     "release": "release acme/contractTypes",
     "replay": "replay rostering --from 2h --wait",
+    "config example": "config example",
     "schema": "schema config",
     "feeds forget": "feeds forget acme/contractTypes",
     "dead-letters list": "dead-letters list --subscription rostering",

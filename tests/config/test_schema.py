@@ -14,7 +14,7 @@ from poller.config import config_schema, load
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION
 from tests.config.test_load import CASES
 
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "poller.example.toml"
+EXAMPLE = Path(__file__).parents[2] / "poller" / "config" / "example.toml"
 SCHEMA = Draft202012Validator(config_schema())
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from poller.config.subscriptions import SubscriptionSettings
 
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "poller.example.toml"
+EXAMPLE = Path(__file__).parents[2] / "poller" / "config" / "example.toml"
 
 
 def test_a_subscription_reads_as_it_was_written() -> None:
