@@ -1,7 +1,7 @@
 """A newcomer's two paths, walked as the README has them and timed.
 
 ``python -m tests.newcomer`` clones this checkout twice, runs in one what stands under "Try it", up to the first event
-on the screen, and in the other what leads to the first webhook, and writes into the README when each command had ended.
+on the screen, and in the other what leads to the first webhook, and writes the times into tests/README.md.
 Packages are fetched anew: nothing that pip has kept counts. ``tests/test_newcomer.py`` walks the same without the
 installation.
 """
@@ -22,10 +22,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests import readme
+from tests.documents import ROOT, block, write_table
 from tests.harness.waiting import patience
 from tests.programs import bare_environ
-from tests.readme import block
 
 _ENDED: Final = re.compile(r"<ended with (\d+)>\n")
 _INSTALLATION: Final = 300.0
@@ -162,7 +161,7 @@ def _listens(port: str) -> bool:
 
 
 def table(walked: Mapping[Route, list[float]]) -> str:
-    """The README's table of when each command had ended."""
+    """The table of when each command had ended."""
     ends = (pair for route, ended in walked.items() for pair in zip(route.cells(), ended, strict=True))
     rows = [f"| {cell} | {at:.1f} s |" for cell, at in ends]
     return "\n".join(["| from a bare checkout | ended after |", "|---|---|", *rows])
@@ -171,7 +170,7 @@ def table(walked: Mapping[Route, list[float]]) -> str:
 async def _timed(route: Route) -> list[float]:
     """In a checkout of its own."""
     with TemporaryDirectory() as directory:
-        clone = await asyncio.create_subprocess_exec("git", "clone", "--quiet", readme.FILE.parent, directory)
+        clone = await asyncio.create_subprocess_exec("git", "clone", "--quiet", ROOT, directory)
         assert await clone.wait() == 0
         async with shell(directory, bare_environ() | {"PIP_NO_CACHE_DIR": "1"}) as terminal:
             return await walk(terminal, route)
@@ -180,7 +179,7 @@ async def _timed(route: Route) -> list[float]:
 async def main() -> None:
     """Walk both and write the table."""
     walked = {route: await _timed(route) for route in (to_the_first_event(), to_the_first_webhook())}
-    readme.write_table("newcomer", found := table(walked))
+    write_table("newcomer", found := table(walked))
     sys.stdout.write(f"{found}\n")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import readme
+from tests import documents
 from tests.newcomer import Route, shell, to_the_first_event, to_the_first_webhook, walk
 from tests.programs import bare_environ
 from tests.servers import free_port
@@ -33,7 +33,7 @@ def checkout(directory: Path) -> Path:
     (here / "poller").symlink_to(programs / "poller")
     (here / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (here / "python").chmod(0o755)
-    shutil.copy(readme.FILE, directory)
+    shutil.copy(documents.README, directory)
     return directory
 
 
@@ -113,5 +113,5 @@ async def test_an_address_that_is_taken_is_not_walked_to(tmp_path: Path) -> None
 
 def test_the_table_has_the_commands_as_they_are() -> None:
     """``python -m tests.newcomer`` writes it: what is pasted today has been walked."""
-    rows = [row.split(" | ")[0].removeprefix("| ") for row in readme.table("newcomer").splitlines()[2:]]
+    rows = [row.split(" | ")[0].removeprefix("| ") for row in documents.table("newcomer").splitlines()[2:]]
     assert rows == [*to_the_first_event().cells(), *to_the_first_webhook().cells()]

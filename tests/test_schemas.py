@@ -21,13 +21,13 @@ from poller.changes.schemas import DIALECT, events_document
 from poller.config import config_schema, load
 from poller.service.asyncapi import EXAMPLE, asyncapi, schemas_of
 from poller.service.web.openapi import openapi
-from tests import readme
+from tests import documents
 from tests.node import needs_node
 
 DEPLOY: Final = Path(__file__).parents[1] / "deploy"
 EXAMPLE_FILE: Final = DEPLOY.parent / "poller" / "config" / "example.toml"
 FILES: Final = [*sorted(DEPLOY.rglob("*.toml")), EXAMPLE_FILE]
-BLOCKS: Final = re.findall(r"^```toml\n(.*?)^```$", readme.text(), re.DOTALL | re.MULTILINE)
+BLOCKS: Final = re.findall(r"^```toml\n(.*?)^```$", documents.text(), re.DOTALL | re.MULTILINE)
 SETTINGS: Final = load(None, EXAMPLE)
 
 # Reads {name: schema}, and values that the schema "config" is to accept; prints what is wrong with each.
@@ -69,10 +69,10 @@ def given_out() -> dict[str, Any]:
 
 
 def configurations() -> dict[str, Any]:
-    """The files of deploy and the blocks of the README, parsed; a block of one table stands with the first."""
+    """The files of deploy and the blocks of the documents, parsed; a block of one table stands with the first."""
     files = {str(path.relative_to(DEPLOY.parent)): tomllib.loads(path.read_text("utf-8")) for path in FILES}
     whole = [block if "[[sources]]" in block else f"{BLOCKS[0]}\n{block}" for block in BLOCKS]
-    return files | {f"README {number}": tomllib.loads(text) for number, text in enumerate(whole, 1)}
+    return files | {f"document {number}": tomllib.loads(text) for number, text in enumerate(whole, 1)}
 
 
 def _ajv(schemas: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
@@ -89,7 +89,7 @@ def _check_jsonschema(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @needs_node("ajv", "ajv-formats")
 def test_ajv_compiles_every_schema_and_accepts_what_we_show() -> None:
-    """Law: each is taken whole, its patterns too; files of deploy and blocks of the README are valid by it."""
+    """Law: each is taken whole, its patterns too; files of deploy and blocks of the documents are valid by it."""
     assert len(configurations()) >= 5
     assert _ajv(given_out(), configurations()) == []
 
@@ -121,7 +121,7 @@ def test_check_jsonschema_takes_every_schema(written: Path) -> None:
 
 
 def test_check_jsonschema_accepts_what_we_show(written: Path, tmp_path: Path) -> None:
-    """Law: files of deploy, and blocks of the README, are valid by the schema of the configuration; others are not."""
+    """Law: files of deploy and blocks of the documents are valid by the schema of the configuration; others are not."""
     schema = written / "000.schema.json"  # of the configuration
     done = _check_jsonschema("--schemafile", schema, *FILES, *sorted(written.glob("*.value.json")))
     assert done.returncode == 0, done.stdout

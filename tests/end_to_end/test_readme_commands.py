@@ -1,8 +1,9 @@
-"""Laws of the README's commands: each of them, as it stands there, does what it is for and ends as it should.
+"""Laws of the documents' commands: each of them, as it stands there, does what it is for and ends as it should.
 
-They are taken from the README: each shell block is a script of its own, each command within a line of text is run for
-itself. What differs between the README and this machine is the addresses, names and ids that :class:`Stage` puts in.
-A new command is run from the moment it stands in the README; one that cannot be is named below, with who runs it.
+They are taken from all documents: each shell block is a script of its own, each command within a line of text is run
+for itself. :class:`Stage` replaces their addresses, names and ids by those of this machine.
+A new command is run as soon as it stands in a document; one that cannot be run is named below, with the test that
+stands for it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from shutil import which
 from typing import TYPE_CHECKING, Final
 
 from tests.cli.commands import commands_in
+from tests.documents import block, table, text
 from tests.harness.processes import daemon
 from tests.harness.scene import Scene, scene
 from tests.harness.waiting import patience, until
 from tests.programs import bare_environ, for_the_block
-from tests.readme import block, table, text
 from tests.receiver import Receiver, Reply, receiving
 from tests.servers import free_port
 

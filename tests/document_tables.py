@@ -1,7 +1,7 @@
-"""The README's tables that say what the code says: written from it, and compared with it by tests/test_readme.py.
+"""Tables of the documents that are generated from the code, and compared with it by tests/test_documents.py.
 
-``python -m tests.readme_tables`` writes them anew, each between its two comments. Nobody edits them by hand: what is
-wrong in one is wrong in the description that the code gives.
+``python -m tests.document_tables`` writes each of them between its two comments. Do not edit them by hand: correct the
+description in the code and run it again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from poller.config.schema import config_schema
-from tests.readme import write_table
+from tests.documents import write_table
 
 _DEFAULT: Final = re.compile(r" Default: (.*)\.$")
 _AUTH_ONCE: Final = "sources[].auth."

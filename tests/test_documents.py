@@ -1,4 +1,4 @@
-"""Laws of the README: what it shows does what it says. Programs and tables are taken from it as they stand there."""
+"""Laws of the documents: programs and tables do what they say, as they stand there; links lead somewhere."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from poller.delivery.sink import Sink
 from poller.http.addresses import Allowance
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
+from tests.document_tables import TABLES
+from tests.documents import block, table
 from tests.harness.waiting import blocking_until, until
 from tests.node import needs_node
 from tests.programs import bare_environ
-from tests.readme import block, table
-from tests.readme_tables import TABLES
 from tests.receiver import receiving
 from tests.servers import running
 
@@ -125,7 +125,7 @@ def test_a_receiver_without_a_secret_ends_at_once(tmp_path: Path) -> None:
 
 
 async def test_the_receiver_writes_whole_lines(tmp_path: Path) -> None:
-    """Law: many requests at a time share the screen of the README's receiver, and each event has a line of its own."""
+    """Law: many requests at a time share the screen of the receiver, and each event has a line of its own."""
     port = str(free_port())
     file = tmp_path / "receiver.py"
     file.write_text(block(file.name).replace("8000", port), "utf-8")
@@ -238,5 +238,5 @@ def test_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables(name: str) -> None:
-    """They say what the code says; ``python -m tests.readme_tables`` writes them."""
+    """They say what the code says; ``python -m tests.document_tables`` writes them."""
     assert table(name) == TABLES[name]()
