@@ -101,7 +101,7 @@ class Owned:
             let_go: is called when the lease was let go at the end.
             pause: waits for so many seconds, or for the stop.
         """
-        self.name = f"{subscription} {pair.feed}"
+        self.name, self.feed = f"{subscription} {pair.feed}", pair.feed
         self.lease = store.keys.lease
         self.nonce = store.nonce.encode()
         self._pair = pair

@@ -14,7 +14,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from itertools import chain
 from typing import Final
 
 import msgspec
@@ -24,7 +23,7 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.service.membership import Membership
 from poller.store.keys import remembered_key
-from poller.store.members import UNSAID, MemberConfiguration, Seen
+from poller.store.members import MemberConfiguration, Seen
 from poller.store.remembering import known_feeds
 
 LOOK_SECONDS: Final = 5.0
@@ -67,13 +66,8 @@ def stated(settings: Settings) -> MemberConfiguration:
 
 def claimed(seen: Seen, own: Iterable[str] = (), *, role: str | None = None) -> frozenset[str] | None:
     """The feeds that a live process has, of those that do ``role``, and those in ``own``; None: it may be any."""
-    said = [
-        seen.configurations.get(name, UNSAID).feeds
-        for name, roles in seen.roles.items()
-        if roles and (role is None or role in roles)
-    ]
-    known = [feeds for feeds in said if feeds is not None]
-    return frozenset(chain(own, *known)) if len(known) == len(said) else None
+    listed = seen.listed(name for name, roles in seen.roles.items() if roles and (role is None or role in roles))
+    return None if listed is None else listed.union(own)
 
 
 def orphaned(known: Iterable[str], seen: Seen, own: Iterable[str] = ()) -> tuple[str, ...]:

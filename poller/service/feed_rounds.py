@@ -123,7 +123,7 @@ class FeedLot:
         now: Callable[[], datetime],
     ) -> None:
         """Nothing is polled yet."""
-        self.name = polled.feed.id
+        self.name = self.feed = polled.feed.id
         self.busy = False
         self.lease = polled.store.keys.lease
         self.nonce = polled.store.nonce.encode()

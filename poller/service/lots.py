@@ -8,11 +8,13 @@ Takes nothing and hands nothing back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, Literal, Protocol
 
 from redis.asyncio import Redis
 
+from poller.service.shares import Extra, offers_counted
 from poller.store.feed import HeldElsewhere
 from poller.store.lease_looks import Held, held_leases
 
@@ -28,6 +30,7 @@ class Lot(Protocol):
     """A lease, and what is done under it."""
 
     name: str
+    feed: str
 
     @property
     def lease(self) -> str:
@@ -75,10 +78,14 @@ class Place:
         self.state: Literal["ours", "leaving", "free", "theirs"] = "theirs"
         self.free_since = now
         self.look_at = now
+        self.extra_since: float | None = None
+        self.offers = 0
+        self.offered_at = -math.inf
 
     def elsewhere(self, look_at: float) -> None:
         """It is not ours, as far as is known until then."""
         self.state, self.look_at = "theirs", look_at
+        self.extra_since = None
 
 
 class Lots:
@@ -148,10 +155,32 @@ class Lots:
         for place in self._places.values():
             place.look_at = self._clock()
 
-    def patience_anew(self) -> None:
-        """There are other processes: they have as much time to take what is free."""
+    def extras(self, listed: Collection[str] | None) -> dict[str, Extra]:
+        """Those of ours that are extras. ``listed``: the feeds that other processes list; None: any."""
+        now = self._clock()
+        return {
+            name: Extra(now - place.extra_since, place.offers, listed is None or place.lot.feed in listed)
+            for name, place in self._places.items()
+            if place.state == "ours" and place.extra_since is not None
+        }
+
+    def taken_beyond(self, place: Place) -> None:
+        """This one is an extra from now on."""
+        now = self._clock()
+        place.extra_since = now
+        place.offers = offers_counted(place.offers, now - place.offered_at, self._ttl)
+
+    def handed(self, place: Place) -> None:
+        """This one is being handed back."""
+        if place.extra_since is not None:
+            place.offers, place.offered_at = place.offers + 1, self._clock()
+        place.state, place.extra_since = "leaving", None
+
+    def members_changed(self) -> None:
+        """There are other processes: they have as much time to take what is free, and nothing is an extra."""
         for place in self._places.values():
             place.free_since = self._clock()
+            place.extra_since, place.offers = None, 0
 
     def notice_lost(self) -> int:
         """End what was begun under leases that are not ours any more; how many these are."""

@@ -108,6 +108,10 @@ class Membership:
         names = self.seen.doing(role)
         return Among(names, names.index(self.name)) if self.name in names else None
 
+    def listed(self, role: str) -> frozenset[str] | None:
+        """The feeds that the other processes list that do this; None: any, for one of them does not say."""
+        return self.seen.listed(name for name in self.seen.doing(role) if name != self.name)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Be in the list for the time of the block, and out of it afterwards."""

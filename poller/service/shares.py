@@ -8,21 +8,48 @@ and nobody has to agree with anybody. It takes first those leases whose number l
 else takes first, and hands back first those which do not; so where all begin at once few reach for the same.
 
 Who has more than its share hands back what can be: never what is in the middle of a round. Who has less takes what is
-free. What is free for long although all others could have taken it is taken by whoever sees it, beyond the share: the
-others may not know of it, as while a new configuration is rolled out. That is kept until the processes are others, so
-nothing goes to and fro.
+free. What is free for long although all others could have taken it is taken by the first that sees it, beyond the
+share: the others may not know of it, as while a new configuration is rolled out; or they were only slow.
+
+A lease beyond the share is an *extra*. After a term it is offered: handed back like any surplus, and before any other.
+The term doubles each time, so what is free because the others have no room moves less and less; it is short again once
+the lease was not an extra for longer than that. An extra that no other process lists is never offered. When the list of
+processes changes nothing is an extra any more, and all are asked again.
 
 The laws, for processes that know the same leases: once nothing changes any more every lease is held, no two processes
-differ by more than one, and nothing moves again. A process alone takes everything and hands back nothing.
+differ by more than one, and nothing moves again, however slow some of them were before. For processes that know
+different leases: every lease that a process knows is held, and what only one process lists does not move again. A
+process alone takes everything and hands back nothing.
 
 Pure: knows no clock and no store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from typing import Final
 
 import msgspec
+
+_FIRST_TERM: Final = 3  # times the patience with the others: those that were slow for a moment have long recovered
+
+
+class Extra(msgspec.Struct, frozen=True):
+    """A lease that a process has beyond its share.
+
+    Attributes:
+        seconds: since it was taken.
+        offers: how often it was offered before, see :func:`offers_counted`.
+        listed: whether another process that does the same work lists it.
+    """
+
+    seconds: float
+    offers: int = 0
+    listed: bool = True
+
+    def is_due(self, patience: float) -> bool:
+        """Whether it is to be offered to the others now."""
+        return self.listed and self.seconds >= _term(self.offers, patience)
 
 
 class Moves(msgspec.Struct, frozen=True):
@@ -30,7 +57,7 @@ class Moves(msgspec.Struct, frozen=True):
 
     Attributes:
         take: within the share, in the order in which they are to be tried; as many as there is room for.
-        beyond: beyond the share, because nobody else takes them.
+        beyond: beyond the share, because no other process takes them; extras from now on.
         hand: back, so that others can take them.
         over: whether there is more than the share once they are, for it is busy.
     """
@@ -61,7 +88,7 @@ def moves(
     place: int,
     members: int,
     patience: float,
-    extra: int = 0,
+    extras: Mapping[str, Extra] | None = None,
 ) -> Moves:
     """What the process at this place should do now.
 
@@ -73,21 +100,38 @@ def moves(
         place: among the names of the processes, in their order; from 0.
         members: how many processes there are.
         patience: for how long the others may take what is free, in seconds.
-        extra: how many it has taken beyond its share since the processes were others.
+        extras: those of ``ours`` that it has taken beyond its share since the processes were others.
     """
-    room = share(len(names), place, members) + extra - len(ours)
+    extras = extras or {}
+    due = {name for name, one in extras.items() if one.is_due(patience)}
+    kept = extras.keys() - due
+    room = share(len(names), place, members) + len(kept) - len(ours)
     if room >= 0 and not free:
         return Moves()
     order = preferred(names, place, members)
     if room < 0:
-        hand = _last(order, room, ours=ours, busy=busy)
+        idle = [name for name in order if name in ours and name not in busy and name not in kept]
+        hand = tuple(sorted(idle, key=due.__contains__)[room:])  # wanted least, and what is due before the rest
         return Moves(hand=hand, over=len(hand) < -room)
     waiting = [name for name in order if name in free]
     left = waiting[room:]
     return Moves(tuple(waiting[:room]), tuple(name for name in left if free[name] >= patience))
 
 
-def _last(order: Sequence[str], surplus: int, *, ours: Collection[str], busy: Collection[str]) -> tuple[str, ...]:
-    """Those that are wanted least of what can be handed back."""
-    idle = [name for name in order if name in ours and name not in busy]
-    return tuple(idle[surplus:])
+def offers_counted(offers: int, seconds: float, patience: float) -> int:
+    """How many of a lease's offers count when it becomes an extra.
+
+    Args:
+        offers: that counted at the last one.
+        seconds: since then.
+        patience: for how long the others may take what is free, in seconds.
+
+    Returns:
+        0 where it was not an extra for twice as long as it would have been kept: others had it, and were slow again.
+    """
+    return offers if seconds <= 2 * _term(offers, patience) else 0
+
+
+def _term(offers: int, patience: float) -> float:
+    """For how many seconds an extra is kept that was offered so often."""
+    return float(_FIRST_TERM * patience * 2**offers)

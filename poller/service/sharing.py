@@ -65,7 +65,6 @@ class Sharing:
         self._wake = asyncio.Event()
         self._version = ""
         self._names: tuple[str, ...] = ()
-        self._extra = 0
         self._over = False
         self._handing: set[asyncio.Task[None]] = set()
         self._failing: str | None = None
@@ -130,8 +129,8 @@ class Sharing:
         if among is None:
             return
         if among.names != self._names:
-            self._names, self._extra = among.names, 0
-            lots.patience_anew()
+            self._names = among.names
+            lots.members_changed()
         if seen.version != self._version:
             self._version = seen.version
             lots.look_at_all()
@@ -145,7 +144,7 @@ class Sharing:
             for place in hand:
                 self._hand(place)
             await self._taken(take)
-            self._extra += await self._taken(beyond)
+            await self._taken(beyond, beyond=True)
         self._report(among)
 
     def _moves(self, among: Among) -> Moves:
@@ -158,25 +157,23 @@ class Sharing:
             place=among.place,
             members=len(among.names),
             patience=self._ttl,
-            extra=self._extra,
+            extras=lots.extras(self._membership.listed(self._role)),
         )
 
-    async def _taken(self, wanted: Sequence[Place]) -> int:
-        """Take these; how many were to be had.
+    async def _taken(self, wanted: Sequence[Place], *, beyond: bool = False) -> None:
+        """Take those of these that are to be had.
 
         Raises:
             StoreUnavailable: the store is away.
         """
-        taken = 0
         for first in range(0, len(wanted), _SIDE_BY_SIDE):
             some = wanted[first : first + _SIDE_BY_SIDE]
             results = await asyncio.gather(*map(self._take, some), return_exceptions=True)
             for place, result in zip(some, results, strict=True):
                 if result is True:
-                    taken += self._begin(place)
+                    self._begin(place, beyond=beyond)
             for failed in (one for one in results if isinstance(one, BaseException)):
                 raise failed
-        return taken
 
     async def _take(self, place: Place) -> bool:
         try:
@@ -192,20 +189,21 @@ class Sharing:
             return False
         return True
 
-    def _begin(self, place: Place) -> int:
+    def _begin(self, place: Place, *, beyond: bool) -> None:
         """Begin with a lease that was taken. All of a turn in one breath, for they may wait for one another."""
         if not self._lots.knows(place):  # it was dropped meanwhile
             self._hand(place)
-            return 0
+            return
         place.state = "ours"
+        if beyond:
+            self._lots.taken_beyond(place)
         lease_changed(self._kind, "taken")
         place.lot.begin()
-        return 1
 
     def _hand(self, place: Place) -> None:
         if place.state == "ours":
             lease_changed(self._kind, "released")
-        place.state = "leaving"
+        self._lots.handed(place)
         task = asyncio.create_task(self._handed(place), name=f"handing back {place.lot.name}")
         self._handing.add(task)
         task.add_done_callback(self._handing.discard)

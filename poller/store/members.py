@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Final, cast
 
 import msgspec
@@ -116,6 +117,12 @@ class Seen(msgspec.Struct, frozen=True):
     def doing(self, role: str) -> tuple[str, ...]:
         """The names of those that do this, in their order."""
         return tuple(sorted(name for name, roles in self.roles.items() if role in roles))
+
+    def listed(self, names: Iterable[str]) -> frozenset[str] | None:
+        """The feeds that these processes list; None: any, for one of them does not say."""
+        said = [self.configurations.get(name, UNSAID).feeds for name in names]
+        listed = [feeds for feeds in said if feeds is not None]
+        return frozenset(chain(*listed)) if len(listed) == len(said) else None
 
 
 class Members:

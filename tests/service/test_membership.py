@@ -14,7 +14,7 @@ from poller.service.membership import Membership
 from poller.service.watching import StoreWatch
 from poller.store.connection import commands
 from poller.store.keys import MemberKeys
-from poller.store.members import Members, Seen
+from poller.store.members import UNSAID, MemberConfiguration, Members, Seen
 from tests.harness.waiting import patience, until
 
 KEYS = MemberKeys.of("poller")
@@ -120,3 +120,16 @@ async def test_the_time_to_the_next_beat_counts_from_the_question(client: Redis)
     async with membership.running():
         await until(lambda: len(members.asked) > 4, "it to be asked again")
     assert set(members.asked) == {"beat"}
+
+
+@pytest.mark.parametrize(
+    ("silent", "expected"),
+    [((), {"acme/two", "acme/three"}), (("two",), None), (("one", "four"), {"acme/two", "acme/three"})],
+)
+async def test_what_the_others_list(client: Redis, silent: tuple[str, ...], expected: set[str] | None) -> None:
+    """Law: of this process's own feeds nothing counts, nor of those that do something else; a silent one has any."""
+    membership = membership_of(List(client), look_seconds=TERM.total_seconds())
+    said = {name: MemberConfiguration((f"acme/{name}",)) for name in ("one", "two", "three", "four")}
+    roles = dict.fromkeys(said, frozenset({"poll"})) | {"four": frozenset({"deliver"})}
+    membership.seen = Seen("1", roles, said | dict.fromkeys(silent, UNSAID))
+    assert membership.listed("poll") == expected

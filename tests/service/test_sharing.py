@@ -12,7 +12,9 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.errors import StoreError, StoreRefused, StoreUnavailable
+from poller.service.lots import Lots
 from poller.service.membership import Membership
+from poller.service.shares import Extra
 from poller.service.sharing import Sharing
 from poller.service.watching import StoreWatch
 from poller.stopping import ended
@@ -20,7 +22,7 @@ from poller.store.connection import commands
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import FeedKeys, MemberKeys
 from poller.store.lease import keep_renewed
-from poller.store.members import Members
+from poller.store.members import MemberConfiguration, Members
 from poller.store.owners import nonce_of
 from poller.store.scripts import Scripts
 from tests.harness.waiting import patience, turns, until
@@ -38,7 +40,7 @@ class Lot:
     """A lease under which nothing is done but that it is written down."""
 
     def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
-        self.name = name
+        self.name = self.feed = name
         self.lease = FeedKeys.of("poller", name).lease
         self._nonce = nonce_of(member)
         self.nonce = self._nonce.encode()
@@ -46,11 +48,14 @@ class Lot:
         self.busy = False
         self.begun = 0
         self.working = False
+        self.quick = asyncio.Event()  # while it is not set, whoever wants to take the lease does not come to it
+        self.quick.set()
         self._scripts = Scripts(client)
         self._ttl = int(ttl.total_seconds() * 1000)
         self._changed = changed
 
     async def take(self) -> HeldElsewhere | None:
+        await self.quick.wait()
         left = await self._scripts.take([self.lease], [self._nonce, self._ttl])
         self.held = left is None
         return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
@@ -148,16 +153,33 @@ class World:
 
     @asynccontextmanager
     async def process(
-        self, name: str, ttl: timedelta = LONG, *, names: Sequence[str] = NAMES, crash: asyncio.Event | None = None
+        self,
+        name: str,
+        ttl: timedelta = LONG,
+        *,
+        names: Sequence[str] = NAMES,
+        crash: asyncio.Event | None = None,
+        slow: bool = False,
     ) -> AsyncIterator[list[Lot]]:
-        """A process for the time of the block; it leaves in order, unless it has crashed before."""
+        """A process for the time of the block; it leaves in order, unless it has crashed before.
+
+        Args:
+            name: among the others.
+            ttl: how long its leases live.
+            names: of the leases that it knows.
+            crash: where it is set by the end of the block, the process says nothing when it ends.
+            slow: whether it is there, but takes no lease until each is ``quick``.
+        """
         clock = asyncio.get_running_loop().time
         watch = StoreWatch("warn", now=now, clock=clock)
-        members = Members(self.client, MemberKeys.of("poller"), name=name, ttl=ttl)
+        said = MemberConfiguration(tuple(names))
+        members = Members(self.client, MemberKeys.of("poller"), name=name, ttl=ttl, configuration=said)
         membership = Membership(members, ttl=ttl, watch=watch, clock=clock, look_seconds=0.02)
         sharing = Sharing("poll", membership, self.client, ttl=ttl, watch=watch, clock=clock)
         lots = [Lot(one, self.client, name, ttl, self.changed.set) for one in names]
         for lot in lots:
+            if slow:
+                lot.quick.clear()
             sharing.add(lot)
         self.lots[name] = lots
         membership.join("poll")
@@ -278,6 +300,20 @@ async def test_what_others_do_not_know_is_taken_all_the_same(world: World) -> No
             assert all(len(world.owners(name)) == 1 for name in NAMES)
 
 
+async def test_shares_are_even_again_after_a_process_was_slow(world: World) -> None:
+    """Law: what was taken beyond the share while the others were slow is offered to them again."""
+    async with world.process("a", SHORT) as lots:
+        await world.until(7)
+        async with world.process("b", SHORT, slow=True) as others:
+            async with patience("what was handed back to be taken again"):
+                while sum(lot.begun for lot in lots) < len(NAMES) + 3:
+                    world.changed.clear()
+                    await world.changed.wait()
+            for lot in others:
+                lot.quick.set()
+            await world.until(4, 3)
+
+
 async def test_a_stranger_is_waited_for(world: World) -> None:
     """Law: a lease that no process of the list has, as that of a single round, is taken when it ends."""
     lease = FeedKeys.of("poller", NAMES[0]).lease
@@ -391,3 +427,29 @@ async def test_what_is_lost_in_the_middle_of_a_round_ends_with_it(world: World) 
         assert (lot.working, lot.begun) == (True, 1)
         lot.busy = False
         await until(lambda: lot.begun == 2, "it to be taken again")
+
+
+def test_extras_are_known_with_their_offers(store_url: str) -> None:
+    """Law: an extra's time and offers are counted, and whether others list its feed; other processes forget both."""
+    at, ttl = [0.0], 3.0
+    client = commands(store_url)
+    lots = Lots(client, ttl=ttl, clock=lambda: at[0])
+    lots.add(Lot(NAMES[0], client, "a", LONG, lambda: None))
+    place = lots[NAMES[0]]
+
+    def held_beyond(seconds: float) -> Extra:
+        place.state = "ours"
+        lots.taken_beyond(place)
+        at[0] += seconds
+        return lots.extras(None)[NAMES[0]]
+
+    assert held_beyond(1.0) == Extra(1.0)
+    assert lots.extras(NAMES[1:])[NAMES[0]] == Extra(1.0, listed=False)
+    lots.handed(place)
+    assert not lots.extras(None)
+    assert held_beyond(2.0) == Extra(2.0, offers=1)
+    lots.handed(place)
+    assert held_beyond(0.0) == Extra(0.0, offers=2)
+    lots.members_changed()
+    assert not lots.extras(None)
+    assert held_beyond(0.0) == Extra(0.0)
