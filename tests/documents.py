@@ -13,8 +13,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
+MANUAL: Final = ROOT / "deploy" / "README.md"
+ARCHITECTURE: Final = ROOT / "poller" / "README.md"
 TESTING: Final = ROOT / "tests" / "README.md"
-DOCUMENTS: Final = (README, TESTING)
+DOCUMENTS: Final = (README, MANUAL, ARCHITECTURE, TESTING)
 
 
 def text() -> str:

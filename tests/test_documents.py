@@ -30,7 +30,7 @@ from poller.http.addresses import Allowance
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
-from tests.documents import block, table
+from tests.documents import DOCUMENTS, README, ROOT, block, table
 from tests.harness.waiting import blocking_until, until
 from tests.node import needs_node
 from tests.programs import bare_environ
@@ -240,3 +240,63 @@ def test_the_configuration(tmp_path: Path) -> None:
 def test_the_tables(name: str) -> None:
     """They say what the code says; ``python -m tests.document_tables`` writes them."""
     assert table(name) == TABLES[name]()
+
+
+_LINK: Final = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_CODE_SPAN: Final = re.compile(r"`([^`\n]+)`")
+_PATH: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|md|yml|yaml|toml|json|conf|acl|lua|service)")
+_LONGEST_README: Final = 300
+
+
+def prose(file: Path) -> str:
+    """A document without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(file: Path) -> set[str]:
+    """What a link to a heading of this document may name, as GitHub and package indexes make it."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(file))}
+
+
+def links(file: Path) -> list[str]:
+    """Where the links of a document lead."""
+    return _LINK.findall(_CODE_SPAN.sub("code", prose(file)))
+
+
+def test_the_readme_is_short() -> None:
+    """Law: it is for users; what operators and developers need stands in their own documents."""
+    assert len(README.read_text("utf-8").splitlines()) <= _LONGEST_README
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_the_links(file: Path) -> None:
+    """Law: a link within the checkout leads to a file that is there, and to a heading that the document has."""
+    found = links(file)
+    assert found
+    for link in found:
+        target, _, anchor = link.partition("#")
+        if target.startswith("https://"):
+            continue
+        there = (file.parent / target).resolve() if target else file
+        assert there.is_file(), link
+        assert there.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(there), link
+
+
+def test_the_readme_can_be_read_on_a_package_index() -> None:
+    """Law: it links within itself or to absolute URLs, and each of its anchors is there once it is rendered."""
+    assert [link for link in links(README) if not link.startswith(("#", "https://"))] == []
+    markdown = pytest.importorskip("readme_renderer.markdown", reason="needs readme_renderer, of the extra test")
+    html = markdown.render(README.read_text("utf-8"))
+    wanted = set(re.findall(r'href="#([^"]+)"', html))
+    assert len(wanted) > len({link for link in links(README) if link.startswith("#")})  # and those of the headings
+    assert wanted <= set(re.findall(r'id="([^"]+)"', html))
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_the_files_that_are_named(file: Path) -> None:
+    """Law: a file of the project that a document names by its path is there, from the root or beside the document."""
+    named = {span for span in _CODE_SPAN.findall(prose(file)) if "/" in span and _PATH.fullmatch(span)}
+    elsewhere = {"trial/poller.toml", "trial/receiver.py"}  # of the reader
+    assert {name for name in named - elsewhere if not any((at / name).exists() for at in (ROOT, file.parent))} == set()

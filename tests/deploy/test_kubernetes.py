@@ -153,7 +153,7 @@ def test_the_image_is_this_version() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     (version,) = re.findall(r'^version = "(.*)"$', text, re.MULTILINE)
     assert KUSTOMIZATION["images"][0]["newTag"] == version
-    for file in (ROOT / "README.md", DEPLOY / "Dockerfile", HERE / "kustomization.yaml"):
+    for file in (DEPLOY / "README.md", DEPLOY / "Dockerfile", HERE / "kustomization.yaml"):
         assert re.findall(r"docker build .* -t (\S+) \.", file.read_text("utf-8")) == [f"poller:{version}"]
     assert set(re.findall(r"load \S*\s?(poller\S*[^,).\s])", TEXT)) == {f"poller:{version}"}
     compose = documents(DEPLOY / "compose.yaml")[0]["services"]

@@ -1,4 +1,4 @@
-"""The README's tables of what rounds and attempts say in the log are what they say: every field, and no other."""
+"""The manual's tables of what rounds and attempts say in the log are what they say: every field, and no other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -21,15 +20,16 @@ from poller.service.polling import _report
 from poller.source.feed import Mode
 from poller.source.result import RoundResult
 from poller.telemetry.costs import Costs
+from tests import documents
 
-README: Final = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+MANUAL: Final = documents.MANUAL.read_text("utf-8")
 SHARED: Final = {"event", "log_level"}
 
 
 def table(name: str) -> list[tuple[set[str], str]]:
     """Its rows: the names in their first column, and what is said of them."""
-    found = re.search(rf"^\| `{name}` \| \|\n\|---\|---\|\n((?:\|.*\n)+)", README, re.MULTILINE)
-    assert found, f"README.md has no table of {name}"
+    found = re.search(rf"^\| `{name}` \| \|\n\|---\|---\|\n((?:\|.*\n)+)", MANUAL, re.MULTILINE)
+    assert found, f"deploy/README.md has no table of {name}"
     rows = [line.strip("|").split(" | ", 1) for line in found[1].splitlines()]
     return [(set(re.findall(r"`([^`]+)`", first)), rest) for first, rest in rows]
 

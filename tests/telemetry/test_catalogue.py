@@ -1,20 +1,20 @@
-"""Laws of :mod:`poller.telemetry.catalogue`: all metrics are known by name, once, in the words of the README."""
+"""Laws of :mod:`poller.telemetry.catalogue`: all metrics are known by name, once, in the words of the manual."""
 
 from __future__ import annotations
 
 import pkgutil
 import re
 from importlib import import_module
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 import poller.telemetry
 from poller.telemetry.catalogue import Described, declared, described, labelled
+from tests import documents
 from tests.telemetry.series import key, values
 
-README: Final = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+MANUAL: Final = documents.MANUAL.read_text("utf-8")
 
 
 def all_of() -> list[Described]:
@@ -28,9 +28,9 @@ def row(one: Described) -> str:
     return f"| `{one.name}{labels}` | {one.text} |"
 
 
-def test_the_readme_has_all_of_them_and_no_other() -> None:
+def test_the_manual_has_all_of_them_and_no_other() -> None:
     """The table is what the code says, line by line."""
-    table = [line for line in README.splitlines() if re.match(r"\| `poller_", line)]
+    table = [line for line in MANUAL.splitlines() if re.match(r"\| `poller_", line)]
     rows = [row(one) for one in all_of()]
     assert sorted(table) == sorted(rows), "the table has to be:\n" + "\n".join(rows)
 
