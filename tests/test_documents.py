@@ -245,7 +245,7 @@ def test_the_tables(name: str) -> None:
 _LINK: Final = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _CODE_SPAN: Final = re.compile(r"`([^`\n]+)`")
-_PATH: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|md|yml|yaml|toml|json|conf|acl|lua|service)")
+_PATH: Final = re.compile(r"\w[\w.-]*(?:/[\w.-]+)*\.(?:py|md|yml|yaml|toml|json|conf|acl|lua|service)")
 _LONGEST_README: Final = 300
 
 
