@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, cast
 
-from tests.harness.waiting import turns
+from tests.harness.waiting import limited, turns
 
 PATIENCE: Final = 20.0
 """Seconds that a test waits for something before it fails."""
@@ -163,7 +163,7 @@ class Receiver:
         seen = asyncio.get_running_loop().create_future()
         self._watching.append((true, seen))
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with limited(PATIENCE):
                 await seen
         except TimeoutError:
             raise AssertionError(f"waited in vain for {what}: {self.count} requests, {self.open} connections") from None

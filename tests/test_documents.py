@@ -31,7 +31,7 @@ from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
 from tests.documents import DOCUMENTS, README, ROOT, block, table
-from tests.harness.waiting import blocking_until, until
+from tests.harness.waiting import blocking_until, strain, until
 from tests.node import needs_node
 from tests.programs import bare_environ
 from tests.receiver import receiving
@@ -119,7 +119,12 @@ def test_a_receiver_without_a_secret_ends_at_once(tmp_path: Path) -> None:
     file = tmp_path / "receiver.py"
     file.write_text(block(file.name).replace("8000", str(free_port())), "utf-8")
     ended = subprocess.run(
-        [sys.executable, str(file)], env=bare_environ(), capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(file)],
+        env=bare_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60 * strain(),
     )
     assert (ended.returncode, "SECRET" in ended.stderr) == (1, True)
 

@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.harness.waiting import strain
 from tests.receiver import CLOSE, Held, Raw, Received, Reply, Then, receiving
 from tests.receiver_process import logged, receiver_process
 
 
 def sent(url: str, *bodies: bytes) -> list[int]:
     """The statuses of these bodies, one after the other on one connection, by another library than the program's."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20 * strain())
     try:
         statuses = []
         for body in bodies:

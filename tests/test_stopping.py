@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from poller.stopping import ended, finished, stopped_by_signals
+from tests.harness.waiting import within
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -19,7 +20,7 @@ async def test_a_signal_sets_the_event(number: signal.Signals) -> None:
         assert not stopped.is_set()
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(stopped.wait(), 5)
+        await within(stopped.wait(), 5)
 
 
 async def test_a_hangup_that_is_ignored_stays_ignored() -> None:
@@ -29,7 +30,7 @@ async def test_a_hangup_that_is_ignored_stays_ignored() -> None:
         with stopped_by_signals() as stopped:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(stopped.wait(), 5)
+            await within(stopped.wait(), 5)
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from tests.harness.after_loss import judge_after_loss
 from tests.harness.cluster import Cluster
 from tests.harness.sentinels import Sentinels
 from tests.harness.subscribed import SECRET, Wish
-from tests.harness.waiting import until
+from tests.harness.waiting import Deadline, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +120,7 @@ class Stage:
     async def begin(self) -> None:
         """Return when each feed has been read and each sink has what came of it: what is lost later is a part."""
         await until(self._read, "each feed's first events")
-        await answered(partial(self.scene.delivered, time.monotonic() + PATIENCE))
+        await answered(partial(self.scene.delivered, Deadline(PATIENCE)))
 
         if isinstance(self.served, LastingStore):
             self.begun = self.served.log.stat().st_size
@@ -137,12 +136,12 @@ class Stage:
         """Note that a process was killed, and what is on record."""
         await answered(self.scene.killed)
 
-    async def quiet(self, patience: float) -> tuple[int, float]:
+    async def quiet(self, patience: float) -> tuple[int, Deadline]:
         """Stop the changes, let sinks be well; up to which version all is due, and until when."""
         await self.load.stop()
         for wish in self.scene.wishes:
             self.scene.sinks.mood(wish.sink, "ok")
-        return await self.scene.played.version(), time.monotonic() + patience
+        return await self.scene.played.version(), Deadline(patience)
 
     async def judged(self, outcome: Outcome, fault: Fault) -> Outcome:
         """Let all come to rest, and say what is found."""

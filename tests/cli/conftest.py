@@ -23,6 +23,7 @@ from poller.sandbox.program import SEEDED_AT
 from poller.sandbox.resources import RESOURCES
 from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
+from tests.harness.waiting import limited
 from tests.programs import for_the_block
 
 _LIMIT = 30.0  # seconds; a program that takes longer hangs
@@ -77,7 +78,7 @@ def poller(tmp_path: Path) -> Poller:
     """Run ``poller ARGUMENTS`` in an empty directory to its end."""
 
     async def run(*arguments: str, **extra: str) -> Ended:
-        async with started(*arguments, cwd=tmp_path, **extra) as process, asyncio.timeout(_LIMIT):
+        async with started(*arguments, cwd=tmp_path, **extra) as process, limited(_LIMIT):
             out, err = await process.communicate()
         assert process.returncode is not None
         return Ended(process.returncode, out.decode(), err.decode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # s
 from poller.sandbox.mutate import mutate
 from poller.sandbox.resources import RESOURCES
 from tests.cli.conftest import Poller, Site, started
+from tests.harness.waiting import limited
 from tests.stores import looking
 
 COUNTS = ["records", "created", "modified", "removed", "unchanged", "quarantined"]
@@ -52,7 +52,7 @@ async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) ->
 
     schema = lines((await poller("schema", "events", *config)).out.replace("\n", ""))[0]
     validator = Draft202012Validator(schema)
-    async with started("tail", "--from", "earliest", "--json", *config, cwd=tmp_path) as tail, asyncio.timeout(20):
+    async with started("tail", "--from", "earliest", "--json", *config, cwd=tmp_path) as tail, limited(20):
         assert tail.stdout is not None
         events = [await tail.stdout.readline() for _ in range(60)]
         for event in events:
@@ -81,7 +81,7 @@ async def test_tail_outlives_what_others_write(tmp_path: Path, store_url: str) -
     for form, shown in ((["--json"], b'"id":"1"'), ([], b"created")):
         async with (
             started("tail", "--from", "earliest", *form, cwd=tmp_path, **environ) as tail,
-            asyncio.timeout(20),
+            limited(20),
         ):
             assert tail.stdout is not None
             assert tail.stderr is not None
@@ -106,7 +106,7 @@ async def test_failures_are_told(poller: Poller, site: Site) -> None:
 
 async def test_sandbox_stops(tmp_path: Path) -> None:
     """The sandbox says where it is, and ends with 0 when told to stop."""
-    async with started("sandbox", "--port", "0", cwd=tmp_path) as sandbox, asyncio.timeout(20):
+    async with started("sandbox", "--port", "0", cwd=tmp_path) as sandbox, limited(20):
         assert sandbox.stdout is not None
         assert b"http://127.0.0.1:" in await sandbox.stdout.readline()
         sandbox.send_signal(signal.SIGTERM)

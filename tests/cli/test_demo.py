@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import psutil  # type: ignore[import-untyped]  # ships no types
 import pytest
 
 from tests.cli.conftest import Poller, started
+from tests.harness.waiting import limited, strain
 
 MARK = "by webhook, signature ok"
 
@@ -54,7 +54,7 @@ def _kill_receiver(demo: Process) -> None:
 )
 async def test_the_end(act: Callable[[Process], None], code: int, out: str, err: str, place: Path) -> None:
     """Ctrl-C ends it with the summary, a receiver that dies with a sentence; no process and no file outlives either."""
-    async with started("demo", cwd=place, TMPDIR=str(place)) as demo, asyncio.timeout(25):
+    async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(25):
         assert demo.stdout is not None
         while MARK.encode() not in (line := await demo.stdout.readline()):
             assert line, "it ended too early"
@@ -65,4 +65,4 @@ async def test_the_end(act: Callable[[Process], None], code: int, out: str, err:
         assert demo.returncode == code
         assert out in told.decode()
         assert err in complained.decode()
-        assert not psutil.wait_procs(children, timeout=5)[1]
+        assert not psutil.wait_procs(children, timeout=5 * strain())[1]

@@ -13,7 +13,7 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 
 from poller.credentials.program import KEPT, run
-from tests.harness.waiting import turns
+from tests.harness.waiting import limited, turns
 
 LONG = timedelta(seconds=20)
 
@@ -61,7 +61,7 @@ async def test_nothing_survives_a_run_that_is_broken_off(ending: str, line: Path
             running.cancel()
         with pytest.raises(TimeoutError if ending == "timeout" else asyncio.CancelledError):
             await running
-        async with asyncio.timeout(10):
+        async with limited(10):
             assert await asyncio.to_thread(reader.read) == ""  # the end comes when nobody has it open any more
 
 

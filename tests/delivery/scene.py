@@ -21,6 +21,7 @@ from poller.delivery.pair import Deliveries, Pair
 from poller.delivery.subscriber import Subscriber
 from poller.delivery.subscription import Event, Subscription
 from poller.errors import StoreUnavailable
+from tests.harness.waiting import limited
 
 OK = Outcome(status=204)
 PATIENCE = 20.0
@@ -61,7 +62,7 @@ class Posted:
 
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait until this is true of what was posted."""
-        async with asyncio.timeout(PATIENCE):
+        async with limited(PATIENCE):
             while not true():
                 self.changed.clear()
                 await self.changed.wait()

@@ -26,7 +26,7 @@ from tests.delivery.events import spelled
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
 from tests.delivery.sinks import sink_of
 from tests.delivery.test_throttle import bucket
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import limited, patience, until
 from tests.proxy import proxied
 from tests.receiver import Received, Reply, receiving
 
@@ -339,7 +339,7 @@ async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
     sink = subscriber(scene.posted, batching=Batching(3, 1000, timedelta(milliseconds=20)))
     clock = asyncio.get_running_loop().time
     async with delivering(await scene.store(), sink) as (pair, _):
-        async with asyncio.timeout(PATIENCE):
+        async with limited(PATIENCE):
             while pair._requests.next_moment is None:
                 await scene.client.ping()
         sink.pause(timedelta(hours=1))

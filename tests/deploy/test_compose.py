@@ -18,6 +18,7 @@ from redis import Redis
 from poller.config.load import load
 from tests.acl import PASSWORD
 from tests.deploy.files import DEPLOY, documents, roles_of, with_admin
+from tests.harness.waiting import strain
 from tests.servers import binary, free_port, launched
 
 FILE: Final = DEPLOY / "compose.yaml"
@@ -106,7 +107,7 @@ def test_the_redis(tmp_path: Path) -> None:
     environ = {"PATH": f"{programs}:{os.environ['PATH']}", "REDIS_PASSWORD": PASSWORD}
     script = ("/bin/sh", str(etc / "start.sh"), "--port", str(port), "--bind", "127.0.0.1")
     without = {"PATH": environ["PATH"]}
-    assert subprocess.run(script, check=False, env=without, capture_output=True, timeout=20).returncode != 0
+    assert subprocess.run(script, check=False, env=without, capture_output=True, timeout=20 * strain()).returncode != 0
     process = launched(("/usr/bin/env", *(f"{name}={value}" for name, value in environ.items()), *script))
     try:
         with Redis(port=port, username="poller", password=PASSWORD) as client:

@@ -21,7 +21,7 @@ from poller.store.stream import follow, last_id
 from tests.harness.checker import Verdict, judge
 from tests.harness.json_values import read
 from tests.harness.processes import SANDBOX_TOKEN, sandbox
-from tests.harness.waiting import PATIENCE, patience
+from tests.harness.waiting import PATIENCE, Deadline, patience
 from tests.servers import running
 
 if TYPE_CHECKING:
@@ -155,10 +155,9 @@ class Scene:
 
     async def caught_up(self) -> Verdict:
         """Wait until what the source has at this moment is published, and judge; what is lost by then is lost."""
-        upto, clock = await self.version(), asyncio.get_running_loop().time
-        deadline = clock() + PATIENCE
+        upto, deadline = await self.version(), Deadline()
         verdict = await self.verdict(upto)
-        while verdict.lost and clock() < deadline:
+        while verdict.lost and deadline.left > 0:
             await self._more()
             verdict = await self.verdict(upto)
         return verdict

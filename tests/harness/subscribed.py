@@ -22,7 +22,7 @@ from tests.harness.json_values import read
 from tests.harness.requests import Arrived, ids_of
 from tests.harness.scene import Scene, scene, stream
 from tests.harness.sinks import SinkProcess, sink_process
-from tests.harness.waiting import PATIENCE, patience
+from tests.harness.waiting import PATIENCE, Deadline, patience
 from tests.harness.wishes import SECRET, Wish
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Subscribed:
 
     async def caught_up(self, *, seconds: float = PATIENCE) -> dict[str, Deliveries]:
         """Wait until each sink has what the source has at this moment, or in vain; the verdict on each."""
-        upto, deadline = await self.played.version(), time.monotonic() + seconds
+        upto, deadline = await self.played.version(), Deadline(seconds)
         found = await self.published(upto, deadline)
         assert found.clean, str(found)
         verdicts = await self.delivered(deadline)
@@ -111,19 +111,19 @@ class Subscribed:
                 assert told is None or not told.lost, f"{wish.sink}: {told}"
         return verdicts
 
-    async def published(self, upto: int, deadline: float, *, begun_anew: Container[str] = ()) -> Verdict:
+    async def published(self, upto: int, deadline: Deadline, *, begun_anew: Container[str] = ()) -> Verdict:
         """Wait until the streams have what the source had up to a version, or for the deadline; the verdict on them."""
         while True:
             found = await self.source_verdict(upto, begun_anew=begun_anew)
-            if not found.lost or time.monotonic() >= deadline:
+            if not found.lost or deadline.left <= 0:
                 return found
             await self._soon(within=0.25)  # a verdict costs more than a look
 
-    async def delivered(self, deadline: float, *, begun_anew: Container[str] = ()) -> dict[str, Deliveries]:
+    async def delivered(self, deadline: Deadline, *, begun_anew: Container[str] = ()) -> dict[str, Deliveries]:
         """Wait until each sink has what it is to get of the streams, or for the deadline; the verdict on each."""
         due = {feed: len(await self.entries(feed)) for feed in self.feeds}
         owed = {wish.sink: await self._owed_ids(wish, begun_anew) for wish in self.wishes}
-        while time.monotonic() < deadline and any(owed[name] - self.taken(name) for name in owed):
+        while deadline.left > 0 and any(owed[name] - self.taken(name) for name in owed):
             await self._soon()
         return {wish.sink: await self.verdict(wish, due) for wish in self.wishes}
 

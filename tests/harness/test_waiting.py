@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.waiting import blocking_until, turns, until
+from tests.harness.waiting import Deadline, blocking_until, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -49,6 +49,16 @@ async def test_in_vain(wait: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(AssertionError, match=r"waited 0\.05 s for it") as failed:
         await wait(looking(OSError("away")), OSError)
     assert str(failed.value.__cause__) == "away"
+
+
+def test_a_deadline_is_later_on_a_machine_that_becomes_busy() -> None:
+    """Law: at its end the load is looked at again; what was a quiet machine counts no more, a busy one goes on to."""
+    loads = iter([1.0, 1e6, 2.0])
+    deadline = Deadline(0.01, lambda: next(loads))
+    assert deadline.left <= 0.01
+    blocking_until(lambda: deadline.left > 1, "the load to be looked at")
+    over = Deadline(0.01, lambda: 1.0)
+    blocking_until(lambda: over.left <= 0, "the end")
 
 
 async def test_looks_that_are_awaited() -> None:

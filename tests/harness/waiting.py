@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import os
 import time
 from contextlib import asynccontextmanager
@@ -24,13 +25,13 @@ T = TypeVar("T")
 PATIENCE = 20.0
 """Seconds on a machine that has nothing else to do; nothing in a scene takes as long unless something is wrong."""
 
-_MOST_STRAIN = 8.0
+_MOST_STRAIN = 16.0
 
 _BETWEEN_LOOKS = 0.005
 
 
 def strain() -> float:
-    """How many times longer things take here than on a quiet machine: runnable threads for each CPU, from 1 to 8.
+    """How many times longer things take here than on a quiet machine: runnable threads for each CPU, from 1 to 16.
 
     The average of the last minute knows lasting load, the number of threads that want to run right now a new one.
     """
@@ -39,11 +40,55 @@ def strain() -> float:
     return min(max(1.0, float(average) / cpus, int(threads.partition("/")[0]) / cpus), _MOST_STRAIN)
 
 
+class Deadline:
+    """The end of a wait: so many seconds on a quiet machine, later on one that is busy, or becomes so."""
+
+    def __init__(self, seconds: float = PATIENCE, load: Callable[[], float] = strain) -> None:
+        """The wait begins. ``load``: how many times longer things take now."""
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self._load = load
+        self._strain = load()
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is over; 0 or less: it is."""
+        elapsed = time.monotonic() - self._began
+        if elapsed >= self._seconds * self._strain:
+            self._strain = max(self._strain, self._load())
+        return self._seconds * self._strain - elapsed
+
+
+@asynccontextmanager
+async def limited(seconds: float = PATIENCE) -> AsyncIterator[None]:
+    """As :func:`asyncio.timeout`, by a :class:`Deadline`."""
+    loop, deadline = asyncio.get_running_loop(), Deadline(seconds)
+    async with asyncio.timeout(None) as limit:
+
+        def look() -> None:
+            if (left := deadline.left) <= 0:
+                limit.reschedule(loop.time())
+            else:
+                handles[:] = [loop.call_later(left, look)]
+
+        handles = [loop.call_later(deadline.left, look)]
+        try:
+            yield
+        finally:
+            handles[0].cancel()
+
+
+async def within(awaited: Awaitable[T], seconds: float = PATIENCE) -> T:
+    """As :func:`asyncio.wait_for`, by a :class:`Deadline`."""
+    async with limited(seconds):
+        return await awaited
+
+
 @asynccontextmanager
 async def patience(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
     """Fail with ``what`` if the block takes longer, on a quiet machine."""
     try:
-        async with asyncio.timeout(seconds * strain()):
+        async with limited(seconds):
             yield
     except TimeoutError:
         raise AssertionError(_in_vain(what, seconds)) from None
@@ -90,7 +135,7 @@ async def until(
     """
     failed: Exception | None = None
     try:
-        async with asyncio.timeout(None if seconds is None else seconds * strain()):
+        async with limited(math.inf if seconds is None else seconds):
             while True:
                 try:
                     found = look()
@@ -114,14 +159,14 @@ def blocking_until(
 ) -> T:
     """As :func:`until`, of what blocks."""
     failed: Exception | None = None
-    deadline = time.monotonic() + seconds * strain()
+    deadline = Deadline(seconds)
     while True:
         try:
             if seen := look():
                 return seen
         except despite as error:
             failed = error
-        if time.monotonic() > deadline:
+        if deadline.left <= 0:
             raise AssertionError(_in_vain(what, seconds)) from failed
         time.sleep(every)
 

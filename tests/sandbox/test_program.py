@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from tests.harness.waiting import strain
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,7 +48,7 @@ def test_a_signal_ends_it_well(number: signal.Signals) -> None:
     with sandbox(rate=50) as (process, client):
         assert len(client.get("/employmentUnavailabilities").json()["results"]) > 20
         process.send_signal(number)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=10 * strain())
     assert (process.returncode, out, err) == (0, "stopped\n", "")
 
 

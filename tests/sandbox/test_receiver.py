@@ -17,6 +17,7 @@ import pytest
 from poller.delivery.signing import Signer, new_secret
 from poller.sandbox import receiver
 from poller.sandbox.receiver import TOLERANCE, objection
+from tests.harness.waiting import strain
 
 SECRET = new_secret(b"k" * 32)
 OTHER = new_secret(b"o" * 32)
@@ -66,7 +67,7 @@ def test_the_program(tmp_path: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline().decode().strip()).netloc
-        connection = http.client.HTTPConnection(address, timeout=20)
+        connection = http.client.HTTPConnection(address, timeout=20 * strain())
         statuses = []
         for secret in (SECRET, OTHER):
             connection.request("POST", "/hooks", BODY, signed(BODY, int(time.time()), secret))
@@ -79,4 +80,4 @@ def test_the_program(tmp_path: Path) -> None:
         assert (good["event"], good["refused"]) == (json.loads(BODY), None)
         assert (bad["event"], bad["refused"]) == (None, "its signature is another's")
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(20 * strain()) == 0

@@ -26,7 +26,7 @@ from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
 from poller.service.checking import check
 from poller.service.daemon import run
-from tests.harness.waiting import until
+from tests.harness.waiting import until, within
 from tests.harness.wire import wired
 from tests.servers import free_port, running
 
@@ -57,7 +57,7 @@ async def running_daemon(wanted: Settings) -> AsyncIterator[asyncio.Event]:
         yield stop
     finally:
         stop.set()
-        await asyncio.wait_for(daemon, SOON)
+        await within(daemon, SOON)
 
 
 async def report(url: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ async def test_stopping_while_the_embedded_server_cannot_start(tmp_path: Path) -
         wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'embedded = {{ data_dir = "{held}" }}')
         daemon = asyncio.create_task(run(wanted, {}, stop=stop, now=now))
         asyncio.get_running_loop().call_later(0.2, stop.set)
-        await asyncio.wait_for(daemon, SOON)
+        await within(daemon, SOON)
 
 
 async def test_stopping_while_the_store_hangs(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_stopping_while_the_store_hangs(tmp_path: Path) -> None:
             loop.call_later(1.0, os.kill, server.pid, signal.SIGSTOP)
             loop.call_later(1.5, stop.set)
             try:
-                await asyncio.wait_for(asyncio.shield(daemon), 1.5 + SOON)
+                await within(asyncio.shield(daemon), 1.5 + SOON)
             finally:
                 os.kill(server.pid, signal.SIGCONT)
                 await asyncio.gather(daemon, return_exceptions=True)

@@ -34,7 +34,7 @@ from poller.store.registrations import Paused, milliseconds_of
 from poller.store.stream import last_id
 from poller.store.subscriptions import Registry
 from tests.delivery.events import spelled
-from tests.harness.waiting import until
+from tests.harness.waiting import limited, until
 from tests.receiver import Held, Receiver, Reply, receiving
 from tests.telemetry.series import value
 
@@ -397,7 +397,7 @@ async def test_told_to_stop_it_leaves_in_time_though_a_sink_hangs(scene: Scene) 
     scene.deliver(scene.settings("one"))
     await scene.add("e1")
     await scene.sink.received(1)
-    async with asyncio.timeout(8):
+    async with limited(8):
         await scene.stop()
     await scene.is_idle("one")
     hang.set()

@@ -12,6 +12,7 @@ from redis import Redis
 from poller.errors import StoreUnavailable
 from poller.service.following import followed
 from poller.store.connection import blocking
+from tests.harness.waiting import limited
 from tests.servers import running
 
 BLOCK = timedelta(milliseconds=200)
@@ -39,9 +40,9 @@ async def test_nothing_lost_or_repeated_across_an_absence() -> None:
             url = server.url
             writer.xadd("k", {"data": b"1"})
             reading = asyncio.create_task(read(url))
-            async with asyncio.timeout(10):
+            async with limited(10):
                 assert await seen.get() == b"1"
-        async with asyncio.timeout(20):
+        async with limited(20):
             await gone.wait()
             with running("valkey", Path(short)) as server, Redis.from_url(server.url) as writer:
                 writer.xadd("k", {"data": b"2"})

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from poller.service.schedule import Schedule, Timing, _StoreCron
-from tests.harness.waiting import turns, until
+from tests.harness.waiting import turns, until, within
 
 OFTEN = Timing(timedelta(milliseconds=20), None, timedelta())
 SELDOM = Timing(timedelta(hours=1), None, timedelta())
@@ -59,7 +59,7 @@ async def test_the_first_round_comes_at_once_and_others_follow(schedule: Schedul
     rounds = Rounds(until=3)
     schedule.add("a", rounds, OFTEN)
     schedule.start()
-    await asyncio.wait_for(rounds.enough.wait(), 5)
+    await within(rounds.enough.wait(), 5)
 
 
 async def test_rounds_of_one_feed_never_overlap(schedule: Schedule) -> None:
@@ -67,7 +67,7 @@ async def test_rounds_of_one_feed_never_overlap(schedule: Schedule) -> None:
     rounds = Rounds(until=4)
     schedule.add("a", rounds, OFTEN)
     schedule.start()
-    await asyncio.wait_for(rounds.enough.wait(), 5)
+    await within(rounds.enough.wait(), 5)
     assert rounds.most_together == 1
 
 
@@ -81,7 +81,7 @@ async def test_a_slow_feed_does_not_hold_up_another(schedule: Schedule) -> None:
     schedule.add("slow", hangs, OFTEN)
     schedule.add("quick", rounds, OFTEN)
     schedule.start()
-    await asyncio.wait_for(rounds.enough.wait(), 5)
+    await within(rounds.enough.wait(), 5)
 
 
 async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
@@ -95,7 +95,7 @@ async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
     schedule.hasten("a", now() + timedelta(days=1))
     assert schedule.next_round("a") == due
     schedule.hasten("a", now())
-    await asyncio.wait_for(rounds.enough.wait(), 5)
+    await within(rounds.enough.wait(), 5)
 
 
 async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> None:
@@ -103,7 +103,7 @@ async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> No
     rounds = Rounds(until=2, answer=timedelta(milliseconds=10))
     schedule.add("a", rounds, SELDOM)
     schedule.start()
-    await asyncio.wait_for(rounds.enough.wait(), 5)
+    await within(rounds.enough.wait(), 5)
 
 
 async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
@@ -121,7 +121,7 @@ async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
 
     schedule.add("a", round_, OFTEN)
     schedule.start()
-    await asyncio.wait_for(running.wait(), 5)
+    await within(running.wait(), 5)
     await schedule.drain()
     assert finished == ["commit"]
 
@@ -149,7 +149,7 @@ async def test_at_once_is_not_lost(schedule: Schedule) -> None:
     rounds = Rounds(until=2, answer=timedelta(0))
     schedule.add("a", rounds, SELDOM)
     schedule.start()
-    await asyncio.wait_for(rounds.enough.wait(), 5)
+    await within(rounds.enough.wait(), 5)
 
 
 async def test_a_long_round_is_no_warning(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +157,7 @@ async def test_a_long_round_is_no_warning(schedule: Schedule, caplog: pytest.Log
     rounds = Rounds(until=3)
     schedule.add("a", rounds, OFTEN)
     schedule.start()
-    await asyncio.wait_for(rounds.enough.wait(), 5)
+    await within(rounds.enough.wait(), 5)
     logging.getLogger("apscheduler.scheduler").warning("something else")
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == ["something else"]
 
@@ -174,7 +174,7 @@ async def test_a_failing_round_does_not_end_the_feed(schedule: Schedule, caplog:
 
     schedule.add("a", round_, OFTEN)
     schedule.start()
-    await asyncio.wait_for(again.wait(), 5)
+    await within(again.wait(), 5)
     assert "nobody foresaw this" in caplog.text
 
 
@@ -236,7 +236,7 @@ async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
     async with started(schedule):
         await clocks.seen()
         clocks.wall = timedelta()
-        await asyncio.wait_for(rounds.enough.wait(), 5)
+        await within(rounds.enough.wait(), 5)
 
 
 @pytest.mark.parametrize("off", [-HOURS, HOURS], ids=["behind", "ahead"])
@@ -271,7 +271,7 @@ async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
     schedule.add("a", rounds, OFTEN, at_once=False)
     async with started(schedule):
         schedule.hasten("a", now() - timedelta(days=36_500))  # as if the clock had just jumped
-        await asyncio.wait_for(rounds.enough.wait(), 5)
+        await within(rounds.enough.wait(), 5)
         due = schedule.next_round("a")
         assert due is not None
         assert due > now() - timedelta(seconds=1)

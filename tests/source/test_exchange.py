@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from poller.source.client import ATTEMPTS, ApiClient, Limits
+from tests.harness.waiting import limited
 from tests.source.api import Flying, Request, http, serving
 from tests.source.clients import Time, client_of, failure_of
 
@@ -95,7 +96,7 @@ async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
         return None
 
     async with serving(answer) as api, client_of(api.url, limits=Limits(timeout=60 * SECOND)) as client:
-        async with asyncio.timeout(2):
+        async with limited(2):
             failed = await failure_of(client, patience=SECOND * 0.35)
         assert "answered 500: first (1 attempt)" in str(failed)
         assert hanging.is_set()

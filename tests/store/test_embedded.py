@@ -24,7 +24,7 @@ from poller.store.directory_lock import attempted
 from poller.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer, pause_before
 from poller.store.embedded_process import LOG_LIMIT_BYTES, complaints, last_words
 from poller.store.embedded_socket import until_gone
-from tests.harness.waiting import turns, until
+from tests.harness.waiting import limited, turns, until
 from tests.stores import clients_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Owner:
 
     async def line(self) -> str:
         assert self.process.stdout is not None
-        async with asyncio.timeout(20):
+        async with limited(20):
             return (await self.process.stdout.readline()).decode().strip()
 
     async def write(self, name: str, value: str) -> None:
@@ -96,7 +96,7 @@ def _until_free(directory: Path) -> None:
 
 
 async def _until_free_soon(directory: Path) -> None:
-    async with asyncio.timeout(10):
+    async with limited(10):
         await asyncio.to_thread(_until_free, directory)
 
 

@@ -16,7 +16,7 @@ from poller.sandbox.model import History
 from poller.sandbox.seed import seed
 from poller.sandbox.serving import serving
 from poller.service.daemon import run
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import patience, until, within
 from tests.receiver import receiving
 from tests.servers import free_port
 from tests.service.web.served import TOKEN
@@ -80,5 +80,5 @@ async def test_a_running_daemon(tmp_path: Path, store_url: str) -> None:
             async with patience("the end of the events"):
                 async for _ in messages:
                     pass
-            await asyncio.wait_for(daemon, SOON)
+            await within(daemon, SOON)
     assert not [line for line in logs if line["log_level"] in {"error", "critical"}]
