@@ -1,0 +1,117 @@
+"""The program under a profiler that notes which of its files run on three paths: ``python -m tests.house_trace``.
+
+    python -m tests.house_trace NOTES ANSWERS COMMAND...     runs ``poller COMMAND...`` and appends to NOTES
+
+Each line of NOTES is one passage: ``{"path": "page", "files": {"source/round.py": ["poll", ...]}}``, the functions that
+ran by file. A passage begins and ends where the libraries below the program are called, so that this module depends on
+nothing inside the program:
+
+========  ==============================================  ================================================
+path      begins                                          ends
+========  ==============================================  ================================================
+page      an HTTP response arrives                        a command to Redis holds a stream and an event
+entry     a reply of Redis holds a stream and an event    a command holds the entry's id, after ANSWERS
+                                                          HTTP responses
+pause     a reply holds a pause that waits for an answer  a command names the key of the answer
+command   the program's entry point is called             it returns
+========  ==============================================  ================================================
+
+A file runs when one of its functions does. What runs while a module is imported does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections import defaultdict
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+PROGRAM: Final = str(Path(__file__).parents[1] / "poller") + "/"
+_REDIS: Final = "redis/asyncio/connection.py"
+_HTTP: Final = "aiohttp/client_proto.py"
+_ENTRY_ID: Final = re.compile(r"\b\d{13}-\d+\b")
+_STREAM: Final = (":events", "specversion")
+
+
+class Passages:
+    """What runs on each path while it is open."""
+
+    def __init__(self, notes: Path, answers: int) -> None:
+        self._notes = notes
+        self._answers = answers
+        self._open: dict[str, defaultdict[str, set[str]]] = {"command": defaultdict(set)}
+        self._left = 0
+        self._entry = ""
+        self._importing = threading.local()
+
+    def __call__(self, frame: FrameType, event: str, value: Any) -> None:
+        """See :func:`sys.setprofile`."""
+        code = frame.f_code
+        if code.co_name == "<module>":
+            depth = getattr(self._importing, "depth", 0)
+            self._importing.depth = max(0, depth + {"call": 1, "return": -1}.get(event, 0))
+        elif event == "call":
+            if code.co_filename.startswith(PROGRAM):
+                self._ran(code.co_filename.removeprefix(PROGRAM), code.co_qualname)
+            elif code.co_name == "data_received" and code.co_filename.endswith(_HTTP):
+                self._answered(frame.f_locals["data"])
+            elif code.co_name == "send_packed_command" and code.co_filename.endswith(_REDIS):
+                self._sent(frame.f_locals["command"])
+        elif event == "return" and code.co_name == "read_response" and code.co_filename.endswith(_REDIS):
+            self._replied(repr(value))
+
+    def close(self, path: str) -> None:
+        """Note a passage that has come to its end, if it was open."""
+        if (files := self._open.pop(path, None)) is not None:
+            passage = {"path": path, "files": {file: sorted(functions) for file, functions in files.items()}}
+            with self._notes.open("a") as notes:
+                notes.write(json.dumps(passage) + "\n")
+
+    def _ran(self, file: str, function: str) -> None:
+        if not getattr(self._importing, "depth", 0):
+            for files in self._open.values():
+                files[file].add(function)
+
+    def _answered(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/1.1 "):
+            self._left -= 1
+            self._open["page"] = defaultdict(set)
+
+    def _sent(self, command: Any) -> None:
+        sent = command if isinstance(command, bytes) else b"".join(command)
+        if all(part.encode() in sent for part in _STREAM):
+            self.close("page")
+        if self._left <= 0 and self._entry.encode() in sent:
+            self.close("entry")
+        if b":answer:" in sent:
+            self.close("pause")
+
+    def _replied(self, reply: str) -> None:
+        if all(part in reply for part in _STREAM) and (entry := _ENTRY_ID.search(reply)):
+            self._open["entry"], self._entry, self._left = defaultdict(set), entry[0], self._answers
+        if '"order":"pause"' in reply and "pause" not in self._open:
+            self._open["pause"] = defaultdict(set)
+
+
+def main() -> None:
+    """Run ``poller`` with the arguments that follow the first two."""
+    notes, answers, *sys.argv[1:] = sys.argv[1:]
+    passages = Passages(Path(notes), int(answers))
+    (poller,) = entry_points(group="console_scripts", name="poller")
+    run = poller.load()
+    threading.setprofile(passages)
+    sys.setprofile(passages)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        passages.close("command")
+
+
+if __name__ == "__main__":
+    main()
