@@ -30,7 +30,7 @@ from poller.http.addresses import Allowance
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
-from tests.documents import DOCUMENTS, README, ROOT, block, table
+from tests.documents import DOCUMENTS, MANUAL, README, ROOT, TESTING, block, table
 from tests.harness.waiting import blocking_until, strain, until
 from tests.node import needs_node
 from tests.programs import bare_environ
@@ -299,7 +299,7 @@ def test_the_readme_can_be_read_on_a_package_index() -> None:
     assert wanted <= set(re.findall(r'id="([^"]+)"', html))
 
 
-@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", [README, MANUAL, TESTING], ids=lambda file: str(file.relative_to(ROOT)))
 def test_the_files_that_are_named(file: Path) -> None:
     """Law: a file of the project that a document names by its path is there, from the root or beside the document."""
     named = {span for span in _CODE_SPAN.findall(prose(file)) if "/" in span and _PATH.fullmatch(span)}
