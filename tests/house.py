@@ -51,7 +51,7 @@ GOALS: Final[Mapping[str, int]] = {
 }
 """What each figure is to be at most."""
 
-HELD: Final = frozenset({"import circles", "imports against the order", "modules"})
+HELD: Final = frozenset({"import circles", "imports against the order", "gerund module names"})
 """The figures whose goal the tests hold already. A goal that is reached is added here."""
 
 ORDER: Final = (
