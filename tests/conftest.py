@@ -1,9 +1,15 @@
-"""What holds for all tests: on which store they run; and hypothesis judges what they do, never how fast."""
+"""What holds for all tests: which of them run, on which store, for how long, and what the summary says.
+
+``pytest`` runs the quick suite: every module, and one test of each kind of fault. ``pytest --thorough`` runs all tests,
+with more examples for hypothesis.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -14,17 +20,52 @@ from hypothesis import HealthCheck, settings
 from tests.harness.waiting import strain
 from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 
-settings.register_profile("poller", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("long", settings.get_profile("poller"), max_examples=2000, stateful_step_count=60)
-settings.load_profile("poller")
+# Each worker imports hundreds of test modules, and tests start hundreds of processes. Where the environment says that
+# Python is to keep no bytecode, each of them would compile all of it again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=25)
+settings.register_profile("long", settings.get_profile("thorough"), max_examples=2000, stateful_step_count=60)
+settings.load_profile("quick")
 
 _EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES), "several_kind": SEVERAL}
 """On which a test runs that does not go by the chosen one alone, unless one is chosen."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="run the tests that take long as well")
     parser.addoption("--store", choices=STORES, help="run on this kind of store alone")
     parser.addoption("--resp", choices=("2", "3"), help="speak this version of RESP")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A thorough run tries more examples of each property."""
+    config.addinivalue_line("markers", "thorough: takes long; runs with --thorough, or if it is named by its id")
+    if config.getoption("--thorough"):
+        settings.load_profile("thorough")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long, unless it is asked for."""
+    if config.getoption("--thorough") or any("::" in argument for argument in config.args):
+        return
+    long = [item for item in items if item.get_closest_marker("thorough")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each reason to skip, such as a missing tool, however many tests it keeps from running."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.getreports("skipped")
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"SKIPPED [{count}] {reason}", yellow=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,13 +110,6 @@ def chosen(request: pytest.FixtureRequest) -> Store:
 def store_url(stores: Stores, chosen: Store) -> str:
     """The URL of an empty store."""
     return stores.emptied(chosen)
-
-
-@pytest.fixture
-def long_way(request: pytest.FixtureRequest) -> None:
-    """For a test that takes seconds, and whose law another test proves in less: it runs where a store is chosen."""
-    if request.config.getoption("--store") is None:
-        pytest.skip("takes long; runs with --store")
 
 
 @pytest.fixture

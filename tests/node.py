@@ -15,10 +15,12 @@ import pytest
 
 def needs_node(*packages: str) -> pytest.MarkDecorator:
     """Skip the test, or the module's tests, where ``node`` or one of these packages is missing."""
-    return pytest.mark.skipif(
-        shutil.which("node") is None or not all(map(_installed, packages)),
-        reason=f"needs node on the PATH, and {', '.join(packages)} in NODE_PATH",
-    )
+    missing = [package for package in packages if not _installed(package)]
+    if shutil.which("node") is None:
+        reason = "node is not on the PATH"
+    else:
+        reason = f"the npm package {missing[0]} is not in NODE_PATH" if missing else ""
+    return pytest.mark.skipif(bool(reason), reason=reason)
 
 
 def _installed(package: str) -> bool:

@@ -75,7 +75,7 @@ async def test_failovers_of_a_cluster(stores: Stores) -> None:
         assert len(await _published(client)) == len(acknowledged)
 
 
-@pytest.mark.usefixtures("long_way")
+@pytest.mark.thorough
 async def test_a_primary_of_a_cluster_that_is_killed(stores: Stores) -> None:
     """Law: nothing comes twice, and stream, snapshots and sequence agree, whatever the new primary had not heard of."""
     url, cluster = stores.emptied("cluster"), stores.cluster

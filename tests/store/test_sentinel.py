@@ -87,7 +87,7 @@ async def test_a_failover_is_followed(url: str, sentinels: Sentinels) -> None:
         assert b"name=poller" not in before.ask("CLIENT", "LIST")
 
 
-@pytest.mark.usefixtures("long_way")
+@pytest.mark.thorough
 async def test_a_primary_that_hangs_is_replaced(url: str, sentinels: Sentinels) -> None:
     """Of the connections to it that are open still, none is used once there is another."""
     async with connect(url, reply_timeout=timedelta(seconds=2)) as client:

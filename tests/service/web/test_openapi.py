@@ -91,7 +91,7 @@ def test_redocly_finds_no_error(tmp_path: Path) -> None:
         (str(path) for path in _programs("@redocly/cli/bin/cli.js") if shutil.which("node") and path.is_file()), None
     )
     if program is None:
-        pytest.skip("needs node on the PATH, and @redocly/cli in NODE_PATH")
+        pytest.skip("the npm package @redocly/cli is not in NODE_PATH")
     file = tmp_path / "openapi.json"
     file.write_text(json.dumps(openapi(FEEDS)), "utf-8")
     quiet = {"REDOCLY_TELEMETRY": "off", "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"}
