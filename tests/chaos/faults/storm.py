@@ -23,7 +23,7 @@ async def strike(stage: Stage, rng: Random) -> None:
 
 FAULT = Fault(
     "storm",
-    "Redis and a poller at once",
+    "Redis and a poller together",
     "nothing acknowledged is lost, the work goes on",
     strike,
     most=12,
