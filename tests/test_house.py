@@ -31,10 +31,9 @@ def test_a_goal_that_was_reached_is_kept(house: House, figure: str) -> None:
     assert counted <= GOALS[figure], "\n".join(faults)
 
 
-def test_the_paths_lead_from_end_to_end(request: pytest.FixtureRequest) -> None:
+@pytest.mark.thorough
+def test_the_paths_lead_from_end_to_end() -> None:
     """Each path is measured where it has to pass, and is no longer than its goal once that is held."""
-    if not request.config.getoption("--thorough", default=False):
-        pytest.skip("takes half a minute: with --thorough")
     paths = measured()
     assert set(paths) == set(PATHS)
     for path, folders in {
