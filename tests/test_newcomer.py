@@ -77,6 +77,7 @@ def with_ports(text: str, ports: Mapping[str, str]) -> str:
     return text
 
 
+@pytest.mark.thorough
 async def test_what_is_pasted_again_does_no_harm(tmp_path: Path) -> None:
     """Nothing but one directory comes, what it keeps is its owner's, and what is there stays as it is."""
     directory, demo = checkout(tmp_path), installed(to_the_first_webhook()).commands()[0]

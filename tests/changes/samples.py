@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 # Time says nothing about a law; the machine may be busy.
-FEW: Final = settings(max_examples=40, deadline=None)
-MANY: Final = settings(max_examples=100, deadline=None)
+FEW: Final = settings(max_examples=settings().max_examples * 2 // 5, deadline=None)
+MANY: Final = settings(deadline=None)
 
 
 class Number(str):

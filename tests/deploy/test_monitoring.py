@@ -43,6 +43,7 @@ def test_prometheus_takes_the_configuration() -> None:
     promtool("check", "config", str(HERE / "prometheus.yml"))
 
 
+@pytest.mark.thorough
 @needs_promtool
 def test_each_alarm_is_raised_and_none_without_reason() -> None:
     """Law: what the rules' own tests say: each is raised by what it is for, and a poller that does well raises none."""

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import aiohttp
 import psutil  # type: ignore[import-untyped]  # has no types of its own
+import pytest
 from redis.asyncio import Redis
 
 from poller.store.embedded import EmbeddedServer
@@ -121,6 +122,7 @@ def owner_of_the_store(process: asyncio.subprocess.Process) -> psutil.Process:
     return owner
 
 
+@pytest.mark.thorough
 async def test_three_processes_on_a_fresh_checkout(tmp_path: Path) -> None:
     """Law: three share one embedded store, each ready on its port; they end in order, the store's owner first or not.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.harness.gate import gated
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
@@ -50,6 +52,7 @@ async def test_a_source_that_leaves_between_pages_is_read_again(tmp_path: Path, 
     assert verdict.clean, verdict
 
 
+@pytest.mark.thorough
 async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> None:
     """The store is killed with -9 under a running daemon, twice, and comes back on its files; each is told."""
     async with AsyncExitStack() as stack:

@@ -22,7 +22,11 @@ LACKING: Final = [name for name, profile in PROFILES.items() if profile.kind is 
 WITH_PAGES: Final = {"page-loop", "endless-pages", "million-pages"}
 """Their pages are good, only that they lead nowhere: what they hold counts."""
 
-HEAVY: Final = ("gzip-bomb", "endless-body", "huge-page", "deep-200", "million-pages", "drip")
+HEAVY: Final = (
+    "gzip-bomb",
+    "million-pages",
+    *(pytest.param(name, marks=pytest.mark.thorough) for name in ("endless-body", "huge-page", "deep-200", "drip")),
+)
 """What might cost memory."""
 
 MOST_MEMORY: Final = 200 * 2**20

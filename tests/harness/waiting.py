@@ -28,6 +28,7 @@ PATIENCE = 20.0
 _MOST_STRAIN = 16.0
 
 _BETWEEN_LOOKS = 0.005
+_LONGEST_PAUSE = 0.05
 
 
 def strain() -> float:
@@ -134,6 +135,7 @@ async def until(
         despite: errors of a look that mean: not yet.
     """
     failed: Exception | None = None
+    began = time.monotonic()
     try:
         async with limited(math.inf if seconds is None else seconds):
             while True:
@@ -144,7 +146,7 @@ async def until(
                         return seen
                 except despite as error:
                     failed = error
-                await asyncio.sleep(every)
+                await asyncio.sleep(_pause(every, began))
     except TimeoutError:
         raise AssertionError(_in_vain(what, seconds)) from failed
 
@@ -159,7 +161,7 @@ def blocking_until(
 ) -> T:
     """As :func:`until`, of what blocks."""
     failed: Exception | None = None
-    deadline = Deadline(seconds)
+    began, deadline = time.monotonic(), Deadline(seconds)
     while True:
         try:
             if seen := look():
@@ -168,13 +170,21 @@ def blocking_until(
             failed = error
         if deadline.left <= 0:
             raise AssertionError(_in_vain(what, seconds)) from failed
-        time.sleep(every)
+        time.sleep(_pause(every, began))
 
 
 async def turns(count: int = 1) -> None:
     """Let all that is ready run, so many times: where nothing is to happen, and for clocks that are made up."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def _pause(every: float, began: float) -> float:
+    """Seconds until the next look: a tenth of what was waited already, within bounds.
+
+    Looks are work of the machine, and so of what is waited for.
+    """
+    return max(every, min((time.monotonic() - began) / 10, _LONGEST_PAUSE)) if every else 0.0
 
 
 def _in_vain(what: str, seconds: float | None) -> str:

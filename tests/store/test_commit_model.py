@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.stores import Stores
 
 LONG = settings.get_current_profile_name() == "long"
-USUAL = settings(max_examples=100, stateful_step_count=30, derandomize=True, database=None)
+USUAL = settings(stateful_step_count=30, derandomize=True, database=None)
 BREAKING = settings(USUAL, max_examples=400, phases=[Phase.generate], print_blob=False)
 
 

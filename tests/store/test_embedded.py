@@ -24,7 +24,7 @@ from poller.store.directory_lock import attempted
 from poller.store.embedded import LONGEST_SOCKET_PATH, EmbeddedServer, pause_before
 from poller.store.embedded_process import LOG_LIMIT_BYTES, complaints, last_words
 from poller.store.embedded_socket import until_gone
-from tests.harness.waiting import limited, turns, until
+from tests.harness.waiting import limited, strain, turns, until
 from tests.stores import clients_of
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ async def test_the_server_is_killed_and_comes_back(directory: Path) -> None:
         begin = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         again, whose = await only.ready()
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < strain()
         assert (again != pid, whose) == (True, "own")
         assert await _value(EmbeddedServer(directory), "key") == b"value"
 
@@ -226,20 +226,20 @@ async def test_the_owner_leaves_and_another_brings_it_back(directory: Path, how:
         begin = time.monotonic()
         await leaving.killed(how)
         pid, whose = await staying.ready()
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < strain()
         assert (pid != seen[0][0], whose) == (True, "own")
         assert await _value(EmbeddedServer(directory), "key") == b"value"
         assert _servers(directory) == [pid]
 
 
-async def test_eight_processes_race_for_one_directory(directory: Path) -> None:
-    """Eight start at once: one server. It is killed and all eight want it back: one server again, never two."""
+async def test_four_processes_race_for_one_directory(directory: Path) -> None:
+    """Four start at once: one server. It is killed and all four want it back: one server again, never two."""
     async with AsyncExitStack() as stack:
-        owners = await asyncio.gather(*(stack.enter_async_context(owner(directory)) for _ in range(8)))
+        owners = await asyncio.gather(*(stack.enter_async_context(owner(directory)) for _ in range(4)))
         for generation in (1, 2, 3):
             seen = await asyncio.gather(*(each.ready() for each in owners))
             assert len({pid for pid, _ in seen}) == 1
-            assert sorted(whose for _, whose in seen) == ["own", *["shared"] * 7]
+            assert sorted(whose for _, whose in seen) == ["own", *["shared"] * 3]
             assert _servers(directory) == [seen[0][0]]
             assert _starts(directory) == generation
             os.kill(seen[0][0], signal.SIGKILL)

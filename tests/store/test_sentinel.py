@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.store.connection import CONNECTIONS, commands, connect, scattered, servers, translated
 from tests.harness.sentinels import SERVICE
-from tests.harness.waiting import until
+from tests.harness.waiting import strain, until
 
 if TYPE_CHECKING:
     from tests.harness.nodes import Node
@@ -80,7 +80,7 @@ async def test_a_failover_is_followed(url: str, sentinels: Sentinels) -> None:
         await asyncio.to_thread(sentinels.fail_over)
         begun = time.monotonic()
         await until_it_works(client)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < strain()
         await asyncio.gather(*(until_it_works(client) for _ in range(20)))
         assert sentinels.primary is not before
         assert int(sentinels.primary.ask("GET", "n")) >= 41
@@ -101,7 +101,7 @@ async def test_a_primary_that_hangs_is_replaced(url: str, sentinels: Sentinels) 
                 await waiting
             begun = time.monotonic()
             await asyncio.gather(*(until_it_works(client) for _ in range(10)))
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < strain()
         finally:
             before.go_on()
     await asyncio.to_thread(sentinels.settled)
