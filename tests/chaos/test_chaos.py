@@ -41,6 +41,7 @@ async def test_the_promises_hold(fault: Fault, tmp_path: Path) -> None:
     assert outcome.changes
 
 
+@pytest.mark.thorough
 async def test_naive_programs_are_caught(tmp_path: Path) -> None:
     """The same scene, fault and judges find what is wrong with programs that do not think of faults."""
     outcome = await play_control(Control("events", "lost-reply"), tmp_path / "c", _SEED, times=6)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no other store
 
 
+@pytest.mark.thorough
 async def test_unharmed_even_naive_commits_are_right(tmp_path: Path, store: str) -> None:
     """What the checker finds in the other tests is the fault's doing: without one it finds nothing."""
     verdict = await _played(tmp_path, store, "events")
@@ -34,12 +35,14 @@ async def test_dying_between_events_and_snapshots_doubles(tmp_path: Path, store:
     assert verdict.gaps
 
 
+@pytest.mark.thorough
 async def test_dying_between_snapshots_and_events_loses(tmp_path: Path, store: str) -> None:
     """Snapshots written, events not: the next round takes for published what never was."""
     verdict = await _played(tmp_path, store, "snapshots", failpoint="commit.sent:3")
     assert verdict.lost
 
 
+@pytest.mark.thorough
 async def test_a_lost_reply_doubles(tmp_path: Path, store: str) -> None:
     """A client that sends again what was not answered by itself: the same event stands there twice."""
     async with proxied(store) as proxy:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
 from tests.harness.waiting import patience
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 _COMMIT = b"}:events"  # of the scripts, the commit alone names the stream
 
 
+@pytest.mark.thorough
 async def test_a_lost_reply_to_a_commit_doubles_nothing(tmp_path: Path, store: str) -> None:
     """The reply to a commit is lost, cut short, and lost twice in a row; the commit never arrives: each change once."""
     async with scene(tmp_path, store=store, records=300) as played, proxied(store) as proxy:

@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.harness.processes import Daemon, daemon
 from tests.harness.scene import RESOURCES, lease, scene
 from tests.harness.subscribed import FEEDS, Wish, subscribed
@@ -74,6 +76,7 @@ async def _leaves(leaver: Daemon, others: Sequence[Daemon], feeds: Sequence[str]
         assert first_round - stopped < _SOON * strain(), rounds
 
 
+@pytest.mark.thorough
 async def test_a_rolling_restart_loses_and_doubles_nothing(tmp_path: Path, store: str) -> None:
     """Three daemons, each replaced in turn under changes: sinks get each event once, in order, and all of them."""
     # Whoever gives up waiting for a 2xx on a busy machine sends again, which is no fault of a restart.

@@ -87,6 +87,7 @@ async def played(directory: Path, store: str, *, embedded: Path | None = None) -
         yield Played(scene, running_daemon, f"http://127.0.0.1:{port}", http)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "some"), [("valkey", FAULTS[::2]), ("redis", FAULTS[1::2])], ids=["valkey", "redis"])
 async def test_a_store_that_refuses_is_waited_for(
     kind: Kind, some: tuple[tuple[Fault, str], ...], tmp_path: Path

@@ -6,6 +6,8 @@ import signal
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease, scene
 from tests.harness.waiting import patience, strain
@@ -37,6 +39,7 @@ async def test_the_other_takes_over_within_the_lease(tmp_path: Path, store: str)
     assert verdict.clean, verdict
 
 
+@pytest.mark.thorough
 async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str) -> None:
     """Stopped with its plan made, replaced meanwhile, woken: its commit is refused, and so nothing comes twice."""
     async with (

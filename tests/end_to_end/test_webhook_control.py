@@ -39,6 +39,7 @@ async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
     assert not found.altered, found
 
 
+@pytest.mark.thorough
 async def test_at_a_sink_without_faults_even_the_naive_one_loses_nothing(tmp_path: Path, store: str) -> None:
     """What the judge finds there is the faults' doing: left alone, with one event a record, all is well."""
     async with (

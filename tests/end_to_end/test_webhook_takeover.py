@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.harness.processes import daemon
 from tests.harness.subscribed import Wish, subscribed
 
@@ -40,6 +42,7 @@ async def test_who_was_stopped_in_the_middle_of_sending_is_replaced(tmp_path: Pa
     assert found.kept_in_takeover(_CONCURRENCY), found
 
 
+@pytest.mark.thorough
 async def test_who_was_stopped_at_rest_takes_nothing_from_the_other(tmp_path: Path, store: str) -> None:
     """Stopped with nothing to do, replaced, woken: what comes from then on is delivered by the other one, all of it."""
     async with subscribed(tmp_path, [_WISH], store=store, changes_per_second=0) as scene:
@@ -61,6 +64,7 @@ async def test_who_was_stopped_at_rest_takes_nothing_from_the_other(tmp_path: Pa
     assert not found.repeats, found
 
 
+@pytest.mark.thorough
 async def test_a_pause_outlives_the_process_that_was_asked_for_it(tmp_path: Path, store: str) -> None:
     """A sink asks for three seconds, the process that heard it is killed: the one that waited keeps silent as long.
 
