@@ -56,9 +56,9 @@ def _say_all_that_can_be_said() -> None:
 
 
 def _run() -> int:
-    from poller.telemetry.hiding import hidden  # noqa: PLC0415 -- late, see above
+    from poller.telemetry.hiding import block_opentelemetry  # noqa: PLC0415 -- late, see above
 
-    hidden()
+    block_opentelemetry()
     from poller.cli.app import app  # noqa: PLC0415 -- late, see above
 
     code = app(prog_name="poller", standalone_mode=False)

@@ -24,7 +24,7 @@ from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.service.sending import public_keys_of
 from poller.service.subscribing import registry_of, settings_of
 from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
-from poller.store.registrations import Subscriptions, known
+from poller.store.registrations import Subscriptions, require_registered
 
 _ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
 _NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
@@ -63,7 +63,7 @@ def show_one(asked: Asked, subscription: str) -> None:
     found, kept, now = run(_read(settings))
     status = next((one for one in found if one.subscription == subscription), None)
     if status is None:
-        known(kept, subscription)
+        require_registered(kept, subscription)
         raise SubscriptionUnknown(f'there is no subscription "{subscription}"')
     one = settings_of(kept, settings, subscription)
     for name, text in _settings_lines(one):

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from poller.config.relations import did_you_mean
 from poller.config.scalars import Between, Duration, DurationOrOff, Flag, Matching, ShareOrOff, Table, Text, Whole
 from poller.config.spelling import (
     ACHIEVEMENTS,
@@ -26,6 +25,7 @@ from poller.config.spelling import (
     Pointer,
     Qualifications,
     check_cron,
+    did_you_mean,
     distinct,
 )
 from poller.config.units import Share, format_duration

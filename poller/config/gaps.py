@@ -13,7 +13,7 @@ from typing import Final
 
 from poller.config.cron import trigger_of
 
-_DAY: Final = timedelta(days=1)
+_ONE_DAY: Final = timedelta(days=1)
 _DAYS: Final = 60  # that it fires on, of those to come
 _MOMENTS: Final = 24 * 60
 
@@ -30,7 +30,7 @@ def longest_gap(expression: str, since: datetime) -> timedelta:
     """
     moments, days = _apart(expression, since)
     within = max((later - sooner for sooner, later in pairwise(moments)), default=timedelta(0))
-    apart = max((later - sooner for sooner, later in pairwise(days)), default=_DAY)
+    apart = max((later - sooner for sooner, later in pairwise(days)), default=_ONE_DAY)
     return max(within, apart - (moments[-1] - moments[0]))
 
 
@@ -38,14 +38,16 @@ def longest_gap(expression: str, since: datetime) -> timedelta:
 def shortest_gap(expression: str, since: datetime) -> timedelta:
     """The shortest time between two of its moments on those days; see :func:`longest_gap`."""
     moments, days = _apart(expression, since)
-    apart = min((later - sooner for sooner, later in pairwise(days)), default=_DAY)
+    apart = min((later - sooner for sooner, later in pairwise(days)), default=_ONE_DAY)
     return min((*(later - sooner for sooner, later in pairwise(moments)), apart - (moments[-1] - moments[0])))
 
 
 def _apart(expression: str, since: datetime) -> tuple[list[datetime], list[datetime]]:
     minute, hour, day, month, weekday = expression.split()
     midnight = since.replace(hour=0, minute=0, second=0, microsecond=0)
-    moments = [one for one in islice(_moments(f"{minute} {hour} * * *", midnight), _MOMENTS) if one < midnight + _DAY]
+    moments = [
+        one for one in islice(_moments(f"{minute} {hour} * * *", midnight), _MOMENTS) if one < midnight + _ONE_DAY
+    ]
     return moments, list(islice(_moments(f"0 0 {day} {month} {weekday}", midnight), _DAYS))
 
 

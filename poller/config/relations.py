@@ -9,13 +9,13 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 from poller.config.event_sources import event_source, required_sources, unknown_source
 from poller.config.event_types import published, unmatched
 from poller.config.problems import Key, Problem
 from poller.config.showing import shown_key
+from poller.config.spelling import did_you_mean
 from poller.config.urls import reversed_host
 
 NO_SOURCE: Final = (
@@ -47,12 +47,6 @@ def broken_relations(values: Mapping[str, Any]) -> list[Problem]:
         if of_feeds is not None:
             problems += [problem for key, table in subscriptions for problem in _unheard(key, table, of_feeds)]
     return problems
-
-
-def did_you_mean(wrong: str, known: list[str]) -> str:
-    """``; did you mean "…"?`` where one of ``known`` is close, else nothing."""
-    close = get_close_matches(wrong, known, n=1, cutoff=0.6)
-    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def _tables(value: Any, key: Key) -> Iterator[tuple[Key, Mapping[str, Any]]]:

@@ -18,8 +18,9 @@ from poller.config.daemon import EmbeddedSettings, HttpSettings, LeaseSettings, 
 from poller.config.event_sources import event_source
 from poller.config.event_types import published
 from poller.config.feeds import FeedSettings
-from poller.config.relations import broken_relations, did_you_mean
+from poller.config.relations import broken_relations
 from poller.config.sources import SourceSettings
+from poller.config.spelling import did_you_mean
 from poller.config.subscriptions import SubscriptionSettings
 from poller.errors import ConfigurationError
 

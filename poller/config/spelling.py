@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Annotated, Final, TypeVar
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -44,6 +45,12 @@ Pointer = Annotated[
 ]
 
 T = TypeVar("T")
+
+
+def did_you_mean(wrong: str, known: list[str]) -> str:
+    """``; did you mean "…"?`` where one of ``known`` is close, else nothing."""
+    close = get_close_matches(wrong, known, n=1, cutoff=0.6)
+    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def distinct(values: tuple[T, ...]) -> tuple[T, ...]:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from poller.config.problems import ABSENT, Key, Problem
-from poller.config.relations import did_you_mean
 from poller.config.settings import Settings
 from poller.config.showing import sounds_secret
+from poller.config.spelling import did_you_mean
 
 _KEEP: Final = (
     "a secret has no place in the file: put it into a file of its own or into the environment, and name that with "

@@ -27,7 +27,7 @@ _LONGEST: Final = 128  # characters of a header that is kept
 _NONE: Final[Mapping[str, str]] = {}
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SinkResponse(msgspec.Struct, frozen=True):
     """An outcome, and the answer's headers, whose names know no case; none where there was no answer."""
 
     outcome: Outcome
@@ -62,7 +62,7 @@ class Exchange:
             raise NotHttp(f"it has the status {response.status}")
         self.status, self._headers = response.status, response.headers
 
-    def answer(self, seconds: float, *secrets: str) -> Answer:
+    def answer(self, seconds: float, *secrets: str) -> SinkResponse:
         """How it ended."""
         known = (*self._tokens, *secrets)
         if self.status is None and (head := self.received.head):  # the parser has refused what came after its status
@@ -73,7 +73,7 @@ class Exchange:
                 kind, text = Failure.NOT_HTTP, other
             elif kind in (Failure.CLOSED, Failure.RESET) and self.received.is_new_tls:
                 text += f", right after TLS was agreed on; {MAY_WANT_A_CERTIFICATE}"
-            return Answer(Outcome(failure=kind, seconds=seconds, text=one_line(hidden(text, *known))))
+            return SinkResponse(Outcome(failure=kind, seconds=seconds, text=one_line(hidden(text, *known))))
         outcome = Outcome(
             status=self.status,
             retry_after=_ascii(self._headers.get("Retry-After")),
@@ -82,7 +82,7 @@ class Exchange:
             excerpt=_kept(self.body, *known),
             text=self._text(*known),
         )
-        return Answer(outcome, self._headers)
+        return SinkResponse(outcome, self._headers)
 
     def _text(self, *secrets: str | None) -> str:
         text = f"the sink answered {self.status}"

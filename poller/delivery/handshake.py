@@ -125,7 +125,7 @@ class Unanswered(msgspec.Struct, frozen=True, tag_field="state", tag="unanswered
 
 
 Ungranted = Awaiting | Refused | Revoked | Unanswered
-State = Granted | Ungranted
+HandshakeState = Granted | Ungranted
 """``since``: from when on nothing could be sent, UTC; None: not known."""
 
 
@@ -135,9 +135,9 @@ def state_after(
     *,
     status: int = 200,
     key: str = "",
-    before: State | None = None,
+    before: HandshakeState | None = None,
     now: datetime | None = None,
-) -> State:
+) -> HandshakeState:
     """What an answer means.
 
     Args:
@@ -158,12 +158,14 @@ def state_after(
     return msgspec.structs.replace(said, since=_since(before, now))
 
 
-def state_unanswered(reason: str, *, before: State | None = None, now: datetime | None = None) -> State:
+def state_unanswered(
+    reason: str, *, before: HandshakeState | None = None, now: datetime | None = None
+) -> HandshakeState:
     """The state after a request that was not answered, or by no word about permission; ``reason`` says how."""
     return before if isinstance(before, Awaiting) else Unanswered(reason, _since(before, now))
 
 
-def ungranted(state: State | None) -> str | None:
+def ungranted(state: HandshakeState | None) -> str | None:
     """Why nothing may be sent, and what to do about it, in words; None where it may, or the sink was not asked yet."""
     if state is None or isinstance(state, Granted):
         return None
@@ -171,7 +173,7 @@ def ungranted(state: State | None) -> str | None:
     return f"{state.reason}; {remedy}"
 
 
-def state_called(before: State | None, key: str, rate: str | None = None) -> State | None:
+def state_called(before: HandshakeState | None, key: str, rate: str | None = None) -> HandshakeState | None:
     """What a call of the callback with this key, and this ``WebHook-Allowed-Rate``, leads to; None: nothing."""
     if not isinstance(before, Awaiting) or not compare_digest(before.digest, digest_of(key)):
         return None
@@ -194,22 +196,22 @@ def pace(granted: Granted, configured: float | None) -> float | None:
     return min(limits, default=None)
 
 
-def encoded(state: State) -> bytes:
+def encoded(state: HandshakeState) -> bytes:
     """As it is kept: a JSON object."""
     return msgspec.json.encode(state)
 
 
-def decoded(kept: bytes) -> State:
+def decoded(kept: bytes) -> HandshakeState:
     """As it was kept.
 
     Raises:
         msgspec.DecodeError: it is no state.
     """
-    state: State = msgspec.json.decode(kept, type=State)
+    state: HandshakeState = msgspec.json.decode(kept, type=HandshakeState)
     return state
 
 
-def known(kept: bytes | None) -> State | None:
+def stored_state(kept: bytes | None) -> HandshakeState | None:
     """As it was kept; None where nothing was, or another version's."""
     try:
         return decoded(kept) if kept else None
@@ -217,11 +219,11 @@ def known(kept: bytes | None) -> State | None:
         return None
 
 
-def _since(before: State | None, now: datetime | None) -> datetime | None:
+def _since(before: HandshakeState | None, now: datetime | None) -> datetime | None:
     return now if before is None or isinstance(before, Granted) else before.since or now
 
 
-def _read(headers: Mapping[str, str], status: int, asked: Asked, key: str) -> State:
+def _read(headers: Mapping[str, str], status: int, asked: Asked, key: str) -> HandshakeState:
     origin = headers.get("webhook-allowed-origin")
     if origin is None:
         if status == _TOO_MANY or status >= 500:  # noqa: PLR2004 -- the class of statuses
@@ -236,7 +238,7 @@ def _read(headers: Mapping[str, str], status: int, asked: Asked, key: str) -> St
     return _granted(asked.origin, headers.get("webhook-allowed-rate"), asked.rate)
 
 
-def _granted(origin: str, rate: str | None, asked: int | None) -> State:
+def _granted(origin: str, rate: str | None, asked: int | None) -> HandshakeState:
     text = (rate or "").strip()
     if not text:
         return Granted(origin, asked)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poller.store.entry_ids import before
-from poller.store.replays import Entry, ReplayPlace, ReplaySpan
+from poller.store.replays import ReplayedEntry, ReplayPlace, ReplaySpan
 
 
 class Replay:
@@ -38,7 +38,7 @@ class Replay:
             return None
         return ReplaySpan(self._span.id, self._read, self._span.to)
 
-    def took(self, entries: Sequence[Entry], *, most: int) -> None:
+    def took(self, entries: Sequence[ReplayedEntry], *, most: int) -> None:
         """These were read, where ``most`` were asked for."""
         self._exhausted = len(entries) < most
         if entries:

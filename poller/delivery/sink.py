@@ -37,7 +37,7 @@ from poller.config.urls import path_secrets
 from poller.credentials.bearer import Credential, NoCredential
 from poller.credentials.brought import Authorization
 from poller.delivery.connection import Received, SinkConnector, current
-from poller.delivery.exchange import Answer, Exchange
+from poller.delivery.exchange import Exchange, SinkResponse
 from poller.delivery.failing import FAILURES, failure_of
 from poller.delivery.guard import Guard, Lookup
 from poller.delivery.outcome import Failure, Outcome
@@ -147,11 +147,11 @@ class Sink:
         carried = () if self._traced_otherwise else tuple(span.carried.items())
         return (await self._attempt("POST", (*headers, *carried), body)).outcome
 
-    async def options(self, headers: Headers) -> Answer:
+    async def options(self, headers: Headers) -> SinkResponse:
         """Ask with OPTIONS, as the handshake does."""
         return await self._attempt("OPTIONS", headers, None)
 
-    async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> Answer:
+    async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> SinkResponse:
         began = self._clock()
         exchange = Exchange()
         try:

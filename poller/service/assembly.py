@@ -7,21 +7,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from poller.config.auth import AuthSettings
-from poller.config.feeds import FeedSettings
 from poller.config.sources import SourceSettings
 from poller.credentials.bearer import Credential, EnvironmentToken, FileToken, NoCredential
 from poller.credentials.issued import IssuedToken
 from poller.credentials.oauth import Client, ClientCredentials
 from poller.credentials.token_command import TokenCommand
 from poller.http.transport import Transport
-from poller.service.schedule import Timing
 from poller.source.client import ApiClient, Limits
 from poller.telemetry.sources import SourceSeries
-
-
-def timing_of(feed: FeedSettings) -> Timing:
-    """When this feed is polled."""
-    return Timing(feed.interval, feed.cron, feed.jitter)
 
 
 def client_of(

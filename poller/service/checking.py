@@ -48,7 +48,7 @@ from poller.store.connection import commands, shown
 from poller.store.data_directory import located
 from poller.store.embedded import EmbeddedServer
 from poller.store.embedded_process import SOCKET
-from poller.store.embedded_socket import Answer, asked
+from poller.store.embedded_socket import SocketState, asked
 from poller.store.keys import MemberKeys
 from poller.store.members import members_seen
 from poller.store.registrations import Subscriptions
@@ -100,7 +100,7 @@ async def _check_store(settings: Settings, kept: _Kept) -> AsyncGenerator[Checke
     if url is None:
         directory = settings.embedded.data_dir.absolute()
         try:
-            if await asked(located(directory) / SOCKET) is not Answer.READY:
+            if await asked(located(directory) / SOCKET) is not SocketState.READY:
                 kept.running = False
                 yield _not_started(directory)
                 return

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from poller.config.event_sources import required_sources, unknown_source
 from poller.config.event_types import unmatched
-from poller.config.relations import did_you_mean
 from poller.config.settings import Settings, chosen
+from poller.config.spelling import did_you_mean
 from poller.config.subscriptions import SubscriptionSettings
 from poller.service.findings import Checked
 

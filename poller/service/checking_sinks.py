@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.exchange import Answer
-from poller.delivery.handshake import Asked, Awaiting, Granted, known, state_after, ungranted
+from poller.delivery.exchange import SinkResponse
+from poller.delivery.handshake import Asked, Awaiting, Granted, state_after, stored_state, ungranted
 from poller.delivery.outcome import Failure
 from poller.errors import ConfigurationError, SourceError
 from poller.service.findings import Checked
@@ -69,9 +69,11 @@ async def _checked(settings: SubscriptionSettings, environ: Mapping[str, str], p
     return refused or Checked("ok", subject, told + (", and grants events" if settings.handshake else ""))
 
 
-def _refused(settings: SubscriptionSettings, answer: Answer, asked: Asked, permissions: Permissions) -> Checked | None:
+def _refused(
+    settings: SubscriptionSettings, answer: SinkResponse, asked: Asked, permissions: Permissions
+) -> Checked | None:
     """What keeps events from a sink that is to grant them; None where it does, or has."""
-    kept, status = known(permissions.kept.get(settings.id)), answer.outcome.status
+    kept, status = stored_state(permissions.kept.get(settings.id)), answer.outcome.status
     if isinstance(kept, Granted) and kept.origin == asked.origin:
         return None
     state = state_after(answer.headers, asked, status=status or 0, before=kept)

@@ -25,7 +25,7 @@ from poller.store.retention import Rule
 from poller.store.standing import held_by, stream_of
 from poller.store.state import FeedState, state_of
 
-State = Literal["never read", "reading", "ok", "failing", "held", "paused"]
+FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     """
 
     feed: str
-    state: State
+    state: FeedCondition
     mode: str | None
     error: str | None
     good_at: str | None
@@ -298,7 +298,7 @@ def _ahead(moment: datetime | None, now: datetime) -> float | None:
     return round((moment - now).total_seconds(), 3) if moment else None
 
 
-def _word(last: _LastRound | None, *, begun: bool) -> State:
+def _word(last: _LastRound | None, *, begun: bool) -> FeedCondition:
     if last is None:
         return "reading" if begun else "never read"
     return "ok" if last.ok else "failing"

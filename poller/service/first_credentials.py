@@ -21,7 +21,7 @@ from poller.errors import CredentialUnusable
 _VARIABLE: Final = "set it and start poller again; until then the source's rounds fail"
 _FILE: Final = "mend it; until then the source's rounds fail, and then they go on without a restart"
 
-_log = structlog.get_logger("poller.daemon")
+_daemon_log = structlog.get_logger("poller.daemon")
 
 
 async def look_for_credentials(sources: Iterable[SourceSettings], environ: Mapping[str, str]) -> None:
@@ -31,7 +31,7 @@ async def look_for_credentials(sources: Iterable[SourceSettings], environ: Mappi
             await _look(source.auth, environ)
         except CredentialUnusable as error:
             advice = _FILE if source.auth.token_env is None else _VARIABLE
-            _log.error("source without a credential", source=source.name, error=str(error), advice=advice)
+            _daemon_log.error("source without a credential", source=source.name, error=str(error), advice=advice)
 
 
 async def _look(auth: AuthSettings, environ: Mapping[str, str]) -> None:

@@ -24,12 +24,12 @@ from poller.delivery.handshake import (
     Asked,
     Awaiting,
     Granted,
-    State,
+    HandshakeState,
     callback_url,
     encoded,
-    known,
     state_after,
     state_unanswered,
+    stored_state,
     ungranted,
 )
 from poller.delivery.sink import Sink
@@ -75,7 +75,7 @@ async def permitted(
         StoreError: the state cannot be kept.
     """
     name = origin(public_url)
-    state = known(kept)
+    state = stored_state(kept)
     while not stop.is_set():
         told(ungranted(state))
         if isinstance(state, Granted) and state.origin == name:
@@ -101,7 +101,7 @@ def asked_of(settings: SubscriptionSettings, origin: str, callback: str | None =
     return Asked(origin, rate=math.ceil(settings.rate * 60) if settings.rate else None, callback=callback)
 
 
-def _log_state(subscription: str, state: State, before: State | None) -> None:
+def _log_state(subscription: str, state: HandshakeState, before: HandshakeState | None) -> None:
     """Say it: as a warning where events cannot be sent for a new reason."""
     why = ungranted(state)
     if why is None:
@@ -111,7 +111,9 @@ def _log_state(subscription: str, state: State, before: State | None) -> None:
         level("handshake", subscription=subscription, state=msgspec.to_builtins(state)["state"], error=why)
 
 
-async def _later(state: State | None, registry: Registry, subscription: str, stop: asyncio.Event) -> State | None:
+async def _later(
+    state: HandshakeState | None, registry: Registry, subscription: str, stop: asyncio.Event
+) -> HandshakeState | None:
     """The state when it is time to ask again, or as soon as somebody has called back."""
     if isinstance(state, Granted):
         return state
@@ -119,7 +121,7 @@ async def _later(state: State | None, registry: Registry, subscription: str, sto
     for _ in range(looks):
         if await unless(stop, _LOOK_SECONDS):
             break
-        found = known(await registry.handshake(subscription))
+        found = stored_state(await registry.handshake(subscription))
         if isinstance(found, Granted):
             return found
     return state

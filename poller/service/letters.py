@@ -19,7 +19,7 @@ from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened
 from poller.store.entry_ids import place_of
 from poller.store.given_up import Mark, Moved, Owner
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
-from poller.store.registrations import known, moment_of
+from poller.store.registrations import moment_of, require_registered
 from poller.store.subscriptions import Registry
 
 
@@ -70,9 +70,9 @@ class Letters:
         """
         kept = await self._registry.all()
         if subscription is not None:
-            known(kept, subscription)
+            require_registered(kept, subscription)
         pairs = given_up.pairs_of(self._prefix, feeds, [subscription] if subscription else sorted(kept.registered))
-        marks, total = await given_up.newest(self._client, pairs, most=most)
+        marks, total = await given_up.newest_events(self._client, pairs, most=most)
         events = await self._listed(marks)
         records = Listed((), 0)
         if subscription is None:
@@ -97,7 +97,7 @@ class Letters:
         """Drop it. False: it is not there, or not any more."""
         if wanted.subscription is None:
             return await dead_letters.drop(self._client, self._feed(wanted.feed), wanted.entry)
-        return bool(await given_up.drop(self._client, self._pair(wanted), [wanted.entry]))
+        return bool(await given_up.drop_events(self._client, self._pair(wanted), [wanted.entry]))
 
     async def drop_records(self, feed: str) -> int:
         """Drop all records of a feed that could not be used; how many it were."""
@@ -108,7 +108,7 @@ class Letters:
         count = 0
         for owner in dict.fromkeys((one.feed, one.subscription or "") for one in wanted):
             entries = [one.entry for one in wanted if (one.feed, one.subscription) == owner]
-            count += await given_up.drop(self._client, PairKeys.of(self._prefix, *owner), entries)
+            count += await given_up.drop_events(self._client, PairKeys.of(self._prefix, *owner), entries)
         return count
 
     async def all_of(self, subscription: str, feeds: Iterable[str]) -> list[LetterId]:
@@ -117,7 +117,7 @@ class Letters:
         Raises:
             SubscriptionUnknown: there is no such subscription.
         """
-        known(await self._registry.all(), subscription)
+        require_registered(await self._registry.all(), subscription)
         pairs = given_up.pairs_of(self._prefix, feeds, [subscription])
         return [
             LetterId(owner.feed, entry, subscription)

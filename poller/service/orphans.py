@@ -18,8 +18,8 @@ from typing import Final, Literal
 import msgspec
 from redis.asyncio import Redis
 
-from poller.config.relations import did_you_mean
 from poller.config.settings import Settings
+from poller.config.spelling import did_you_mean
 from poller.errors import ConfigurationError, PollerError, StoreRefused
 from poller.service.configurations import claimed, orphaned
 from poller.service.subscribing import registry_of, until_let_go

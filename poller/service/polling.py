@@ -17,9 +17,9 @@ from poller.config.settings import Settings
 from poller.delivery.announcements import Announcement, Kind
 from poller.errors import StoreError
 from poller.service.announcing import announce
-from poller.service.assembly import client_of, timing_of
+from poller.service.assembly import client_of
 from poller.service.feed_values import feed_of, keys_of
-from poller.service.schedule import Timing
+from poller.service.schedule import Timing, timing_of
 from poller.source.client import ApiClient
 from poller.source.feed import Feed, Mode
 from poller.source.result import RoundResult

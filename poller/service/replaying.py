@@ -24,7 +24,7 @@ from poller.service.subscribing import registered, registry_of
 from poller.store import replays
 from poller.store.entry_ids import before, place_of
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
-from poller.store.replays import Entry, ReplaySpan
+from poller.store.replays import ReplayedEntry, ReplaySpan
 from poller.store.subscriptions import Registry
 
 EARLIEST = "-"
@@ -210,7 +210,7 @@ def feeds_of(all_of: Subscribed, named: Sequence[str], subscription: str) -> tup
     return tuple(named) or all_of.feeds
 
 
-def _sequence(entry: Entry) -> int:
+def _sequence(entry: ReplayedEntry) -> int:
     """The event's sequence number; 1 where it has none."""
     try:
         return int(envelope_of(entry[1]).sequence or 1)

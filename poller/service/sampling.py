@@ -16,7 +16,7 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.announcements import operational_event
 from poller.delivery.envelope import envelope_of
 from poller.delivery.formats import Request
-from poller.delivery.handshake import Granted, known, ungranted
+from poller.delivery.handshake import Granted, stored_state, ungranted
 from poller.delivery.outcome import Outcome
 from poller.errors import PollerError
 from poller.service.sending import Form, sink_of
@@ -61,7 +61,7 @@ async def sample(
         ConfigurationError: credential or secrets cannot be set up.
         CredentialUnusable: a secret file cannot be read.
     """
-    state = known(handshake) if settings.handshake else None
+    state = stored_state(handshake) if settings.handshake else None
     granted = state if isinstance(state, Granted) else None
     if settings.handshake and granted is None:
         why = ungranted(state) or "no daemon has asked it yet"

@@ -30,6 +30,7 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from poller.config.cron import trigger_of
+from poller.config.feeds import FeedSettings
 from poller.stopping import ended
 
 # With thousands of feeds the first rounds are spread out, so many a second.
@@ -68,6 +69,11 @@ class Timing(msgspec.Struct, frozen=True):
             raise ValueError("a feed is polled by interval or by cron; neither is given")
         seconds = self.interval.total_seconds()
         return IntervalTrigger(seconds=seconds, jitter=self.jitter.total_seconds() or None, timezone=UTC)
+
+
+def timing_of(feed: FeedSettings) -> Timing:
+    """When this feed is polled."""
+    return Timing(feed.interval, feed.cron, feed.jitter)
 
 
 Round = Callable[[], Awaitable[timedelta | None]]

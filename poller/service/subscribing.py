@@ -28,7 +28,7 @@ from poller.store.connection import translated
 from poller.store.forgetting import forget
 from poller.store.keys import PairKeys, SubscriptionKeys, remembered_key
 from poller.store.registering import Following
-from poller.store.registrations import Paused, Registered, Subscriptions, known
+from poller.store.registrations import Paused, Registered, Subscriptions, require_registered
 from poller.store.remembering import known_feeds
 from poller.store.subscriptions import Registry
 
@@ -176,7 +176,7 @@ def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Re
         raise SubscriptionUnknown(
             f'subscription "{subscription}" is in the configuration file, but no daemon has been started with it yet'
         )
-    return known(kept, subscription)
+    return require_registered(kept, subscription)
 
 
 def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> None:
@@ -192,7 +192,7 @@ def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> 
             f'subscription "{subscription}" is in the configuration file: take it out of there; after that '
             f"`poller subscriptions remove {subscription}` deletes what is kept of it"
         )
-    known(kept, subscription)
+    require_registered(kept, subscription)
 
 
 def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:
@@ -206,7 +206,7 @@ def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> S
         for one in settings.subscriptions:
             if one.id == subscription:
                 return one
-    return kept_subscription(bytes(known(kept, subscription).settings))
+    return kept_subscription(bytes(require_registered(kept, subscription).settings))
 
 
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:

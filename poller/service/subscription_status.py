@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.config.urls import host_only
-from poller.delivery.handshake import Granted, State, known, ungranted
+from poller.delivery.handshake import Granted, HandshakeState, stored_state, ungranted
 from poller.delivery.health import Health, health_of, of_subscription
 from poller.service.subscribing import filed, registry_of
 from poller.store.backlogs import Backlog, backlogs
@@ -134,15 +134,15 @@ async def subscription_statuses(
     own: defaultdict[str, list[Backlog]] = defaultdict(list)
     for (name, _), backlog in found.items():
         own[name].append(backlog)
-    return [_status(name, one, kept, tuple(own[name]), now) for name, one in outlines.items()]
+    return [_subscription_status(name, one, kept, tuple(own[name]), now) for name, one in outlines.items()]
 
 
-def _status(
+def _subscription_status(
     name: str, outline: _Outline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
 ) -> SubscriptionStatus:
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
     health = health_in(kept, name)
-    permission = known(kept.handshakes.get(name)) if outline.handshake else None
+    permission = stored_state(kept.handshakes.get(name)) if outline.handshake else None
     refusal = ungranted(permission)
     failing_since = health.failing_since if refusal is None else _since(permission)
     since = pause.at if pause else failing_since
@@ -154,9 +154,9 @@ def _status(
         state="new" if not registered else "paused" if pause else "failing" if failing else "active",
         paused_by=pause.by if pause else None,
         reason=pause.reason if pause else None,
-        since=_written(since) if since else None,
-        until=_written(until) if until and until > now else None,
-        handshake=_word(permission),
+        since=_utc_text(since) if since else None,
+        until=_utc_text(until) if until and until > now else None,
+        handshake=_permission_text(permission),
         delivered=health.delivered,
         failed=health.failed,
         lag_entries=_sum([one.entries for one in feeds]),
@@ -192,16 +192,16 @@ def health_in(kept: Subscriptions, name: str) -> Health:
 def is_ungranted(kept: Subscriptions, name: str) -> bool | None:
     """Whether its sink has not granted events; None where it is not to be asked."""
     outline = _outline(bytes(kept.registered[name].settings))
-    return ungranted(known(kept.handshakes.get(name))) is not None if outline.handshake else None
+    return ungranted(stored_state(kept.handshakes.get(name))) is not None if outline.handshake else None
 
 
-def _word(permission: State | None) -> str | None:
+def _permission_text(permission: HandshakeState | None) -> str | None:
     return None if permission is None else str(msgspec.to_builtins(permission)["state"])
 
 
-def _since(permission: State | None) -> datetime | None:
+def _since(permission: HandshakeState | None) -> datetime | None:
     return None if permission is None or isinstance(permission, Granted) else permission.since
 
 
-def _written(moment: datetime) -> str:
+def _utc_text(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

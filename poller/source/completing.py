@@ -17,7 +17,7 @@ from poller.errors import SourceRefused
 from poller.source.feed import Feed
 from poller.source.reading import Get
 
-_AT_ONCE: Final = 32
+_DETAILS_AT_ONCE: Final = 32
 _GONE: Final = frozenset({404, 410})
 
 
@@ -39,8 +39,8 @@ async def completed(
     if feed.resource.detail_path is None:
         return whole
     places = [place for place, record in enumerate(records) if isinstance(record, Record) and record.key not in known]
-    for start in range(0, len(places), _AT_ONCE):
-        asked = places[start : start + _AT_ONCE]
+    for start in range(0, len(places), _DETAILS_AT_ONCE):
+        asked = places[start : start + _DETAILS_AT_ONCE]
         parts = [record for record in (records[place] for place in asked) if isinstance(record, Record)]
         answers = await asyncio.gather(*(_whole(part, feed, get) for part in parts), return_exceptions=True)
         for place, answer in zip(asked, answers, strict=True):

@@ -17,7 +17,7 @@ _COMMON: Final = re.compile(
     "next(?:cursor|page|link|(?:page|delta)?token)?|pagetoken|delta(?:token|link)|(?:total)?count|total|limit|offset|"
     "size|errors?|message|status|code|title|detail|type"
 )
-_MARKS: Final = str.maketrans("", "", "_-@$.")  # what these words are joined or begun with, here and there
+_JOINING_MARKS: Final = str.maketrans("", "", "_-@$.")  # what these words are joined or begun with, here and there
 _LONGEST: Final = 24  # characters
 _SHOWN: Final = 6
 _keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -39,4 +39,4 @@ def keys_instead(body: bytes, wanted: str) -> str | None:
 
 
 def _plain(key: str) -> str:
-    return key.lower().translate(_MARKS) if len(key) <= _LONGEST else ""
+    return key.lower().translate(_JOINING_MARKS) if len(key) <= _LONGEST else ""

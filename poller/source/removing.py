@@ -24,7 +24,7 @@ from poller.source.feed import Feed
 from poller.source.reading import Get
 from poller.store.feed import Absent
 
-_AT_ONCE: Final = 256  # records looked for and removed together
+_REMOVED_AT_ONCE: Final = 256  # records looked for and removed together
 _GONE: Final = frozenset({404, 410})
 
 
@@ -80,7 +80,7 @@ async def settle_absent(
         SourceError: a record could not be asked for; those that are gone beyond doubt are removed.
     """
     anything_read = bool(seen)
-    absent = await store.absent(seen, most=_AT_ONCE)
+    absent = await store.absent(seen, most=_REMOVED_AT_ONCE)
     holds = feed.breaker.holds(missing=absent.missing, live=absent.live, anything_read=anything_read)
     if holds and not released:
         raise RoundHeld(
@@ -121,7 +121,7 @@ async def _settle_by_readings(store: AbsenceStore, absent: Absent, seen: Seen, r
     while absent.some:
         settled = await readings.settle(absent.some) and settled
         seen.update(absent.some)
-        absent = await store.absent(seen, most=_AT_ONCE)
+        absent = await store.absent(seen, most=_REMOVED_AT_ONCE)
     return settled
 
 
@@ -143,7 +143,7 @@ class _Confirming:
             while absent.some:
                 settled = await self._asked_once(absent.some) and settled
                 seen.update(absent.some)
-                absent = await self._store.absent(seen, most=_AT_ONCE)
+                absent = await self._store.absent(seen, most=_REMOVED_AT_ONCE)
         except SourceError as error:  # of one record; what it does not concern is settled all the same
             failure = error
         for answered_at, keys in self._gone:

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 LONGEST: Final = 8 * 1024 * 1024  # bytes; cutting is slow, and a page like that is no accident
-_MARKS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
+_STRUCTURE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 _OPENING: Final = re.compile(rb"\s*:\s*\[")
 _OPEN, _CLOSE = (b"[", b"{"), (b"]", b"}")
 
@@ -26,7 +26,7 @@ def split_results(body: bytes) -> tuple[list[bytes], bytes] | None:
         return None
     elements: list[bytes] = []
     depth, begun = 0, start
-    for mark in _MARKS.finditer(body, start):
+    for mark in _STRUCTURE.finditer(body, start):
         found = mark[0]
         if found in _OPEN:
             depth += 1
@@ -43,7 +43,7 @@ def split_results(body: bytes) -> tuple[list[bytes], bytes] | None:
 def _start(body: bytes) -> int | None:
     """Where the first element of ``results`` begins: the key of the envelope itself, not of a record."""
     depth = 0
-    for mark in _MARKS.finditer(body):
+    for mark in _STRUCTURE.finditer(body):
         found = mark[0]
         if found in _OPEN:
             depth += 1

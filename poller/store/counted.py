@@ -26,4 +26,4 @@ async def counted(written: Awaitable[Any]) -> Any:
     finally:
         seconds = time.perf_counter() - begun
         committed(_RESULTS.get(result, "failed"), seconds)
-        costs.committed(seconds)
+        costs.commit_timed(seconds)

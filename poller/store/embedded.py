@@ -38,7 +38,7 @@ from poller.store.connection import EMBEDDED
 from poller.store.data_directory import DATA, linked, located, moved, prepared, unusable
 from poller.store.directory_lock import attempted
 from poller.store.embedded_process import LOG, SOCKET, Fsync, complaints, last_words, start
-from poller.store.embedded_socket import Answer, asked, until_gone
+from poller.store.embedded_socket import SocketState, asked, until_gone
 
 if TYPE_CHECKING:
     import subprocess
@@ -148,10 +148,10 @@ class EmbeddedServer:
         begin = clock()
         while not self._leaving.is_set() and clock() - begin < limit.total_seconds():
             answer = await asked(self._socket)
-            if answer is Answer.READY:
+            if answer is SocketState.READY:
                 linked(self._data_dir, self._socket)
                 return
-            if answer is Answer.LOADING:
+            if answer is SocketState.LOADING:
                 limit = LOADING_LIMIT
             elif not self.running_here:  # a child of before may be dying still: its socket closes before it is gone
                 if tried and (mended or not _data_refused(self._directory / LOG)):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ANSWER_LIMIT_SECONDS: Final = 1.0
 
 
-class Answer(Enum):
+class SocketState(Enum):
     """READY: serves commands. LOADING: reads its append-only file. NONE: nobody there, or no answer within a second."""
 
     READY = auto()
@@ -28,7 +28,7 @@ class Answer(Enum):
     NONE = auto()
 
 
-async def asked(path: Path) -> Answer:
+async def asked(path: Path) -> SocketState:
     """PING the server whose socket is at ``path``.
 
     Raises:
@@ -38,10 +38,12 @@ async def asked(path: Path) -> Answer:
         async with asyncio.timeout(_ANSWER_LIMIT_SECONDS):
             line = await _answer(path)
     except OSError:  # a timeout is one too
-        return Answer.NONE
+        return SocketState.NONE
     if line.startswith(b"-LOADING"):
-        return Answer.LOADING
-    return Answer.READY if line else Answer.NONE  # any other error (MISCONF, too many clients) comes from a live server
+        return SocketState.LOADING
+    return (
+        SocketState.READY if line else SocketState.NONE
+    )  # any other error (MISCONF, too many clients) comes from a live server
 
 
 async def until_gone(path: Path) -> None:

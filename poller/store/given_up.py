@@ -18,7 +18,7 @@ from poller.store.connection import translated
 from poller.store.keys import PairKeys
 
 MOST_WAITING: Final = 1000
-_AT_ONCE: Final = 500
+_DELETED_AT_ONCE: Final = 500
 
 # KEYS: letters, letter_times, parked. ARGV: entry, the letter as it was seen, the delivery, how many may wait.
 # Answers a Moved.
@@ -61,7 +61,7 @@ class Mark(NamedTuple):
     entry: str
 
 
-async def newest(client: Redis, pairs: dict[Owner, PairKeys], *, most: int) -> tuple[list[Mark], int]:
+async def newest_events(client: Redis, pairs: dict[Owner, PairKeys], *, most: int) -> tuple[list[Mark], int]:
     """The newest letters of these pairs, ``most`` of all, the newest last; and how many there are.
 
     Raises:
@@ -116,14 +116,14 @@ async def redeliver(client: Redis, keys: PairKeys, entry: str, *, letter: bytes,
         return Moved(await client.eval(_REDELIVER, len(names), *names, entry, letter, delivery, MOST_WAITING))
 
 
-async def drop(client: Redis, keys: PairKeys, dropped: Sequence[str]) -> int:
+async def drop_events(client: Redis, keys: PairKeys, dropped: Sequence[str]) -> int:
     """Delete the letters of these entries; how many there were.
 
     Raises:
         StoreError: see :func:`~poller.store.connection.translated`.
     """
     count = 0
-    for some in (dropped[at : at + _AT_ONCE] for at in range(0, len(dropped), _AT_ONCE)):
+    for some in (dropped[at : at + _DELETED_AT_ONCE] for at in range(0, len(dropped), _DELETED_AT_ONCE)):
         with translated(client):
             count += int(await client.eval(_DROP, 2, keys.letters, keys.letter_times, *some))
     return count

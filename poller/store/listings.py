@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from poller.changes.listings import Listing
 from poller.store.connection import translated
 
-_READ_AT_ONCE: Final = 500
+_LISTED_AT_ONCE: Final = 500
 
 _decode: Final = msgspec.msgpack.Decoder(Listing).decode
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -29,7 +29,7 @@ async def kept_listings(client: Redis, key: str) -> dict[str, Listing]:
     cursor = 0
     while True:
         with translated(client):
-            cursor, found = await client.hscan(key, cursor, count=_READ_AT_ONCE)
+            cursor, found = await client.hscan(key, cursor, count=_LISTED_AT_ONCE)
         for name, value in cast("dict[bytes, bytes]", found).items():
             listings[name.decode()] = _listing(value)
         if not cursor:

@@ -26,9 +26,9 @@ from poller.store.registrations import (
     Registered,
     Subscriptions,
     health_field,
-    known,
     milliseconds_of,
     moment_of,
+    require_registered,
     resumed_field,
     since_field,
 )
@@ -157,7 +157,7 @@ def changing(
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
-    before = known(kept, subscription)
+    before = require_registered(kept, subscription)
     has = following(bytes(before.settings), kept.credentials.get(subscription))
     same = bytes(before.settings) == settings
     writes = [] if same else [_registered(subscription, _changed(before, settings, kept.at))]
@@ -170,7 +170,7 @@ def removing(kept: Subscriptions, subscription: str) -> list[Write]:
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
-    known(kept, subscription)
+    require_registered(kept, subscription)
     writes: list[Write] = [(part, subscription, None) for part in PARTS if part != "health"]
     writes += [("until", since_field(subscription), None), ("until", resumed_field(subscription), None)]
     return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]
@@ -190,7 +190,7 @@ def pausing(
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
-    known(kept, subscription)
+    require_registered(kept, subscription)
     before = kept.paused.get(subscription)
     stays = before is not None and not (before.by == "removed" and pause.by == "operator")
     if stays:
@@ -219,7 +219,7 @@ def resuming(
     Raises:
         SubscriptionUnknown: there is none of this id.
     """
-    known(kept, subscription)
+    require_registered(kept, subscription)
     before, until = kept.paused.get(subscription), kept.until.get(subscription)
     writes: list[Write] = [] if before is None else [("paused", subscription, None)]
     if until is not None and milliseconds_of(until) > kept.at:

@@ -115,7 +115,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
         return f"Subscriptions(version={self.version}, ids={sorted(self.registered)})"
 
 
-def known(kept: Subscriptions, subscription: str) -> Registered:
+def require_registered(kept: Subscriptions, subscription: str) -> Registered:
     """The subscription of this id.
 
     Raises:

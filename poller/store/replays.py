@@ -36,7 +36,7 @@ return 1
 _GONE: Final = 2
 _FIELDS: Final = ("replay", "replay_after", "replay_to")
 
-Entry = tuple[str, bytes]
+ReplayedEntry = tuple[str, bytes]
 """An entry's id and its event."""
 
 
@@ -129,7 +129,7 @@ async def parked(client: Redis, keys: PairKeys) -> int:
         return await client.hlen(keys.parked)
 
 
-async def first(client: Redis, events: str, start: str = "-") -> Entry | None:
+async def first(client: Redis, events: str, start: str = "-") -> ReplayedEntry | None:
     """The first entry of a stream from this place on.
 
     Raises:
@@ -139,7 +139,7 @@ async def first(client: Redis, events: str, start: str = "-") -> Entry | None:
         return _entry(await client.xrange(events, start, "+", count=1))
 
 
-async def last(client: Redis, events: str, end: str) -> Entry | None:
+async def last(client: Redis, events: str, end: str) -> ReplayedEntry | None:
     """The last entry of a stream up to this place.
 
     Raises:
@@ -163,6 +163,6 @@ async def last_read(client: Redis, events: str, subscription: str) -> str | None
     return next((one["last-delivered-id"].decode() for one in groups if one["name"] == name), None)
 
 
-def _entry(found: object) -> Entry | None:
+def _entry(found: object) -> ReplayedEntry | None:
     entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", found)
     return (entries[0][0].decode(), entries[0][1].get(b"data", b"")) if entries else None

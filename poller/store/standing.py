@@ -96,7 +96,7 @@ async def done_of(
     with translated(client):
         asking = client.pipeline(transaction=False)
         for name in held:
-            asking.xpending_range(events, name, min=_written(first), max="+", count=1)
+            asking.xpending_range(events, name, min=_entry_text(first), max="+", count=1)
         for one in pairs.values():
             asking.hmget(one.keys.state, list(_FIELDS))
             asking.hkeys(one.keys.parked)
@@ -153,5 +153,5 @@ def _place(entry: bytes) -> Place:
     return int(milliseconds), int(number or 0)
 
 
-def _written(entry: Place) -> str:
+def _entry_text(entry: Place) -> str:
     return f"{entry[0]}-{entry[1]}"

@@ -28,7 +28,7 @@ _ATTEMPTS: Final = counter(
     "subscription",
     "outcome",
 )
-_SECONDS: Final = histogram(
+_ATTEMPT_SECONDS: Final = histogram(
     "poller_attempt_duration_seconds",
     "How long requests to sinks took, in seconds; one carries a whole batch.",
     "subscription",
@@ -49,7 +49,7 @@ class AttemptSeries:
 
     def __init__(self, subscription: str) -> None:
         self.steps = {step: _ATTEMPTS.labels(subscription, step) for step in STEPS}
-        self.requested = _SECONDS.labels(subscription).observe
+        self.requested = _ATTEMPT_SECONDS.labels(subscription).observe
         self.delayed = _DELAY.labels(subscription).observe
 
 
@@ -69,5 +69,5 @@ def no_attempts_of(subscription: str) -> None:
     if _known.pop(subscription, None) is not None:
         for step in STEPS:
             _ATTEMPTS.remove(subscription, step)
-        _SECONDS.remove(subscription)
+        _ATTEMPT_SECONDS.remove(subscription)
         _DELAY.remove(subscription)

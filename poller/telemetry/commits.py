@@ -17,7 +17,7 @@ _COMMITS: Final = counter(
     "result",
 )
 _RESULTS: Final = {one: _COMMITS.labels(one) for one in ("written", "repeated", "fenced", "stale", "failed")}
-_SECONDS: Final = histogram(
+_COMMIT_SECONDS: Final = histogram(
     "poller_commit_duration_seconds",
     "How long commits took, in seconds, until the store had answered or was given up.",
     bounds=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
@@ -44,7 +44,7 @@ STORE_FINDING: Final = declared(
 def committed(result: CommitResult, seconds: float) -> None:
     """A commit has ended."""
     _RESULTS[result].inc()
-    _SECONDS.observe(seconds)
+    _COMMIT_SECONDS.observe(seconds)
 
 
 def lease_changed(kind: LeaseKind, change: LeaseChange) -> None:

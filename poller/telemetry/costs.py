@@ -70,7 +70,7 @@ def retried() -> None:
         costs.retries += 1
 
 
-def committed(seconds: float) -> None:
+def commit_timed(seconds: float) -> None:
     """A commit has ended, well or not."""
     if costs := _current.get():
         costs.commits += 1

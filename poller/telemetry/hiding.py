@@ -12,7 +12,7 @@ from typing import Final
 _LOOKED_FOR: Final = ("opentelemetry.metrics", "opentelemetry.sdk.metrics")
 
 
-def hidden() -> None:
+def block_opentelemetry() -> None:
     """Have imports fail of what is looked for. For a program to call, before it imports anything else."""
     for name in _LOOKED_FOR:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type] # None is how Python spells "not to be found"

@@ -31,7 +31,7 @@ _RECORDS: Final = declared(
     "feed",
     "kind",
 )
-_SECONDS: Final = histogram(
+_ROUND_SECONDS: Final = histogram(
     "poller_round_duration_seconds",
     "How long rounds took, in seconds, without those that were skipped.",
     "source",
@@ -76,7 +76,7 @@ class Rounds:
         for place, kind in enumerate(KINDS):
             tally.kinds[place] += kinds[kind]
         if result != "skipped":
-            _SECONDS.labels(feed.partition("/")[0], mode).observe(seconds)
+            _ROUND_SECONDS.labels(feed.partition("/")[0], mode).observe(seconds)
 
     def gone(self, feed: str) -> None:
         """It is not polled here any more."""

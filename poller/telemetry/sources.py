@@ -20,7 +20,7 @@ _REQUESTS: Final = counter(
     "source",
     "status",
 )
-_SECONDS: Final = histogram(
+_REQUEST_SECONDS: Final = histogram(
     "poller_source_request_duration_seconds",
     "How long requests to sources took, in seconds, bodies included.",
     "source",
@@ -39,7 +39,7 @@ class SourceSeries:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._seconds = _SECONDS.labels(source)
+        self._seconds = _REQUEST_SECONDS.labels(source)
 
     def ended(self, answer: int | Failure, seconds: float) -> None:
         """A request has: with this status, or without a usable answer."""

@@ -14,9 +14,9 @@ from poller.delivery.handshake import (
     Asked,
     Awaiting,
     Granted,
+    HandshakeState,
     Refused,
     Revoked,
-    State,
     Unanswered,
     callback_url,
     decoded,
@@ -36,7 +36,7 @@ KEY = "callback-key"
 ASKED = Asked(ORIGIN)
 OFFERED = Asked(ORIGIN, rate=120, callback=callback_url("https://p.example/confirm", subscription="r", key=KEY))
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
-STATES: list[State] = [
+STATES: list[HandshakeState] = [
     Granted(ORIGIN),
     Granted(ORIGIN, 100),
     Awaiting(ORIGIN, digest_of(KEY), 5),
@@ -85,7 +85,7 @@ def test_a_rate_is_positive() -> None:
         (ORIGIN, "", Granted(ORIGIN)),
     ],
 )
-def test_permission_is_read_from_the_headers(origin: str, rate: str | None, state: State) -> None:
+def test_permission_is_read_from_the_headers(origin: str, rate: str | None, state: HandshakeState) -> None:
     """Our origin or any; so many a minute, no limit where it says so or nothing."""
     assert state_after(said(origin, rate), ASKED) == state
 
@@ -153,7 +153,7 @@ def test_a_rate_that_is_not_answered_is_the_one_asked_for() -> None:
 
 def test_a_refusal_after_a_grant_is_a_revocation() -> None:
     """And stays one until there is a grant again."""
-    before: State = Granted(ORIGIN)
+    before: HandshakeState = Granted(ORIGIN)
     for _ in range(2):
         before = state_after(said(None), ASKED, before=before)
         assert isinstance(before, Revoked)
@@ -173,7 +173,7 @@ def test_the_callback_grants_with_its_key_alone() -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_states_are_kept_as_json(state: State) -> None:
+def test_states_are_kept_as_json(state: HandshakeState) -> None:
     """And come back as they were, without the callback's key."""
     kept = encoded(state)
     assert decoded(kept) == state

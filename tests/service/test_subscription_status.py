@@ -10,7 +10,7 @@ from fakeredis import FakeAsyncRedis
 
 from poller.cli.subscription_lines import reasons
 from poller.config.subscribing import subscription_of, written
-from poller.delivery.handshake import Awaiting, Granted, Refused, State, Unanswered, encoded
+from poller.delivery.handshake import Awaiting, Granted, HandshakeState, Refused, Unanswered, encoded
 from poller.delivery.health import Health
 from poller.service.subscribing import filed, registry_of
 from poller.service.subscription_status import SubscriptionStatus, is_ungranted, subscription_statuses
@@ -49,7 +49,7 @@ async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, 
     """Since when, why and what to do; granted it is active, and where nobody asks any more a refusal means nothing."""
     settings, registry = configured(tmp_path), registry_of(configured(tmp_path), client)
 
-    async def seen(state: State | None, *, validate: bool = True) -> SubscriptionStatus:
+    async def seen(state: HandshakeState | None, *, validate: bool = True) -> SubscriptionStatus:
         one = subscription_of({"id": "a", "sink": SINK, "validate": validate}, settings, where="x")
         if not (await registry.all()).registered:
             await registry.add("a", written(one), (), NOW)

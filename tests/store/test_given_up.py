@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from poller.store.given_up import MOST_WAITING, Moved, Owner, drop, entries, letters, newest, pairs_of, redeliver
+from poller.store.given_up import (
+    MOST_WAITING,
+    Moved,
+    Owner,
+    drop_events,
+    entries,
+    letters,
+    newest_events,
+    pairs_of,
+    redeliver,
+)
 from poller.store.keys import PairKeys
 
 FEED = "acme/contractTypes"
@@ -24,14 +34,14 @@ async def test_the_newest_of_all(store_client: Redis) -> None:
     other = Owner("acme/achievements", "b")
     await give_up(store_client, 1, 3, 5)
     await give_up(store_client, 2, 4, keys=PAIRS[other])
-    marks, total = await newest(store_client, PAIRS, most=3)
+    marks, total = await newest_events(store_client, PAIRS, most=3)
     assert [(mark.at, mark.owner, mark.entry) for mark in marks] == [
         (3, OWNER, "3-0"),
         (4, other, "4-0"),
         (5, OWNER, "5-0"),
     ]
     assert total == 5
-    assert await newest(store_client, {}, most=3) == ([], 0)
+    assert await newest_events(store_client, {}, most=3) == ([], 0)
 
 
 async def test_a_letter_is_moved_once_and_as_it_was_seen(store_client: Redis) -> None:
@@ -58,6 +68,6 @@ async def test_so_many_may_wait(store_client: Redis) -> None:
 async def test_dropped(store_client: Redis) -> None:
     """Law: what is dropped is gone from both places, however many; what is not there is not counted."""
     await give_up(store_client, *range(1200))
-    assert await drop(store_client, KEYS, [*(await entries(store_client, KEYS))[:1100], "9999-0"]) == 1100
+    assert await drop_events(store_client, KEYS, [*(await entries(store_client, KEYS))[:1100], "9999-0"]) == 1100
     assert len(await entries(store_client, KEYS)) == await store_client.hlen(KEYS.letters) == 100
-    assert await drop(store_client, KEYS, []) == 0
+    assert await drop_events(store_client, KEYS, []) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from poller.telemetry.costs import committed, counted, requested, retried
+from poller.telemetry.costs import commit_timed, counted, requested, retried
 from tests.harness.waiting import turns
 
 
@@ -16,7 +16,7 @@ async def test_rounds_side_by_side_pay_for_themselves() -> None:
             for _ in range(requests):
                 await asyncio.create_task(one_request())
             retried()
-            committed(0.25)
+            commit_timed(0.25)
         return costs.public
 
     async def one_request() -> None:
@@ -28,7 +28,7 @@ async def test_rounds_side_by_side_pay_for_themselves() -> None:
     shared = {"retries": 1, "commits": 1, "commit_seconds": 0.25}
     assert few == shared | {"requests": 1, "bytes": 100, "source_seconds": 0.5}
     assert many == shared | {"requests": 3, "bytes": 300, "source_seconds": 1.5}
-    committed(1.0)
+    commit_timed(1.0)
     with counted() as costs:
         pass
     assert set(costs.public.values()) == {0}

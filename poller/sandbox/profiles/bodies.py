@@ -83,7 +83,7 @@ def _by(name: str, does: str, wire: Wire) -> Profile:
     return of_answers(name, does, lambda said: msgspec.structs.replace(said, wire=wire), Kind.ANSWER)
 
 
-PROFILES: Final = (
+BODY_PROFILES: Final = (
     _instead("html-200", "an HTML page", _SIGN_IN, "text/html; charset=utf-8"),
     _instead("empty-200", "an empty body", b""),
     _instead("null-200", "null", b"null"),

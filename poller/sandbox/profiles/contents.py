@@ -141,7 +141,7 @@ def _spelled(record: bytes, *, upper: bool) -> Raw:
     return encoded({**members(record), "id": id_.upper() if upper else id_})
 
 
-PROFILES: Final = (
+CONTENT_PROFILES: Final = (
     layering(
         "partial-deltas",
         "records of a delta hold id, lastModifiedAt and the members that differ from any version before",

@@ -83,7 +83,7 @@ def _delta_last(ask: Ask, page: Envelope) -> Envelope:
     return page if _is_last(ask, page) else changed(page, delta_token=UNSET)
 
 
-PROFILES: Final = (
+ENDING_PROFILES: Final = (
     of_pages("end-absent", "the last page has no pageToken (the default)", lambda _ask, page: page),
     of_pages("end-null", "the last page's pageToken is null", _end_null),
     of_pages("end-empty-string", "the last page's pageToken is an empty string", _end_empty_string),

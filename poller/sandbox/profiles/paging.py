@@ -128,7 +128,7 @@ def _million(respond: Respond, history: History, ask: Ask) -> Answer:
     return page_of(changed(opened(said), results=[record], page_token=following))
 
 
-PROFILES: Final = (
+PAGING_PROFILES: Final = (
     layering(
         "shifting-pages",
         "pages by offset, latest change first: a change moves all records behind it on, so that some come twice",

@@ -40,7 +40,7 @@ def _adding(name: str, does: str, *records: bytes) -> Profile:
     return layering(name, f"every page also has {does}", on_answers(_with_records(*records)), Kind.RECORD)
 
 
-PROFILES: Final = (
+RECORD_PROFILES: Final = (
     _adding("id-number", 'a record with the id 1 and one with the id "1"', b'{"id":1}', b'{"id":"1"}'),
     _adding(
         "id-nfc-nfd",

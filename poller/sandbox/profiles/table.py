@@ -13,13 +13,13 @@ from poller.sandbox.profiles import bodies, contents, endings, paging, records, 
 PROFILES: Final = {
     profile.name: profile
     for profile in (
-        *contents.PROFILES,
-        *paging.PROFILES,
-        *endings.PROFILES,
-        *tokens.PROFILES,
+        *contents.CONTENT_PROFILES,
+        *paging.PAGING_PROFILES,
+        *endings.ENDING_PROFILES,
+        *tokens.TOKEN_PROFILES,
         *refusals.ASKED,
-        *records.PROFILES,
-        *bodies.PROFILES,
+        *records.RECORD_PROFILES,
+        *bodies.BODY_PROFILES,
         *refusals.TAGGED,
         *bodies.BROKEN,
     )

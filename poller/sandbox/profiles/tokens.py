@@ -111,7 +111,7 @@ def _ending(suffix: str, *parameters: str) -> Layer:
     return layer_of(call)
 
 
-PROFILES: Final = (
+TOKEN_PROFILES: Final = (
     *(
         Profile(
             f"expire-{status}",

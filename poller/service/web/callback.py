@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from poller.delivery.handshake import encoded, known, state_called
+from poller.delivery.handshake import encoded, state_called, stored_state
 from poller.errors import StoreError
 from poller.service.handshaking import CALLBACK
 from poller.store.subscriptions import Registry
@@ -39,7 +39,7 @@ def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
         subscription, key = request.query_params.get("id", ""), request.query_params.get("key", "")
         try:
             kept = await kept_in.handshake(subscription)
-            state = state_called(known(kept), key, request.headers.get(_RATE))
+            state = state_called(stored_state(kept), key, request.headers.get(_RATE))
             if state is None:
                 return PlainTextResponse("no handshake waits for this key\n", status_code=404)
             await kept_in.note_handshake(subscription, encoded(state))

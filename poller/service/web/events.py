@@ -41,7 +41,7 @@ BEAT: Final = 15.0
 STALLED: Final = 60.0
 """Seconds."""
 
-_AGAIN: Final = 1.0  # seconds before it is looked again for a store that has not answered yet
+_STORE_AGAIN: Final = 1.0  # seconds before it is looked again for a store that has not answered yet
 _GOODBYE: Final = 0.5  # seconds that the end of an answer may take
 _FULL_AGAIN: Final = "10"
 _FROM: Final = "expected now, earliest, the id of a message, or the id of a stream's entry such as 1735689600000-0"
@@ -177,7 +177,7 @@ class _Following:
         try:
             while not await self._sent_all(send):
                 await self._sent(send, AWAY)
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_STORE_AGAIN)
         except TimeoutError:
             _log.info("a reader of events is let go: it takes nothing", seconds=self._stalled)
         except StoreError as error:

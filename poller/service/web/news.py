@@ -21,7 +21,7 @@ from poller.store.stream import arrivals
 from poller.store.translation import let_in
 
 BLOCK: Final = timedelta(seconds=2)
-_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
+_NEWS_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
 
 _log = structlog.get_logger("poller.web")
 
@@ -92,7 +92,7 @@ class News:
                     _log.warning("streams cannot be followed", error=self._failing)
             finally:
                 await client.aclose()
-            await self._sleep(_AGAIN)
+            await self._sleep(_NEWS_AGAIN)
 
     def _tell(self, fresh: set[str]) -> None:
         self._turn += 1

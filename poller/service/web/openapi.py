@@ -148,8 +148,8 @@ def _paths(named: Sequence[Schema]) -> Schema:
     feed, one = "/feeds/{source}/{name}", "/subscriptions/{subscription}"
     changed = _answer(200, "SubscriptionObject")
     gone: Mapping[int, Schema] = {204: {"description": "It is gone."}}
-    json, schemas = _document(JSON), _document("application/schema+json")
-    described = _document("application/vnd.oai.openapi+json")
+    json, schemas = _document_responses(JSON), _document_responses("application/schema+json")
+    described = _document_responses("application/vnd.oai.openapi+json")
     name: Schema = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     return {
         "/": {"get": _reading("A page for people.", {200: _content("text/html", _TEXT)})},
@@ -268,13 +268,13 @@ def _answer(status: int, name: str, *, many: bool = False) -> dict[int, Schema]:
     return {status: _content(JSON, {"type": "array", "items": _ref(name)} if many else _ref(name))}
 
 
-def _document(kind: str) -> Mapping[int, Schema]:
+def _document_responses(kind: str) -> Mapping[int, Schema]:
     return {200: _content(kind, {"type": "object"}), 304: {"description": "The document has not changed."}}
 
 
 def _list_of_schemas() -> Mapping[int, Schema]:
     one: Schema = {"type": "object", "required": ["name", "url"], "properties": {"name": _TEXT, "url": _TEXT}}
-    return {**_document(JSON), 200: _content(JSON, {"type": "array", "items": one})}
+    return {**_document_responses(JSON), 200: _content(JSON, {"type": "array", "items": one})}
 
 
 def _content(kind: str, schema: Schema) -> Schema:

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from poller.errors import StoreUnavailable
 from poller.service.web.news import News
 from poller.service.web.places import BEGINNING, Place, Places, place_of
-from poller.service.web.server_sent import AWAY, BEAT, event, gap, greeting, moved
+from poller.service.web.server_sent import AWAY, BEAT_COMMENT, event, gap, greeting, moved
 from poller.store.connection import translated
 
 AT_ONCE: Final = 20
@@ -96,7 +96,7 @@ class Reader:
             quiet = self._clock() - said
             if quiet >= self._beat:
                 said, before, self._told = self._clock(), self._told, self._places.text
-                yield BEAT if self._told == before else moved(self._told)
+                yield BEAT_COMMENT if self._told == before else moved(self._told)
             elif not due:
                 await self._news.beyond(mark, self._beat - quiet)
             else:

@@ -16,7 +16,7 @@ import msgspec
 
 KIND: Final = "text/event-stream"
 AWAY: Final = b": the store is away; this goes on when it is back\n"
-BEAT: Final = b": nothing new\n"
+BEAT_COMMENT: Final = b": nothing new\n"
 """That all is well and nothing has come."""
 
 _BREAKS: Final = re.compile(rb"\r\n|\r|\n")

@@ -17,7 +17,7 @@ from poller.errors import AddressTaken
 from poller.http.listening import listening
 from poller.stopping import unless
 
-_AGAIN: Final = 2.0  # seconds
+_SERVE_AGAIN: Final = 2.0  # seconds
 
 _log = structlog.get_logger("poller.web")
 
@@ -51,4 +51,4 @@ async def serve(
                 told = True
                 advice = 'it is taken over when it is free; or set http.bind or POLLER_HTTP_BIND to another, or "off"'
                 _log.warning("not listening", error=str(taken), advice=advice)
-            await pause(until, _AGAIN)
+            await pause(until, _SERVE_AGAIN)

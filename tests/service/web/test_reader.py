@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as Cut
 from poller.service.web.news import News
 from poller.service.web.places import BEGINNING, Places
 from poller.service.web.reader import Reader
-from poller.service.web.server_sent import AWAY, BEAT
+from poller.service.web.server_sent import AWAY, BEAT_COMMENT
 from tests.harness.waiting import patience, turns
 
 KEY, FEED = "{acme/a}:events", "acme/a"
@@ -64,4 +64,4 @@ async def test_a_place_that_an_event_has_told_is_not_told_again() -> None:
     async with reading(FakeAsyncRedis(), beat=0.02) as messages:
         while b"data: {" not in await anext(messages):
             pass
-        assert await anext(messages) == BEAT
+        assert await anext(messages) == BEAT_COMMENT

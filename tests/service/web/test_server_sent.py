@@ -7,7 +7,7 @@ import json
 import pytest
 from httpx_sse._decoders import SSEDecoder
 
-from poller.service.web.server_sent import AWAY, BEAT, event, gap, greeting, moved
+from poller.service.web.server_sent import AWAY, BEAT_COMMENT, event, gap, greeting, moved
 from tests.service.web.sse import messages_of
 
 
@@ -22,10 +22,10 @@ def test_line_breaks_do_not_end_an_event(content: bytes) -> None:
 
 ALL = (
     greeting("A", again_milliseconds=5),
-    BEAT,
+    BEAT_COMMENT,
     moved("B"),
     AWAY,
-    BEAT,
+    BEAT_COMMENT,
     gap("acme/x", after=3, before=7),
     AWAY,
     event("C", b"{}"),
