@@ -10,13 +10,17 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from typing import cast
 
 import pytest
 import pytest_timeout
+from fakeredis import FakeAsyncRedis, FakeServer
 from hypothesis import HealthCheck, settings
+from redis.asyncio import Redis
 
+from poller.store.connection import commands
 from tests.harness.waiting import strain
 from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 
@@ -116,3 +120,42 @@ def store_url(stores: Stores, chosen: Store) -> str:
 def one_server(chosen: Store) -> None:
     """For a test that is about one server alone."""
     only_one_server(chosen)
+
+
+@pytest.fixture
+def server(single_kind: Store, stores: Stores) -> str:
+    """The URL of a real, empty server: Valkey, then Redis. Skips where another kind of store is chosen."""
+    only_one_server(single_kind)
+    return stores.emptied(single_kind)
+
+
+@pytest.fixture
+def any_store(store_kind: Store, stores: Stores) -> str:
+    """The URL of a real, empty store, of each kind."""
+    return stores.emptied(store_kind)
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[Redis]:
+    """An empty fakeredis."""
+    client = FakeAsyncRedis(server=FakeServer(version=(7,)))
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def store_client(client_kind: str, stores: Stores) -> AsyncIterator[Redis]:
+    """A client of an empty store, ready for scripts: fakeredis, then each kind."""
+    if client_kind == "fakeredis":
+        client: Redis = FakeAsyncRedis(server=FakeServer(version=(7,)))
+    else:
+        client = commands(stores.emptied(cast("Store", client_kind)))
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[FakeAsyncRedis]:
+    """A fakeredis of its own."""
+    async with FakeAsyncRedis() as fake:
+        yield fake

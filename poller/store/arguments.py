@@ -41,8 +41,8 @@ def commit_arguments(
         list(commit.qualifications),
         list(dictionary or ()),
         list(chain.from_iterable((name, value or "") for name, value in commit.marks.items())),
-        list(chain.from_iterable((name, listings.encode(one)) for name, one in commit.listings.items())),
-        list(chain.from_iterable((name, held_versions.encode(one)) for name, one in commit.held.items() if one)),
+        list(chain.from_iterable((name, listings.encode_listing(one)) for name, one in commit.listings.items())),
+        list(chain.from_iterable((name, held_versions.encode_held(one)) for name, one in commit.held.items() if one)),
         [name for name, one in commit.held.items() if one is None],
     ]
     checks: list[Argument] = [

@@ -11,7 +11,7 @@ from poller.changes.held_versions import HeldVersion
 from poller.store.connection import translated
 
 _decode: Final = msgspec.msgpack.Decoder(HeldVersion).decode
-encode: Final = msgspec.msgpack.Encoder().encode
+encode_held: Final = msgspec.msgpack.Encoder().encode
 
 
 async def kept_versions(client: Redis, key: str) -> dict[str, HeldVersion]:

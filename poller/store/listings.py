@@ -16,7 +16,7 @@ from poller.store.connection import translated
 _LISTED_AT_ONCE: Final = 500
 
 _decode: Final = msgspec.msgpack.Decoder(Listing).decode
-encode: Final = msgspec.msgpack.Encoder().encode
+encode_listing: Final = msgspec.msgpack.Encoder().encode
 
 
 async def kept_listings(client: Redis, key: str) -> dict[str, Listing]:

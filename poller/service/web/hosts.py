@@ -21,7 +21,7 @@ from poller.config.urls import is_address
 from poller.service.web.problems import problem
 
 _HERE: Final = "localhost"
-_ELSEWHERE: Final = (
+_OTHER_HOST: Final = (
     "this service listens on loopback alone and is asked for by address, as localhost, or by the host of "
     "http.public_url; set that to the URL by which others reach it"
 )
@@ -58,7 +58,7 @@ class OwnNames:
         if host is None or may_be_asked_for(host, self._names):  # HTTP/1.0 has none, and no browser speaks that
             await self._app(scope, receive, send)
         else:
-            await problem(421, _ELSEWHERE)(scope, receive, send)
+            await problem(421, _OTHER_HOST)(scope, receive, send)
 
 
 def is_loopback(host: str) -> bool:
