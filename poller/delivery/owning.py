@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from poller.errors import Fenced, StoreError, StoreUnavailable
+from poller.service.membership import Watch
 from poller.stopping import unless
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys
@@ -38,23 +39,6 @@ class Leased(Lease, Protocol):
 
     async def take(self) -> HeldElsewhere | None:
         """Take it; None: it is ours."""
-        ...
-
-
-class Watch(Protocol):
-    """Who tells of a store that is away, once for all; see :class:`poller.service.watching.StoreWatch`."""
-
-    @property
-    def away(self) -> bool:
-        """Whether that is known and told already."""
-        ...
-
-    def failed(self, who: str, text: str) -> None:
-        """It did not do what ``who`` asked."""
-        ...
-
-    def worked(self, who: str) -> None:
-        """It did, or nobody asks any more."""
         ...
 
 

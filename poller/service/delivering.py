@@ -19,12 +19,11 @@ import msgspec
 import structlog
 
 from poller.config.settings import Settings
-from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.announcing import announce
 from poller.service.configurations import Configurations
 from poller.service.filing import Filing
-from poller.service.membership import Membership
+from poller.service.membership import Membership, Watch
 from poller.service.mending import mend
 from poller.service.noting import RegistryNotes
 from poller.service.opening import OpenStore

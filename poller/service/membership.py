@@ -12,12 +12,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 
-from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.stopping import ended, unless
 from poller.store.lease import RELEASE_SECONDS
@@ -27,6 +26,23 @@ LOOK_SECONDS: Final = 0.25
 _WHO: Final = "the list of processes"
 
 _log = structlog.get_logger("poller.members")
+
+
+class Watch(Protocol):
+    """Who tells of a store that is away, once for all; see :class:`poller.service.watching.StoreWatch`."""
+
+    @property
+    def away(self) -> bool:
+        """Whether that is known and told already."""
+        ...
+
+    def failed(self, who: str, text: str) -> None:
+        """It did not do what ``who`` asked."""
+        ...
+
+    def worked(self, who: str) -> None:
+        """It did, or nobody asks any more."""
+        ...
 
 
 class Among(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from poller.config.subscribing import kept_subscription
 from poller.config.subscriptions import SubscriptionSettings
 from poller.delivery.handshake import Granted
 from poller.delivery.health import Health, after_no_start, after_start, health_of
-from poller.delivery.owning import Owned, Watch
+from poller.delivery.owning import Owned
 from poller.delivery.pair import LAST_WAIT, Pair
 from poller.delivery.sink import Sink
 from poller.delivery.subscriber import Subscriber
@@ -32,6 +32,7 @@ from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.hiding import one_line
 from poller.service.checking_choices import check_choices
 from poller.service.handshaking import permitted
+from poller.service.membership import Watch
 from poller.service.opening import OpenStore
 from poller.service.sending import Form, sink_of, subscription_of
 from poller.service.sharing import Sharing

@@ -17,10 +17,9 @@ from typing import Final
 import structlog
 from redis.asyncio import Redis
 
-from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.lots import LOOK_AGAIN, Lot, Lots, Place
-from poller.service.membership import Among, Membership
+from poller.service.membership import Among, Membership, Watch
 from poller.service.shares import Moves, moves
 from poller.stopping import ended
 from poller.store.lease import RELEASE_SECONDS

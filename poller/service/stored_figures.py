@@ -19,9 +19,9 @@ from redis.asyncio import Redis
 
 from poller.config.feeds import FeedSettings
 from poller.config.settings import Settings
-from poller.delivery.owning import Watch
 from poller.errors import StoreError, StoreUnavailable
 from poller.service.configurations import differences
+from poller.service.membership import Watch
 from poller.service.orphans import orphaned_feeds
 from poller.service.subscribing import registry_of
 from poller.service.subscription_status import health_in, is_ungranted
