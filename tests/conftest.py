@@ -20,7 +20,7 @@ from fakeredis import FakeAsyncRedis, FakeServer
 from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
 
-from poller.store.connection import commands
+from poller.redis.client import commands
 from tests.harness.waiting import strain
 from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 

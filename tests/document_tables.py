@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from poller.config.schema import config_schema
+from poller.config.settings import config_schema
 from tests.documents import write_table
 
 _DEFAULT: Final = re.compile(r" Default: (.*)\.$")

@@ -18,8 +18,8 @@ from redis.asyncio import Redis as Client
 from redis.cluster import ClusterNode
 from redis.sentinel import Sentinel
 
-from poller.store.connection import servers
-from poller.store.places import CLUSTER, SENTINEL, kind_of, place_of
+from poller.redis.client import servers
+from poller.redis.url import CLUSTER, SENTINEL, kind_of, place_of
 from tests.harness.cluster import Cluster, cluster
 from tests.harness.sentinels import Sentinels, sentinels
 from tests.servers import running

@@ -9,13 +9,13 @@ import pytest
 from redis.exceptions import AuthenticationError, NoPermissionError
 from structlog.testing import capture_logs
 
-from poller.service.first_look import look_first
-from poller.store.checks import check_store
-from poller.store.connection import commands
+from poller.daemon.startup import look_first
+from poller.redis.client import commands
+from poller.redis.health import check_store
 from tests.acl import DEPLOYED, Guarded, running_with_acl
+from tests.control.subscribed import configured
+from tests.daemon.test_health import now
 from tests.servers import KINDS
-from tests.service.subscribed import configured
-from tests.service.test_watching import now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,8 @@ from poller.config.load import load
 from poller.delivery.formats import RequestForm
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.signing import Signer, new_secret
-from poller.delivery.sink import Sink
-from poller.http.addresses import Allowance
+from poller.delivery.sinks.webhook import Sink
+from poller.http.ssrf import Allowance
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES

@@ -19,8 +19,8 @@ import pytest
 
 from poller.changes.schemas import DIALECT, events_document
 from poller.config import config_schema, load
-from poller.service.asyncapi import EXAMPLE, asyncapi, schemas_of
-from poller.service.web.openapi import openapi
+from poller.control.asyncapi import EXAMPLE, asyncapi, schemas_of
+from poller.web.documents import openapi
 from tests import documents
 from tests.node import needs_node
 

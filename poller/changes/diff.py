@@ -1,15 +1,172 @@
-"""What differs between two versions of a record, as JSON pointers (RFC 6901).
-
-Objects are compared key by key, all the way down; arrays as a whole, so a pointer never holds an array's index.
-Numbers that are equal as numbers do not differ.
-"""
+"""One record against its snapshot: nothing, or a change that is created, modified or removed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, Final
 
-from poller.changes.canonical import same
+import msgspec
+
+from poller.changes.canonical import encode, parse, parse_received, same
+from poller.changes.records import Record, Rejected, Shape
+
+
+class Kind(StrEnum):
+    """What happened to a record."""
+
+    CREATED = "created"
+    MODIFIED = "modified"
+    REMOVED = "removed"
+
+
+EVERYTHING: Final = ("",)
+"""As the pointers that differ: the whole record, for nothing is known of what it was."""
+
+_LOST: Final = object()
+
+
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a record as last seen.
+
+    Attributes:
+        revision: of its last event (0 where a silent baseline published none).
+        sequence: of its last event (0 likewise).
+        raw: its bytes as last published; of a removed record, as last seen before.
+        removed: a tombstone; keeps the revision, so that a record that returns goes on counting.
+        missing: the last full reading did not hold it and nothing else could confirm that it is gone.
+        unreadable: why it cannot be read, if it cannot: ``raw`` is then what the store holds instead of a record.
+    """
+
+    revision: int
+    sequence: int
+    raw: bytes
+    removed: bool = False
+    missing: bool = False
+    unreadable: str = ""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """One record against its snapshot, before it is an event.
+
+    Attributes:
+        key, subject, modified: as of :class:`~poller.changes.records.Record`.
+        raw: the record's bytes; None where it was removed.
+        canonical: its canonical form; empty where it was removed.
+        previous: the bytes last published; None where there were none, or where they cannot be read any more.
+        changed: the JSON pointers that differ; empty unless modified.
+        revision: 1 for the first event of a key, then 2, 3 …
+    """
+
+    kind: Kind
+    key: str
+    subject: str
+    modified: str | None
+    raw: bytes | None
+    canonical: bytes
+    previous: bytes | None
+    changed: tuple[str, ...]
+    revision: int
+
+
+def compare(
+    record: Record,
+    snapshot: Snapshot | None,
+    strip: Callable[[Any], Any] | None = None,
+    shape: Shape | None = None,
+) -> Change | None:
+    """Classify one record against its snapshot; None where nothing that counts differs.
+
+    Args:
+        record: as received.
+        snapshot: what is known of it.
+        strip: leaves out what never counts; None: all counts.
+        shape: which fields are asked for, where that is not all.
+
+    Raises:
+        ValueError: the record's bytes are no usable JSON; the text says why.
+    """
+    if snapshot is not None and not snapshot.removed and snapshot.raw == record.raw:
+        return None  # the common case, decided without reading either
+    value, content = parse_received(record.raw)
+    if strip:
+        value = strip(value)
+        content = encode(value)
+    revision = snapshot.revision + 1 if snapshot else 1
+    if snapshot is None or snapshot.removed:
+        return Change(
+            Kind.CREATED, record.key, record.subject, record.modified, record.raw, content, None, (), revision
+        )
+    before = _known(snapshot)
+    changed = EVERYTHING if before is _LOST else _changed(record, before, value, content, strip=strip, shape=shape)
+    if not changed:
+        return None
+    previous = None if before is _LOST else snapshot.raw
+    return Change(
+        Kind.MODIFIED,
+        record.key,
+        record.subject,
+        record.modified,
+        record.raw,
+        content,
+        previous,
+        changed,
+        revision,
+    )
+
+
+def _changed(
+    record: Record,
+    before: Any,
+    value: Any,
+    content: bytes,
+    *,
+    strip: Callable[[Any], Any] | None,
+    shape: Shape | None,
+) -> tuple[str, ...]:
+    before = strip(before) if strip else before
+    if shape is None:
+        same = encode(before) == content
+    else:
+        before, value = shape.counted(before, value)
+        same = encode(before) == encode(value)
+    if same:
+        return ()
+    changed = changed_pointers(before, value)
+    return () if len(changed) == 1 and _same_identity(changed[0], before, value, record) else changed
+
+
+def _known(snapshot: Snapshot) -> Any:
+    try:
+        return _LOST if snapshot.unreadable else parse(snapshot.raw)
+    except ValueError:
+        return _LOST
+
+
+def checked(snapshot: Snapshot) -> Snapshot:
+    """The same, marked as unreadable where its bytes are no JSON."""
+    if snapshot.unreadable or snapshot.removed or _known(snapshot) is not _LOST:
+        return snapshot
+    return msgspec.structs.replace(snapshot, missing=False, unreadable="not JSON")
+
+
+def lost_snapshot(snapshot: Snapshot) -> Rejected:
+    """For the quarantine: what the store holds instead of a record."""
+    reason = f"snapshot of revision {snapshot.revision} cannot be read: {snapshot.unreadable or 'not JSON'}"
+    return Rejected(snapshot.raw, reason, is_snapshot=True)
+
+
+def _same_identity(pointer: str, before: Any, value: Any, record: Record) -> bool:
+    """Whether what differs is the case of the letters in the record's id alone: that names the same record."""
+    name = pointer[1:]
+    texts = [one.get(name) if isinstance(one, dict) else None for one in (before, value)]
+    return texts[1] == record.subject and all(isinstance(text, str) and text.lower() == record.key for text in texts)
+
+
+# What differs between two versions of a record, as JSON pointers (RFC 6901).
+#
+# Objects are compared key by key, all the way down; arrays as a whole, so a pointer never holds an array's index.
+# Numbers that are equal as numbers do not differ.
 
 
 def changed_pointers(old: Any, new: Any) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.classify import Change, Kind
+from poller.changes.diff import Change, Kind
 
 # Receivers must accept events of 64 KiB; beyond that the previous version is left out, and the event says so.
 MAX_EVENT_BYTES: Final = 64 * 1024

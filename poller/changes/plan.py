@@ -10,19 +10,21 @@ version, so each version that differs becomes an event of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, Self
+from uuid import UUID
 
 import msgspec
 
-from poller.changes.classify import EVERYTHING, Change, Kind, Snapshot, checked, compare, lost_snapshot
-from poller.changes.commit import Commit, Tally
+from poller.changes.confirmation import Confirmation
+from poller.changes.diff import EVERYTHING, Change, Kind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
 from poller.changes.held_versions import HeldVersion, Holding
-from poller.changes.merging import merged, overlaid
-from poller.changes.records import Record, Rejected, is_older, modified_of
-from poller.changes.shapes import Shape
+from poller.changes.records import Record, Rejected, Shape, is_older, merged, modified_of, overlaid
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -208,3 +210,279 @@ def _superseded(record: Record, snapshot: Snapshot, round_start: int | None) -> 
     if round_start is None or snapshot.sequence <= round_start or snapshot.raw == record.raw:
         return False
     return is_older(record.modified, modified_of(snapshot.raw))
+
+
+# What is kept of one listing among the many of a feed: when it was read, and which records it held.
+#
+# The records are what makes a removal safe: one that a listing held, and that no listing holds now, is gone from the
+# feed, whether the other listings were read in this round, a day ago, or answered that they are unchanged.
+#
+# Keys are packed, for there are many: a UUID in its usual spelling takes 16 bytes, any other key its text.
+
+_UUID_LENGTH: Final = 36
+_COOLING: Final = 0.5  # of the heat, with each reading
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list).decode
+
+
+class Listing(msgspec.Struct, frozen=True, array_like=True):
+    """One listing as last read. Times are milliseconds of the store's clock, 0 for never.
+
+    Attributes:
+        tried: when the last reading began, whatever became of it.
+        read: when the last reading began that came to its end.
+        gone: whether that found no such listing.
+        heat: how often the last readings brought a change: 0 for never, towards 2 for always.
+        held: the keys of its records, packed.
+        validators: headers that ask for it on condition; empty where its answer had no version.
+        unidentified: how many of its records had no id that can be read.
+        confirmation: what is to be confirmed of its last readings; None: nothing.
+    """
+
+    tried: int = 0
+    read: int = 0
+    gone: bool = False
+    heat: float = 0.0
+    held: bytes = b""
+    validators: dict[str, str] = {}
+    unidentified: int = 0
+    confirmation: Confirmation | None = None
+
+    @property
+    def confirming(self) -> bool:
+        """Whether it is to be read again at its next turn."""
+        return self.confirmation is not None and self.confirmation.due
+
+    @property
+    def keys(self) -> Iterator[str]:
+        """The keys of its records."""
+        return map(_text, _decode(self.held)) if self.held else iter(())
+
+    def after(
+        self,
+        begun: int,
+        *,
+        keys: Iterable[str] = (),
+        changed: bool = False,
+        validators: Mapping[str, str] = _NO_HEADERS,
+        gone: bool = False,
+        unidentified: int = 0,
+        confirmation: Confirmation | None = None,
+    ) -> Listing:
+        """The listing once a reading that began then came to its end."""
+        heat = self.heat * _COOLING + changed
+        return Listing(begun, begun, gone, heat, packed(keys), dict(validators), unidentified, confirmation)
+
+    def unchanged(self, begun: int) -> Listing:
+        """The listing once a reading that began then found it unchanged."""
+        return msgspec.structs.replace(self, tried=begun, read=begun, heat=self.heat * _COOLING)
+
+    def failed(self, begun: int) -> Listing:
+        """The listing once a reading that began then failed."""
+        return msgspec.structs.replace(self, tried=begun, validators={})
+
+
+def packed(keys: Iterable[str]) -> bytes:
+    """Record keys as one value; :attr:`Listing.keys` gives them back."""
+    found = [_bytes(key) for key in keys]
+    return _encode(found) if found else b""
+
+
+def _bytes(key: str) -> bytes | str:
+    if len(key) != _UUID_LENGTH:
+        return key
+    try:
+        value = UUID(key)
+    except ValueError:
+        return key
+    return value.bytes if str(value) == key else key
+
+
+def _text(key: bytes | str) -> str:
+    return key if isinstance(key, str) else str(UUID(bytes=key))
+
+
+# The value that a plan ends in and that the store writes, and the count of what went into it.
+
+
+class Tally(msgspec.Struct, gc=False):
+    """How many records went which way. Adds up over slices with ``+=``.
+
+    ``backwards`` counts versions older than the known one, published or held back, each once; they are counted under
+    another name as well.
+    """
+
+    records: int = 0
+    created: int = 0
+    modified: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+    backwards: int = 0
+
+    def __iadd__(self, other: Tally) -> Self:
+        """Add another tally to this one."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    @property
+    def changes(self) -> int:
+        """How many events were published, or would have been but for a silent baseline."""
+        return self.created + self.modified + self.removed
+
+    def count(self, kind: Kind) -> None:
+        """Count one change of this kind."""
+        setattr(self, kind, getattr(self, kind) + 1)
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One atomic write: all of it or nothing.
+
+    Attributes:
+        generation, sequence: the state that this was planned on; the store refuses it on any other.
+        snapshots: by record key.
+        events: encoded, in order; the first has the sequence number ``sequence + 1``.
+        rejected: for the quarantine.
+        qualifications: ids seen, for the feeds that read one listing per qualification.
+        listings: by qualification, for a feed that reads one listing for each.
+        marks: fields of the feed's state to set; None deletes one.
+        digest: names this commit among all others of the feed, so that a repetition after a lost reply is known. Empty
+            where that does not matter: marks alone may be written twice.
+        held: by record key, versions that are held back from now on; None where none is any more.
+    """
+
+    generation: str
+    sequence: int
+    snapshots: Mapping[str, Snapshot] = {}
+    events: tuple[bytes, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    qualifications: tuple[str, ...] = ()
+    marks: Mapping[str, str | None] = {}
+    listings: Mapping[str, Listing] = {}
+    digest: str = ""
+    held: Mapping[str, HeldVersion | None] = {}
+
+    @property
+    def next_sequence(self) -> int:
+        """The feed's sequence number once this is committed."""
+        return self.sequence + len(self.events)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.snapshots or self.events or self.rejected or self.marks or self.listings or self.held)
+
+
+# Finding what is gone: the records that a complete full reading did not hold, and what becomes of them.
+#
+# The API shows no deletes, so absence is all there is to go by, and absence has other causes: a listing that forgets,
+# an
+# API that answers nothing to everyone. Therefore three rules, each of which can only keep a record, never remove one:
+#
+# * only a reading that was completed counts;
+# * absence must be confirmed (by asking for the record itself or, where that cannot be, by a second full reading);
+# * where too much is missing at once, nothing is removed until an operator says so.
+
+_SHELVES: Final = 256
+_MASK: Final = 2**64 - 1
+# Below so many records a share says nothing: one of five is not a sign of an API that went wrong.
+FEW: Final = 50
+
+
+class Seen:
+    """The record keys of a full reading, at eight bytes each, for readings are long and memory is not.
+
+    Keys are held as 64-bit hashes. Should two of a feed's keys ever share one, the worst that happens is that a removal
+    goes unnoticed for as long as the other one is there.
+    """
+
+    def __init__(self) -> None:
+        self._shelves = [array("Q") for _ in range(_SHELVES)]
+        self._sorted = True
+
+    def update(self, keys: Iterable[str]) -> None:
+        """Note that these keys were there."""
+        for number in map(_number, keys):
+            self._shelves[number % _SHELVES].append(number)
+        self._sorted = False
+
+    def __contains__(self, key: object) -> bool:
+        """Whether it was."""
+        if not self._sorted:
+            self._shelves = [array("Q", sorted(shelf)) for shelf in self._shelves]
+            self._sorted = True
+        number = _number(key)
+        shelf = self._shelves[number % _SHELVES]
+        place = bisect_left(shelf, number)
+        return place < len(shelf) and shelf[place] == number
+
+    def __bool__(self) -> bool:
+        """Whether there was any."""
+        return any(self._shelves)
+
+
+def _number(key: object) -> int:
+    return hash(key) & _MASK
+
+
+class Breaker(msgspec.Struct, frozen=True):
+    """How much may be missing at once before it is taken for a fault of the API.
+
+    Attributes:
+        percent: of the records known to be there; None where ``records`` or nothing is the bound.
+        records: a number of records; None likewise.
+    """
+
+    percent: float | None = 10.0
+    records: int | None = None
+
+    def holds(self, *, missing: int, live: int, anything_read: bool) -> bool:
+        """Whether nothing may be removed.
+
+        Args:
+            missing: how many known records the reading did not hold.
+            live: how many known records are not removed yet.
+            anything_read: whether the reading held any record at all: nothing for everything is never a removal.
+        """
+        if not missing or (self.percent is None and self.records is None):
+            return False
+        if not anything_read:
+            return True
+        if self.records is not None:
+            return missing > self.records
+        return missing > FEW and missing > live * (self.percent or 0.0) / 100
+
+
+def plan_removals(
+    gone: Mapping[str, tuple[str, Snapshot]],
+    frames: Mapping[str, EventFrame],
+    *,
+    generation: str,
+    sequence: int,
+    recorded: str,
+) -> tuple[Commit, Tally]:
+    """The commit that removes these records: a tombstone and an event for each.
+
+    Args:
+        gone: by record key, the subject (the id as it was received) and the last snapshot.
+        frames: by record key, what the events of its listing share.
+        generation: of the feed's state.
+        sequence: the number of the feed's last event so far.
+        recorded: when the daemon noticed.
+    """
+    snapshots: dict[str, Snapshot] = {}
+    events: list[bytes] = []
+    rejected = tuple(lost_snapshot(last) for _, last in gone.values() if last.unreadable)
+    digest = blake2b(digest_size=16)
+    for number, (key, (subject, last)) in enumerate(gone.items(), start=sequence + 1):
+        previous = None if last.unreadable else last.raw
+        change = Change(Kind.REMOVED, key, subject, None, None, b"", previous, (), last.revision + 1)
+        event_id = frames[key].event_id(change)
+        digest.update(event_id.encode())
+        events.append(frames[key].encode(change, event_id=event_id, sequence=number, recorded=recorded))
+        snapshots[key] = Snapshot(last.revision + 1, number, previous or b"", removed=True)
+    commit = Commit(generation, sequence, snapshots, tuple(events), rejected, digest=digest.hexdigest())
+    return commit, Tally(removed=len(gone))

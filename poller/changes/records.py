@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, reduce
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
-from poller.changes.unambiguous import TOO_DEEP
+from poller.changes.canonical import TOO_DEEP, parse_received
 
 MAX_ID_LENGTH: Final = 1024
 _INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id that is text may hold it
@@ -215,3 +216,145 @@ def _moment(value: Any) -> str | None:
 
 def _reference(value: Any) -> str | None:
     return value.lower() if isinstance(value, str) and _UUID(value) else None
+
+
+# Records that come in part: what is known, overlaid by what was received.
+#
+# Law: a key that was not received keeps its value, a key that was received has the received one, null included. Each
+# value is carried over as the bytes in which it came; only between the top-level members is anything written anew.
+# The
+# known keys keep their order, new ones follow. So parts merged one after the other give the record that they are of,
+# and
+# a part merged twice is merged once.
+#
+# What is merged is an object's own members and no deeper: a value is received whole or not at all.
+
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def merged(part: Record, known: bytes) -> Record:
+    """The whole record: its known bytes overlaid by the part that was received.
+
+    Args:
+        part: as received.
+        known: the bytes of a record that was used before.
+
+    Raises:
+        ValueError: the part is not usable; the text says why, as :func:`~poller.changes.canonical.parse_received` does.
+    """
+    parse_received(part.raw)  # a key that stands in it twice would be lost in what follows
+    return with_bytes(part, overlaid(known, part.raw))
+
+
+def overlaid(known: bytes, received: bytes) -> bytes:
+    """One JSON object with the members of both; where both have a key, the received value."""
+    return _encode({**_members(known), **_members(received)})
+
+
+# Several versions of one record in one page: what paging shows while records change.
+#
+# Law: of each record that can be used one version is left, so that reading the page again finds nothing new. That is
+# the
+# version modified last where they say when, else the one that came last. Of records that come in part all versions
+# count:
+# each is laid over those before it, in the same order.
+#
+# A version that cannot be used is not chosen, and displaces none that can: it becomes :class:`Rejected`.
+
+
+def latest_versions(records: Sequence[Record | Rejected], *, partial: bool = False) -> Sequence[Record | Rejected]:
+    """One version of each record of a page.
+
+    Args:
+        records: in the order received.
+        partial: whether they may carry only some of their keys.
+    """
+    keys = [record.key for record in records if isinstance(record, Record)]
+    if len(set(keys)) == len(keys):
+        return records
+    times = Counter(keys)
+    versions: dict[str, list[Record]] = {}
+    rejected: list[Record | Rejected] = []
+    for record in records:
+        checked = _checked(record) if isinstance(record, Record) and times[record.key] > 1 else record
+        if isinstance(checked, Record):
+            versions.setdefault(checked.key, []).append(checked)
+        else:
+            rejected.append(checked)
+    return [*(_settled(several, partial=partial) for several in versions.values()), *rejected]
+
+
+def _checked(record: Record) -> Record | Rejected:
+    try:
+        parse_received(record.raw)
+    except ValueError as error:
+        return Rejected(record.raw, str(error))
+    return record
+
+
+def _settled(versions: list[Record], *, partial: bool) -> Record:
+    if len(versions) == 1:
+        return versions[0]
+    ordered = _in_order(versions)
+    return reduce(lambda known, part: merged(part, known.raw), ordered) if partial else ordered[-1]
+
+
+def _in_order(versions: list[Record]) -> list[Record]:
+    """As they came, but those that say when they were modified in that order, in each other's places."""
+    dated = iter(
+        sorted((datetime.fromisoformat(one.modified), place) for place, one in enumerate(versions) if one.modified)
+    )
+    return [versions[next(dated)[1]] if one.modified else one for one in versions]
+
+
+# Records whose fields were asked for, or not: what of them can be compared with what is known.
+#
+# Theory of operation
+# -------------------
+# A record holds the fields that were asked for, and what is kept of it may hold others: from before the configuration
+# named fewer, or not yet those that it names since. Two rules, so that a change of the fields is no storm of events,
+# and
+# no change of a record is lost by it:
+#
+# * a known key that is not asked for any more is not missing: it is kept as it was, beneath what was received, and is
+#   compared again once it is asked for again;
+# * a key that was not asked for before and is not known is not new: it is taken over without an event.
+#
+# Everything else counts. Pure.
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What is asked for.
+
+    Attributes:
+        asked: the keys that are asked for; None: all.
+        before: the keys that were asked for before, where others are asked for now; None: all, or the same.
+    """
+
+    asked: frozenset[str] | None
+    before: frozenset[str] | None
+
+    def counted(self, known: Any, received: Any) -> tuple[Any, Any]:
+        """What of a known record and of a received one is compared; parsed values both."""
+        if not (isinstance(known, dict) and isinstance(received, dict)):
+            return known, received
+        asked, before = self.asked, self.before
+        if asked is not None:
+            known = {key: value for key, value in known.items() if key in received or key in asked}
+        if before is not None:
+            received = {key: value for key, value in received.items() if key in known or key in before}
+        return known, received
+
+
+def shape_of(before: tuple[str, ...] | None, now: tuple[str, ...]) -> Shape | None:
+    """The shape where these fields are asked for now and those were before; None where all count anyway.
+
+    Args:
+        before: empty for all, None where it is not known.
+        now: empty for all.
+    """
+    differs = bool(before) and before is not None and set(before) != set(now)
+    if not now and not differs:
+        return None
+    return Shape(frozenset(now) if now else None, frozenset(before) if differs and before else None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from poller.changes.classify import Kind
+from poller.changes.diff import Kind
 from poller.changes.events import Cause
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

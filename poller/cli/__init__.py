@@ -56,7 +56,7 @@ def _say_all_that_can_be_said() -> None:
 
 
 def _run() -> int:
-    from poller.telemetry.hiding import block_opentelemetry  # noqa: PLC0415 -- late, see above
+    from poller.telemetry.tracing import block_opentelemetry  # noqa: PLC0415 -- late, see above
 
     block_opentelemetry()
     from poller.cli.app import app  # noqa: PLC0415 -- late, see above

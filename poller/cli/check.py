@@ -11,8 +11,7 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import on_terminal, say_styled
 from poller.config.settings import Settings
-from poller.service.checking import check
-from poller.service.findings import Checked
+from poller.control.diagnostics import Checked, check
 
 _MARKS: Final = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 _WORD_WIDTH: Final = len("warning")

@@ -21,14 +21,12 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import say, say_styled, say_table
 from poller.errors import PollerError
-from poller.http.listening import listener
-from poller.sandbox.model import History
-from poller.sandbox.program import SEEDED_AT
-from poller.sandbox.resources import RESOURCES
-from poller.sandbox.seed import seed
-from poller.sandbox.serving import SANDBOX_TOKEN, serving
-from poller.service.opening import opened_store
-from poller.stopping import stopped_by_signals
+from poller.http.server import listener
+from poller.lifecycle import stopped_by_signals
+from poller.sandbox.data import seed
+from poller.sandbox.history import RESOURCES, History
+from poller.sandbox.server import SANDBOX_TOKEN, SEEDED_AT, serving
+from poller.store.session import opened_store
 
 _RECORDS: Final = 120
 _SEED: Final = 33  # its first ten changes show every resource

@@ -19,7 +19,7 @@ import msgspec
 from poller.changes.canonical import canonical
 from poller.cli.demo_lines import delay_of
 from poller.cli.lines import Event
-from poller.sandbox.model import Version
+from poller.sandbox.history import Version
 
 KINDS: Final = ("created", "modified", "removed")
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from poller.cli.lines import Event, what_changed, whose
-from poller.sandbox.resources import RESOURCES
+from poller.sandbox.history import RESOURCES
 
 BY_WEBHOOK: Final = "by webhook, signature ok"
 WIDTH: Final = max(map(len, (*RESOURCES, BY_WEBHOOK)))

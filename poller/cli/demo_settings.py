@@ -17,8 +17,8 @@ from poller.config.load import load
 from poller.config.settings import Settings
 from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError
-from poller.sandbox.resources import RESOURCES
-from poller.sandbox.serving import SANDBOX_TOKEN
+from poller.sandbox.history import RESOURCES
+from poller.sandbox.server import SANDBOX_TOKEN
 
 _SECRET_BYTES: Final = 32
 _CONFIGURATION: Final = """\

@@ -13,6 +13,7 @@ from datetime import timedelta
 from random import Random
 from typing import Final
 
+from poller import app as daemon
 from poller.cli.demo_ledger import Ledger, Reckoning
 from poller.cli.demo_lines import Line, stream_line, webhook_line
 from poller.cli.demo_receiver import Report
@@ -21,16 +22,14 @@ from poller.cli.lines import Unreadable, read_event, understood
 from poller.cli.options import utc_now
 from poller.cli.output import warn
 from poller.config.settings import Settings
+from poller.control.feeds import keys_of
 from poller.errors import PollerError, StoreUnavailable
-from poller.sandbox.model import History
-from poller.sandbox.mutate import mutate
-from poller.sandbox.rate import repeat
-from poller.service import daemon
-from poller.service.feed_values import keys_of
-from poller.service.following import followed
-from poller.stopping import ended
-from poller.store.connection import blocking
-from poller.store.stream import EARLIEST, Entry
+from poller.lifecycle import ended
+from poller.redis.client import blocking
+from poller.sandbox.data import mutate
+from poller.sandbox.history import History
+from poller.sandbox.server import repeat
+from poller.store.stream import EARLIEST, Entry, followed
 
 CHANGES_PER_SECOND: Final = 4.0
 _BLOCK: Final = timedelta(milliseconds=250)

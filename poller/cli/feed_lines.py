@@ -12,10 +12,9 @@ from typing import Final
 
 from poller.cli.escaping import escaped
 from poller.cli.tables import Column, Line, table, wrapped
-from poller.service.feed_status import FeedStatus
-from poller.service.subscription_status import SubscriptionStatus
-from poller.service.ways_out import way_out
-from poller.spans import ago, size
+from poller.control.diagnostics import way_out
+from poller.control.status import FeedStatus, SubscriptionStatus
+from poller.text import ago, size
 
 _STATES: Final = {"ok": "green", "failing": "red", "held": "yellow", "paused": "yellow", "reading": "cyan"}
 _MILLION: Final = 1_000_000

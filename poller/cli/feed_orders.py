@@ -101,7 +101,7 @@ def forget(
 
 def _give(asked: Asked, feed: str, word: str, *, wait: bool | None, reason: str = "") -> None:
     from poller.cli.orders import order  # noqa: PLC0415 -- late
-    from poller.service.ordering import Order  # noqa: PLC0415 -- late
+    from poller.control.commands import Order  # noqa: PLC0415 -- late
 
     if not order(asked, feed, Order(word), wait=wait, reason=reason):
         raise typer.Exit(1)

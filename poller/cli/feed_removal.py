@@ -8,9 +8,9 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import say
 from poller.config.settings import Settings
+from poller.control.orphans import ForgottenFeed, OrphanedFeed, forget, forgettable
 from poller.errors import ConfigurationError, PollerError
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
-from poller.service.orphans import ForgottenFeed, OrphanedFeed, forget, forgettable
+from poller.store.session import STORE_PATIENCE, opened_store, until_ready
 
 
 def forget_feed(asked: Asked, feed: str, *, sure: bool) -> None:

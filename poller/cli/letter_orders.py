@@ -14,10 +14,10 @@ from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say
 from poller.config.settings import Settings
+from poller.control.dead_letters import Letters, Redelivered
 from poller.errors import ConfigurationError, PollerError
-from poller.service.letters import Letters, Redelivered
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
 from poller.store.dead_letters import LetterId
+from poller.store.session import STORE_PATIENCE, opened_store, until_ready
 
 
 class Named(msgspec.Struct, frozen=True):

@@ -17,14 +17,14 @@ from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say, say_bytes, say_json, say_table, warn
 from poller.config.settings import Settings
-from poller.delivery.kept import Attempt, Overrun
+from poller.control.dead_letters import Letters, OpenedEvent
+from poller.delivery.delivery_codec import Attempt, Overrun
 from poller.errors import ConfigurationError, PollerError
-from poller.service.letters import Letters, OpenedEvent
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
-from poller.spans import ago
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened, letter_id
 from poller.store.keys import remembered_key
-from poller.store.remembering import known_feeds
+from poller.store.recovery import known_feeds
+from poller.store.session import STORE_PATIENCE, opened_store, until_ready
+from poller.text import ago
 
 LIST: Final = "poller dead-letters list"
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from poller.stopping import terminations
+from poller.lifecycle import terminations
 
 T = TypeVar("T")
 
@@ -15,7 +15,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run it to its end.
 
     SIGINT, SIGTERM and SIGHUP cancel it, so that leases are given back and files closed, unless it listens to them
-    itself (:func:`poller.stopping.stopped_by_signals`).
+    itself (:func:`poller.lifecycle.stopped_by_signals`).
 
     Raises:
         KeyboardInterrupt: it was told to stop by a signal, and stopped.

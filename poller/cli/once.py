@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from poller.app import once as run_once
 from poller.cli.escaping import escaped
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_json, say_table
-from poller.service.once import once as run_once
-from poller.source.feed import Mode
-from poller.source.result import RoundResult
+from poller.source.feed import Mode, RoundResult
 from poller.telemetry.asking import traced_if_asked
 
 _COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")

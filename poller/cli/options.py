@@ -17,7 +17,7 @@ from poller.cli.completing import feeds
 
 if TYPE_CHECKING:
     from poller.config.settings import Settings
-    from poller.service.logs import Level
+    from poller.telemetry.logs import Level
 
 
 class LogFormat(StrEnum):
@@ -117,7 +117,7 @@ class Asked:
 
     def set_up_logs(self, level: Level, environ: Mapping[str, str] = os.environ) -> None:
         """Send logs to standard error; ``level`` is the command's default."""
-        from poller.service.logs import set_up  # noqa: PLC0415 -- late: structlog
+        from poller.telemetry.logs import set_up  # noqa: PLC0415 -- late: structlog
 
         form = self.log_format or (LogFormat.CONSOLE if sys.stderr.isatty() else LogFormat.JSON)
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
@@ -125,7 +125,7 @@ class Asked:
 
     def file(self, environ: Mapping[str, str] = os.environ) -> Path | None:
         """The configuration file; None where there is none."""
-        from poller.config.file import find_file  # noqa: PLC0415 -- late: pydantic
+        from poller.config.load import find_file  # noqa: PLC0415 -- late: pydantic
 
         return find_file(self.config, environ, Path.cwd())
 

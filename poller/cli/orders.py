@@ -15,10 +15,10 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import say, warn
 from poller.config.settings import Settings
+from poller.control.commands import PATIENCE, Answer, Order
+from poller.control.commands import asked as asked_of
 from poller.errors import ConfigurationError, PollerError
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
-from poller.service.ordering import PATIENCE, Answer, Order
-from poller.service.ordering import asked as asked_of
+from poller.store.session import STORE_PATIENCE, opened_store, until_ready
 
 _LEFT: Final = {
     Order.PAUSE: "paused; no round begins until `poller resume {feed}`",

@@ -13,11 +13,11 @@ from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, warn
 from poller.config.settings import Settings
-from poller.config.units import parse_duration
+from poller.config.types import parse_duration
+from poller.control.replay import EARLIEST, LATEST, Planned, Replays, feeds_of, subscribed
 from poller.errors import ConfigurationError, PollerError
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
-from poller.service.replaying import EARLIEST, LATEST, Planned, Replays, feeds_of, subscribed
-from poller.store.registrations import milliseconds_of
+from poller.store.session import STORE_PATIENCE, opened_store, until_ready
+from poller.store.subscriptions import milliseconds_of
 
 _ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 _LARGEST: Final = 2**64

@@ -6,13 +6,13 @@ import gc
 import os
 from typing import Final
 
+from poller import app as daemon
 from poller.cli.loop import run as run_loop
 from poller.cli.options import Asked, utc_now
 from poller.config.settings import Settings
 from poller.errors import ConfigurationError
-from poller.http.connections import raise_descriptor_limit
-from poller.service import daemon
-from poller.stopping import stopped_by_signals
+from poller.http.server import raise_descriptor_limit
+from poller.lifecycle import stopped_by_signals
 from poller.telemetry.asking import traced_if_asked
 
 ROLES: Final = ("poll", "deliver", "serve")
@@ -23,7 +23,7 @@ def run(asked: Asked, *, only: str | None) -> None:
     """Poll and deliver until SIGTERM, SIGINT or SIGHUP.
 
     Raises:
-        PollerError: see :func:`poller.service.daemon.run`.
+        PollerError: see :func:`poller.app.run`.
     """
     asked.set_up_logs("info")
     roles = check_roles(only)

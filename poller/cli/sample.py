@@ -18,10 +18,9 @@ from poller.cli.options import Asked, utc_now
 from poller.cli.output import say
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
+from poller.control.subscriptions import Sampled, registry_of, sample, settings_of
 from poller.delivery.outcome import Outcome
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
-from poller.service.sampling import Sampled, sample
-from poller.service.subscribing import registry_of, settings_of
+from poller.store.session import STORE_PATIENCE, opened_store, until_ready
 
 _SIGNATURE: Final = "webhook-signature"
 _SHOWN: Final = 10  # characters of a signature: enough to see of which kind it is

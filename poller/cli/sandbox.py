@@ -8,10 +8,9 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import say, say_json, say_table
 from poller.errors import AddressTaken
-from poller.sandbox.profiles.choice import chosen
-from poller.sandbox.profiles.table import PROFILES
-from poller.sandbox.program import run_sandbox
-from poller.sandbox.seed import shared, shares
+from poller.sandbox.data import shared, shares
+from poller.sandbox.faults.registry import PROFILES, chosen
+from poller.sandbox.server import run_sandbox
 
 
 def sandbox(
@@ -26,7 +25,7 @@ def sandbox(
     faults: Iterable[str] = (),
     qualifications: int | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; see :func:`poller.sandbox.program.run_sandbox`.
+    """Serve until SIGTERM or SIGINT; see :func:`poller.sandbox.server.run_sandbox`.
 
     Raises:
         ConfigurationError: the port cannot be listened on, or there is no such profile.

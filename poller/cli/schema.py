@@ -10,9 +10,8 @@ from poller.changes.schemas import events_document
 from poller.cli.options import Asked
 from poller.cli.output import say
 from poller.config.load import load
-from poller.config.schema import config_schema
-from poller.config.settings import Settings
-from poller.service.asyncapi import EXAMPLE, asyncapi, schemas_of
+from poller.config.settings import Settings, config_schema
+from poller.control.asyncapi import EXAMPLE, asyncapi, schemas_of
 
 
 def schema(asked: Asked, document: str) -> None:

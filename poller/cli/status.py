@@ -16,16 +16,21 @@ from poller.cli.output import say_json, say_styled, width
 from poller.cli.subscription_lines import subscription_lines
 from poller.cli.tables import Column, Line, table, wrapped
 from poller.config.settings import Settings
+from poller.control.orphans import ConfigurationDifference, OrphanedFeed, differences, orphaned_feeds
+from poller.control.status import (
+    FeedStatus,
+    MemberStatus,
+    StoreStatus,
+    SubscriptionStatus,
+    feed_statuses,
+    member_statuses,
+    store_status,
+    subscription_statuses,
+)
 from poller.errors import StoreRefused
-from poller.service.configurations import ConfigurationDifference, differences
-from poller.service.feed_status import FeedStatus, feed_statuses
-from poller.service.members_status import MemberStatus, member_statuses
-from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
-from poller.service.orphans import OrphanedFeed, orphaned_feeds
-from poller.service.store_status import StoreStatus, store_status
-from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
 from poller.store.keys import MemberKeys
 from poller.store.members import members_seen
+from poller.store.session import STORE_PATIENCE, OpenStore, opened_store, until_ready
 
 _MEMBERS: Final = (
     Column("process", least=12),
@@ -62,13 +67,13 @@ class Report(msgspec.Struct, frozen=True):
 def status(asked: Asked, names: list[str] | None, *, json: bool) -> None:
     """Show the status of every feed and of every subscription; of those feeds in detail that are named.
 
-    JSON: one object a line, first the feeds with the keys of :class:`~poller.service.feed_status.FeedStatus`, then the
-    subscriptions with those of :class:`~poller.service.subscription_status.SubscriptionStatus`; then, while daemons
-    run, ``{"members": […]}`` with those of :class:`~poller.service.members_status.MemberStatus`; where there are some,
-    ``{"orphaned_feeds": […]}`` with those of :class:`~poller.service.orphans.OrphanedFeed` and
+    JSON: one object a line, first the feeds with the keys of :class:`~poller.control.status.FeedStatus`, then the
+    subscriptions with those of :class:`~poller.control.status.SubscriptionStatus`; then, while daemons
+    run, ``{"members": […]}`` with those of :class:`~poller.control.status.MemberStatus`; where there are some,
+    ``{"orphaned_feeds": […]}`` with those of :class:`~poller.control.orphans.OrphanedFeed` and
     ``{"configuration_differences": […]}`` with those of
-    :class:`~poller.service.configurations.ConfigurationDifference`; last the store, as ``{"store": …}`` with those of
-    :class:`~poller.service.store_status.StoreStatus`.
+    :class:`~poller.control.orphans.ConfigurationDifference`; last the store, as ``{"store": …}`` with those of
+    :class:`~poller.control.status.StoreStatus`.
 
     Raises:
         ConfigurationError: something is set up wrongly, or there is no such feed.

@@ -15,16 +15,16 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import say, say_json, say_styled, width
 from poller.cli.subscription_lines import backlog_lines, list_lines, reasons
+from poller.config.errors import sounds_secret
+from poller.config.http import host_only, redacted
 from poller.config.settings import Settings
-from poller.config.showing import sounds_secret
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.urls import host_only, redacted
+from poller.control.sinks import public_keys_of
+from poller.control.status import SubscriptionStatus, subscription_statuses
+from poller.control.subscriptions import registry_of, settings_of
 from poller.errors import SubscriptionUnknown
-from poller.service.opening import STORE_PATIENCE, opened_store, until_ready
-from poller.service.sending import public_keys_of
-from poller.service.subscribing import registry_of, settings_of
-from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
-from poller.store.registrations import Subscriptions, require_registered
+from poller.store.session import STORE_PATIENCE, opened_store, until_ready
+from poller.store.subscriptions import Subscriptions, require_registered
 
 _ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
 _NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
@@ -33,7 +33,7 @@ _NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
 def show_list(asked: Asked, *, json: bool) -> None:
     """Show all of them.
 
-    JSON: one object a line with the keys of :class:`~poller.service.subscription_status.SubscriptionStatus`.
+    JSON: one object a line with the keys of :class:`~poller.control.status.SubscriptionStatus`.
 
     Raises:
         ConfigurationError: something is set up wrongly.

@@ -16,21 +16,20 @@ from poller.cli.escaping import escaped
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say
-from poller.config.paths import based
-from poller.config.repetition import repeated_keys
+from poller.config.errors import shown_key
+from poller.config.http import host_only
+from poller.config.load import based
 from poller.config.settings import Settings
-from poller.config.showing import shown_key
-from poller.config.subscribing import subscription_of
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.urls import host_only
+from poller.config.validation import repeated_keys, subscription_of
+from poller.control import subscriptions as subscribing
+from poller.control.status import SubscriptionStatus, subscription_statuses
+from poller.control.subscriptions import registry_of
 from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError, PollerError
-from poller.http.hosts import PRIVATE
-from poller.service import subscribing
-from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
-from poller.service.subscribing import registry_of
-from poller.service.subscription_status import SubscriptionStatus, subscription_statuses
-from poller.store.registrations import Paused
+from poller.http.ssrf import PRIVATE
+from poller.store.session import STORE_PATIENCE, OpenStore, opened_store, until_ready
+from poller.store.subscriptions import Paused
 
 _SECRET_BYTES: Final = 32
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from poller.cli.escaping import escaped
 from poller.cli.tables import Column, Line, table, wrapped
-from poller.service.subscription_status import SubscriptionStatus
-from poller.spans import ago
-from poller.store.backlogs import Backlog
+from poller.control.status import SubscriptionStatus
+from poller.store.stats import Backlog
+from poller.text import ago
 
 _STATES: Final = {"active": "green", "failing": "red", "paused": "yellow", "new": "cyan"}
 _COUNTS: Final = (

@@ -25,17 +25,16 @@ from poller.cli.output import say, say_styled, warn
 from poller.cli.replay import place
 from poller.config.event_types import type_test, unmatched
 from poller.config.settings import Settings
-from poller.delivery.announcements import Kind
+from poller.control.feeds import keys_of
+from poller.delivery.operational_events import Kind
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.service.feed_values import keys_of
-from poller.service.following import followed
-from poller.service.opening import STORE_PATIENCE, OpenStore, opened_store, until_ready
-from poller.stopping import ended, stopped_by_signals
-from poller.store.connection import blocking
-from poller.store.entry_ids import before
+from poller.lifecycle import ended, stopped_by_signals
+from poller.redis.client import blocking
+from poller.store.entry_id import before
 from poller.store.keys import MemberKeys, operations_key
 from poller.store.members import members_now
-from poller.store.stream import EARLIEST, Entry, last_id
+from poller.store.session import STORE_PATIENCE, OpenStore, opened_store, until_ready
+from poller.store.stream import EARLIEST, Entry, followed, last_id
 
 BLOCK: Final = timedelta(seconds=2)
 NOW: Final = "now"

@@ -17,9 +17,9 @@ from poller.cli.status import Report, read_report, report_lines, say_report
 from poller.cli.tables import Line, wrapped
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
-from poller.service.opening import OpenStore, opened_store
-from poller.spans import ago
-from poller.stopping import ended, stopped_by_signals, unless
+from poller.lifecycle import ended, stopped_by_signals, unless
+from poller.store.session import OpenStore, opened_store
+from poller.text import ago
 
 Show = Callable[[Report | None, str | None], None]
 """Shows what was seen last, if anything was, and why that is not new, if it is not."""

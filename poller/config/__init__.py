@@ -10,25 +10,21 @@ The stages: ``file`` (text to values), ``overlay`` (the environment over them), 
 
 from __future__ import annotations
 
-from poller.config.auth import AuthSettings, OAuth2Settings
-from poller.config.daemon import (
+from poller.config.http import AuthSettings, OAuth2Settings
+from poller.config.load import find_file, load
+from poller.config.settings import (
     Address,
     EmbeddedSettings,
     HttpSettings,
     LeaseSettings,
     RedisSettings,
     RetentionSettings,
+    Settings,
+    config_schema,
 )
-from poller.config.feeds import FeedSettings
-from poller.config.file import find_file
-from poller.config.filters import FilterSettings
-from poller.config.load import load
-from poller.config.schema import config_schema
-from poller.config.settings import Settings
-from poller.config.sources import SourceSettings
-from poller.config.spelling import RESOURCES
-from poller.config.subscriptions import BatchSettings, RetrySettings, SubscriptionSettings
-from poller.config.units import Share
+from poller.config.sources import FeedSettings, SourceSettings
+from poller.config.subscriptions import BatchSettings, FilterSettings, RetrySettings, SubscriptionSettings
+from poller.config.types import RESOURCES, Share
 
 __all__ = [
     "RESOURCES",

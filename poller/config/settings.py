@@ -1,34 +1,179 @@
-"""The whole configuration as one frozen value.
+"""The tables of the daemon itself: redis, embedded, lease, http, retention.
 
-Law: a value of this type is usable as it is: every key is checked, every relation holds, every default is filled in.
-It comes from the layers that it is given, or from arguments; the process's environment is never read behind the
-caller's back.
+Law: every one of them may be left out; the defaults run on one machine with nothing installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Self
+import re
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from poller.config.daemon import EmbeddedSettings, HttpSettings, LeaseSettings, RedisSettings, RetentionSettings
-from poller.config.event_sources import event_source
-from poller.config.event_types import published
-from poller.config.feeds import FeedSettings
-from poller.config.relations import broken_relations
-from poller.config.sources import SourceSettings
-from poller.config.spelling import did_you_mean
+from poller.config.errors import Key, Problem, shown_key
+from poller.config.event_types import event_source, published, required_sources, unknown_source, unmatched
+from poller.config.http import RedisUrl, Url, reversed_host
+from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
+from poller.config.types import (
+    Between,
+    Duration,
+    FilePath,
+    Matching,
+    Share,
+    Size,
+    Table,
+    did_you_mean,
+    format_duration,
+    format_share,
+)
 from poller.errors import ConfigurationError
+
+
+class Address(NamedTuple):
+    """Where to listen. Port 0: any that is free."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _address(value: object) -> Address | None:
+    if value is None or value == "off":
+        return None
+    if isinstance(value, Address):
+        return value
+    match = (
+        re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", value)
+        if isinstance(value, str)
+        else None
+    )
+    if match is None or int(match[3]) > 65535:  # noqa: PLR2004  # the largest port
+        raise ValueError('expected HOST:PORT such as "127.0.0.1:8080" or "[::1]:8080", or "off"')
+    return Address(match[1] or match[2], int(match[3]))
+
+
+def _state_directory() -> Path:
+    from platformdirs import user_state_path  # noqa: PLC0415  # read only where nothing else was said
+
+    return user_state_path("poller")
+
+
+Bind = Annotated[
+    Address | None,
+    PlainValidator(_address),
+    PlainSerializer(lambda address: "off" if address is None else str(address), when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^(off|.+:[0-9]{1,5})$"}),
+]
+Prefix = Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}", "1 to 64 letters, digits and any of _ . : -")]
+
+
+class RedisSettings(Table):
+    """Which Redis or Valkey holds streams and state."""
+
+    url: RedisUrl | None = Field(
+        default=None,
+        repr=False,
+        description="Where it is: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://. "
+        "$REDIS_URL beats it, "
+        "and only that may hold a password. Default: none, an embedded Valkey server is used.",
+    )
+    prefix: Prefix = Field(default="poller", description="What all keys begin with. Default: poller.")
+    durability: Literal["require", "warn", "ignore"] = Field(
+        default="warn",
+        description='"require": refuse to start unless AOF is on and maxmemory-policy is noeviction; "warn": say '
+        'so; "ignore". '
+        "Default: warn.",
+    )
+
+
+class EmbeddedSettings(Table):
+    """The Valkey server of its own that runs where no Redis is configured."""
+
+    data_dir: FilePath = Field(
+        default_factory=_state_directory,
+        description="The directory of its data. $POLLER_DATA_DIR beats it. Default: the platform's state "
+        'directory for "poller".',
+    )
+
+
+class LeaseSettings(Table):
+    """Who may write a feed."""
+
+    ttl: Annotated[Duration, Between("500ms", "10m")] = Field(
+        default=timedelta(seconds=10),
+        description="How long after a crash another process may take over, a duration; renewed every third of it."
+        " Default: 10s.",
+    )
+
+
+class HttpSettings(Table):
+    """The service for health, metrics, API and pages."""
+
+    bind: Bind = Field(
+        default=Address("127.0.0.1", 8080),
+        description='HOST:PORT to listen on, or "off". $POLLER_HTTP_BIND beats it, and so does $PORT. Default: '
+        "127.0.0.1:8080.",
+    )
+    public_url: Url | None = Field(
+        default=None,
+        description="The URL by which others reach this service, e.g. https://poller.example.org: its host is the "
+        "origin of handshakes with sinks, and they may call it back. Default: none; the machine's name is the origin, "
+        "and no callback is offered.",
+    )
+    read_token_file: FilePath | None = Field(
+        default=None,
+        description="The file that holds the bearer token for everything that shows records, events, feeds or "
+        "subscriptions. $POLLER_READ_TOKEN_FILE and $POLLER_READ_TOKEN beat it. Default: none, such calls answer 403 "
+        "unless bind is a loopback address.",
+    )
+    open_reads: bool = Field(
+        default=False,
+        description="true: without a read token everybody reads who reaches the port, on any address. Default: false.",
+    )
+    admin_token_file: FilePath | None = Field(
+        default=None,
+        description="The file that holds the bearer token for everything that changes something; it also reads. "
+        "$POLLER_ADMIN_TOKEN_FILE and $POLLER_ADMIN_TOKEN beat it. Default: none, such calls answer 403.",
+    )
+
+
+class RetentionSettings(Table):
+    """How long events stay in the streams."""
+
+    age: Annotated[Duration, Between("1s", "3650d")] = Field(
+        default=timedelta(days=7),
+        description="Events older than this duration go, but never one that a live subscription still needs. "
+        "Default: 7d.",
+    )
+    max_bytes: Annotated[Size, Between("1KiB", "1024TiB")] = Field(
+        default=1024**3,
+        description="A stream larger than this size loses its oldest events even where they are still needed; "
+        "that is announced "
+        "and counted. Default: 1GiB.",
+    )
+
+
+# The whole configuration as one frozen value.
+#
+# Law: a value of this type is usable as it is: every key is checked, every relation holds, every default is filled
+# in.
+# It comes from the layers that it is given, or from arguments; the process's environment is never read behind the
+# caller's back.
 
 _LAYERS = "layers"
 
 
 def related(source: SourceSettings) -> dict[str, Any]:
-    """What :func:`~poller.config.relations.broken_relations` has to know of a source."""
+    """What :func:`~poller.config.settings.broken_relations` has to know of a source."""
     feeds = [
         {"name": feed.name, "resource": feed.resource, "type_name": feed.type_name, "path": feed.path}
         for feed in source.feeds
@@ -145,3 +290,187 @@ class Settings(BaseSettings):
         if problems:
             raise PydanticCustomError("relations", "{text}", {"text": "; ".join(one.expected for one in problems)})
         return self
+
+
+# The JSON Schema of the configuration file, for editors and for ``poller schema config``.
+#
+# Law: what the schema refuses, loading refuses. Loading refuses more: what holds between keys, a schema cannot say.
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+class _AsWritten(GenerateJsonSchema):
+    """Defaults as one would write them in the file; a table's are those of its keys."""
+
+    def encode_default(self, dft: Any) -> Any:
+        match dft:
+            case timedelta():
+                return format_duration(dft)
+            case Share():
+                return format_share(dft)
+            case Address():
+                return str(dft)
+            case BaseModel():
+                return None
+            case tuple():
+                return [self.encode_default(one) for one in dft]
+            case _:
+                return super().encode_default(dft)
+
+
+def config_schema() -> dict[str, Any]:
+    """The schema (JSON Schema 2020-12) of the file as parsed from TOML, with a description for every key."""
+    schema: dict[str, Any] = _as_toml(Settings.model_json_schema(mode="validation", schema_generator=_AsWritten))
+    return {"$schema": DIALECT} | schema | {"title": "poller.toml", "description": "The configuration of poller."}
+
+
+def _as_toml(schema: Any) -> Any:
+    """Without null, which TOML does not have: neither as a default nor as an alternative."""
+    if isinstance(schema, list):
+        return [_as_toml(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        key: _as_toml(value) for key, value in schema.items() if key != "title" and (key, value) != ("default", None)
+    }
+    alternatives = kept.get("anyOf", [])
+    if {"type": "null"} in alternatives:
+        kept["anyOf"] = [one for one in alternatives if one != {"type": "null"}]
+    if len(kept.get("anyOf", [])) == 1:
+        (only,) = kept.pop("anyOf")
+        return only | kept
+    return kept
+
+
+# What must hold between tables: unique names, at least one source, and feeds, types and event sources that exist.
+#
+# Law: looks only at names, and overlooks what is no name, so it can say what it knows about a file that is wrong
+# elsewhere too.
+#
+# Pure.
+
+NO_SOURCE: Final = (
+    "no source: give a file with [[sources]] (--config FILE, $POLLER_CONFIG or ./poller.toml), "
+    "or set POLLER_BASE_URL, or try `poller demo`"
+)
+
+
+def broken_relations(values: Mapping[str, Any]) -> list[Problem]:
+    """Everything that is wrong between the tables of ``values``, which has the shape of the file, right or wrong."""
+    if values.get("sources", []) in ([], ()):
+        return [Problem((), NO_SOURCE)]
+    sources = list(_tables(values.get("sources"), ("sources",)))
+    subscriptions = list(_tables(values.get("subscriptions"), ("subscriptions",)))
+    problems = list(_repeated(sources, "name"))
+    for key, source in sources:
+        problems += _repeated(_feeds(key, source), "name")
+    problems += _repeated(subscriptions, "id")
+    if problems or not all(isinstance(source.get("name"), str) for _, source in sources):
+        return problems  # which feed is meant cannot be said
+    known = [f"{source['name']}/{feed.get('name')}" for key, source in sources for _, feed in _feeds(key, source)]
+    problems = [problem for key, table in subscriptions for problem in _unknown(key, table, known)]
+    if any(table.get("types") for _, table in subscriptions):
+        types = _published(sources)
+        if types is not None:
+            problems += [problem for key, table in subscriptions for problem in _unpublished(key, table, types)]
+    if any(table.get("filters") for _, table in subscriptions):
+        of_feeds = _event_sources(sources)
+        if of_feeds is not None:
+            problems += [problem for key, table in subscriptions for problem in _unheard(key, table, of_feeds)]
+    return problems
+
+
+def _tables(value: Any, key: Key) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    for at, table in enumerate(value if isinstance(value, list | tuple) else ()):
+        if isinstance(table, Mapping):
+            yield (*key, at), table
+
+
+def _feeds(key: Key, source: Mapping[str, Any]) -> list[tuple[Key, Mapping[str, Any]]]:
+    """The feeds of a source, each with the name that it has by default."""
+    return [
+        (at, {"name": feed.get("name", feed.get("resource")), "table": feed})
+        for at, feed in _tables(source.get("feeds"), (*key, "feeds"))
+    ]
+
+
+def _repeated(tables: list[tuple[Key, Mapping[str, Any]]], name: str) -> Iterator[Problem]:
+    first: dict[str, Key] = {}
+    for key, table in tables:
+        value = table.get(name)
+        if not isinstance(value, str):
+            continue
+        if value in first:
+            yield Problem((*key, name), f"expected another {name}: {shown_key(first[value])} has this one", value)
+        first.setdefault(value, key)
+
+
+def _unknown(key: Key, subscription: Mapping[str, Any], known: list[str]) -> Iterator[Problem]:
+    feeds = subscription.get("feeds")
+    for at, feed in enumerate(feeds if isinstance(feeds, list | tuple) else ()):
+        if isinstance(feed, str) and "/" in feed and feed not in known:
+            hint = did_you_mean(feed, known) or f"; there are {', '.join(known)}"
+            yield Problem((*key, "feeds", at), f"expected a feed that exists{hint}", feed)
+
+
+def _published(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]] | None:
+    """The types of each feed; None where one of them cannot be said, for it is configured wrongly."""
+    found = {}
+    for key, source in sources:
+        prefix = _prefix(source)
+        for _, feed in _feeds(key, source):
+            resource, type_name = feed["table"].get("resource"), feed["table"].get("type_name")
+            if prefix is None or not isinstance(resource, str) or not isinstance(type_name, str | None):
+                return None
+            found[f"{source['name']}/{feed['name']}"] = published(prefix, resource, type_name)
+    return found
+
+
+def _event_sources(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]] | None:
+    """The source of each feed's events; None where one of them cannot be said, for it is configured wrongly."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, source in sources:
+        url = source.get("base_url")
+        prefix = source.get("event_source", url.rstrip("/") if isinstance(url, str) else None)
+        for _, feed in _feeds(key, source):
+            resource, path = feed["table"].get("resource"), feed["table"].get("path")
+            if not isinstance(prefix, str) or not isinstance(resource, str) or not isinstance(path, str | None):
+                return None
+            found[f"{source['name']}/{feed['name']}"] = (event_source(prefix, resource, path),)
+    return found
+
+
+def _prefix(source: Mapping[str, Any]) -> str | None:
+    prefix, url = source.get("type_prefix"), source.get("base_url")
+    if prefix is None and isinstance(url, str):
+        try:
+            return reversed_host(url)
+        except ValueError:
+            return None
+    return prefix if isinstance(prefix, str) else None
+
+
+def _unpublished(key: Key, subscription: Mapping[str, Any], types: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
+    """The entries of ``types`` that match no event of the subscription's feeds."""
+    wanted = subscription.get("types")
+    if not isinstance(wanted, list | tuple) or not all(isinstance(one, str) for one in wanted):
+        return
+    there = _of_chosen(subscription, types)
+    for place, entry, expected in unmatched(wanted, there) if there else ():
+        yield Problem((*key, "types", place), expected, entry)
+
+
+def _unheard(key: Key, subscription: Mapping[str, Any], sources: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
+    """The sources in ``filters`` that no event of the subscription's feeds has."""
+    there = _of_chosen(subscription, sources)
+    for place, wanted in required_sources(subscription.get("filters")) if there else ():
+        expected = unknown_source(wanted, there)
+        if expected:
+            yield Problem((*key, "filters", *place), expected, wanted)
+
+
+def _of_chosen(subscription: Mapping[str, Any], of_feeds: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """What the feeds that the subscription has chosen have, or all of them."""
+    feeds = subscription.get("feeds")
+    chosen = feeds if isinstance(feeds, list | tuple) else of_feeds
+    return {one for feed in chosen if isinstance(feed, str) for one in of_feeds.get(feed, ())}

@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import Final
 
 from poller.config.event_types import type_test
-from poller.config.filters import FilterSettings
-from poller.delivery.envelope import ATTRIBUTES, Envelope
+from poller.config.subscriptions import FilterSettings
+from poller.delivery.cloudevent import ATTRIBUTES, Envelope
 
 Predicate = Callable[[Envelope], bool]
 _Comparison = Callable[[str, str], bool]

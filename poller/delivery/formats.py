@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from poller.delivery.envelope import Envelope
+from poller.delivery.cloudevent import Envelope
 from poller.delivery.signing import Signer
 
 STRUCTURED_TYPE: Final = "application/cloudevents+json"

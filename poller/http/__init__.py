@@ -1,1 +1,4 @@
-"""How HTTP is spoken to whoever the configuration names: certificates, proxies, and failures worded alike."""
+"""HTTP that is not about feeds: address checks, outgoing transport, listening sockets.
+
+Start at :mod:`poller.http.transport` for requests and :mod:`poller.http.server` for the listener.
+"""

@@ -1,30 +1,45 @@
-"""The simulated API as an ASGI application: requests in, the answers of :mod:`poller.sandbox.answer` out.
+"""The simulated API as an ASGI application: requests in, the answers of :mod:`poller.sandbox.api` out.
 
 Law: every call of the API needs the bearer token, and every refusal has the JSON error body. What is answered is
-decided elsewhere: by :func:`~poller.sandbox.answer.answer`, the switches around it and the profiles around those.
+decided elsewhere: by :func:`~poller.sandbox.api.answer`, the switches around it and the profiles around those.
 
 It does not know: how answers come about, on which socket it is served.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import struct
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from http import HTTPStatus
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from poller.sandbox.answer import Answer, Ask, answer, refusal
-from poller.sandbox.control import Control
-from poller.sandbox.profiles.choice import composed
-from poller.sandbox.profiles.profile import Scene
-from poller.sandbox.resources import RESOURCES
-from poller.sandbox.switches import Switches
-from poller.sandbox.switching import Switching
-from poller.sandbox.wire import Broken
+from poller.http.server import listening
+from poller.lifecycle import stopped_by_signals
+from poller.sandbox.api import Answer, Ask, Wire, answer, refusal
+from poller.sandbox.control import Control, Switching
+from poller.sandbox.data import mutate
+from poller.sandbox.data import seed as sow
+from poller.sandbox.faults.base import Scene, Switches
+from poller.sandbox.faults.registry import composed
+from poller.sandbox.history import RESOURCES, History
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from poller.sandbox.api import Respond
+    from poller.sandbox.faults.registry import Choice
+
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -32,9 +47,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from poller.sandbox.answer import Respond
-    from poller.sandbox.model import History
-    from poller.sandbox.profiles.choice import Choice
+    from poller.sandbox.api import Respond
+    from poller.sandbox.faults.registry import Choice
+    from poller.sandbox.history import History
 
     Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -135,3 +150,261 @@ def _response(said: Answer) -> Response:
     if said.wire is not None:
         return Broken(said)
     return Response(said.body, status_code=said.status, headers=dict(said.headers))
+
+
+# Something done so and so many times a second.
+#
+# Law: number *n* is due *n* / rate seconds after the start by the loop's clock. What is late is caught up at once, so
+# the
+# count is right whenever the loop comes round, however long it was away; nothing is ever early.
+#
+# It does not know: what is done.
+
+_MOST_AT_ONCE = 200
+"""When far behind: how many before the loop may do something else."""
+
+
+async def repeat(
+    act: Callable[[], object],
+    *,
+    per_second: float,
+    clock: Callable[[], float] | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Call ``act`` at a rate until cancelled or until it raises; at a rate of 0 return at once.
+
+    Args:
+        act: what to do; it must not take long.
+        per_second: how often, on average over any time.
+        clock: monotonic seconds; default the running loop's.
+        sleep: waits so many seconds.
+    """
+    if per_second <= 0:
+        return
+    clock = clock or asyncio.get_running_loop().time
+    start, done = clock(), 0
+    while True:
+        owed = int((clock() - start) * per_second) - done
+        for _ in range(min(owed, _MOST_AT_ONCE)):
+            act()
+            done += 1
+        await sleep(max(0.0, start + (done + 1) / per_second - clock()))
+
+
+# The sandbox on a socket, within a running loop.
+#
+# Law: once the address is known, connections to it are answered; once the block is left, nothing of it is left: no
+# socket, no task. Signals are left to whoever runs the loop.
+#
+# It does not know: what is served, beyond that it changes.
+
+LOOPBACK = "127.0.0.1"
+SANDBOX_TOKEN = "sandbox"  # noqa: S105 - public on purpose: the contract names it
+
+_LONGEST_HEAD = 256 * 1024  # bytes; the profile page-token-64k has its tokens come back
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def serving(
+    history: History,
+    *,
+    rng: Random,
+    host: str = LOOPBACK,
+    port: int = 0,
+    token: str = SANDBOX_TOKEN,
+    changes_per_second: float = 0.0,
+    now: Callable[[], datetime] = utc_now,
+    respond: Respond = answer,
+    choices: Sequence[Choice] = (),
+) -> AsyncIterator[str]:
+    """Serve a history while the block runs; gives the base URL, without a slash at its end.
+
+    Args:
+        history: what is served; the block may change it too.
+        rng: where the sandbox's own changes and ids come from.
+        host: the address to listen on.
+        port: the port; 0 for any that is free.
+        token: the bearer token that the API asks for.
+        changes_per_second: how many changes the sandbox makes by itself.
+        now: the time of changes, UTC.
+        respond: decides the answers of the API's endpoints.
+        choices: the profiles and faults around it.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    app = application(history, token=token, rng=rng, now=now, respond=respond, choices=choices)
+    async with listening(with_connection(app), host, port, longest_head=_LONGEST_HEAD) as url:
+        changes = asyncio.create_task(
+            repeat(lambda: mutate(history, rng, now()), per_second=changes_per_second), name="sandbox changes"
+        )
+        try:
+            yield url
+        finally:
+            changes.cancel()
+            with suppress(asyncio.CancelledError):
+                await changes
+
+
+# Answers that do not arrive whole: dripping, cut, endless, reset.
+#
+# Law: what is sent up to the break is what the whole answer would have begun with. A reader that leaves ends the
+# sending
+# at once.
+#
+# It does not know: why.
+
+DRIP_SECONDS: Final = 0.5
+"""Between two bytes of a dripping body."""
+
+_CONNECTION: Final = "poller.connection"
+_WHITE_SPACE: Final = b" " * 2**16
+_NOT_HTTP: Final = b"220 mail.example.org ESMTP\r\n" + b"\x00\xff\n" * 1000
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+
+
+def with_connection(app: ASGIApp) -> ASGIApp:
+    """The application, told which connection each request came by. For uvicorn only."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        # ASGI cannot break a connection. uvicorn's ``send`` is a method of the exchange, which has the transport.
+        scope[_CONNECTION] = send.__self__.transport  # type: ignore[attr-defined] # see above
+        await app(scope, receive, send)
+
+    return call
+
+
+class Broken(Response):
+    """An answer whose ``wire`` says how it is sent."""
+
+    def __init__(self, said: Answer, *, pause: float = DRIP_SECONDS) -> None:
+        super().__init__(said.body, status_code=said.status, headers=dict(said.headers))
+        self._wire = said.wire
+        self._pause = pause
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what there is to send."""
+        if self._wire is Wire.DRIP:
+            await self._drip(receive, send)
+        elif self._wire is Wire.ENDLESS:
+            await self._pour(receive, send)
+        elif self._wire is Wire.SILENT:
+            await _left(receive)
+        else:
+            self._break(scope[_CONNECTION])
+            await _left(receive)
+
+    async def _drip(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = bytes(self.body)
+        for index in range(len(body)):
+            more = index + 1 < len(body)
+            await send({"type": "http.response.body", "body": body[index : index + 1], "more_body": more})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause):
+                    await _left(receive)
+                    return
+
+    async def _pour(self, receive: Receive, send: Send) -> None:
+        headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        leaving = asyncio.create_task(_left(receive))
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": _WHITE_SPACE, "more_body": True})
+            await asyncio.sleep(0)
+
+    def _break(self, transport: asyncio.Transport) -> None:
+        if self._wire is Wire.RESET:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            transport.abort()
+            return
+        if self._wire is Wire.NOT_HTTP:
+            transport.write(_NOT_HTTP)
+            transport.close()
+            return
+        transport.write(self._head() + self._half())
+        transport.close()
+
+    def _head(self) -> bytes:
+        lines = [f"HTTP/1.1 {self.status_code} {HTTPStatus(self.status_code).phrase}".encode()]
+        lines += [name + b": " + value for name, value in self.raw_headers if name != b"content-length"]
+        if self._wire is Wire.CUT_WITH_LENGTH:
+            lines.append(b"content-length: %d" % len(self.body))
+        elif self._wire is Wire.CUT_CHUNKED:
+            lines.append(b"transfer-encoding: chunked")
+        else:
+            lines.append(b"connection: close")
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _half(self) -> bytes:
+        half = bytes(self.body)[: len(self.body) // 2]
+        return b"%x\r\n%b\r\n" % (len(half), half) if self._wire is Wire.CUT_CHUNKED else half
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+# The sandbox as a program: seeded, served, stopped by a signal.
+#
+# Law: the same seed gives the same records, byte for byte, at every start, and the same choice of changes after it.
+#
+# It does not know: the command line, where its one line of output goes.
+
+SEEDED_AT = datetime(2025, 1, 1, tzinfo=UTC)
+"""The seed's records are of this time and not of today, so that the same seed gives the same bytes on any day."""
+
+
+async def run_sandbox(
+    *,
+    port: int,
+    records: int,
+    changes_per_second: float,
+    seed: int,
+    token: str,
+    say: Callable[[str], None],
+    host: str = LOOPBACK,
+    respond: Respond = answer,
+    choices: Sequence[Choice] = (),
+    qualifications: int | None = None,
+) -> None:
+    """Serve made-up records until SIGTERM or SIGINT, then return.
+
+    Args:
+        port: the port; 0 for any that is free.
+        records: how many records to begin with.
+        changes_per_second: how many changes to make by itself.
+        seed: the same seed gives the same records and the same sequence of changes.
+        token: the bearer token that the API asks for.
+        say: told one line when the API can be reached; it must show the line at once.
+        host: the address to listen on.
+        respond: decides the answers of the API's endpoints.
+        choices: the profiles and faults around it.
+        qualifications: how many there are; by default as many as befits the records.
+
+    Raises:
+        ConfigurationError: the address cannot be listened on.
+    """
+    rng = Random(seed)  # noqa: S311 - made-up records, not secrets
+    history = History()
+    with stopped_by_signals() as stopped:
+        sow(history, rng, records=records, at=SEEDED_AT, qualifications=qualifications)
+        async with serving(
+            history,
+            rng=rng,
+            host=host,
+            port=port,
+            token=token,
+            changes_per_second=changes_per_second,
+            respond=respond,
+            choices=choices,
+        ) as url:
+            say(f"sandbox API on {url} (token: {token}); all that it ever held: {url}/_sandbox/log")
+            await stopped.wait()

@@ -1,1 +1,4 @@
-"""The API: what it is asked, what its answers mean, and the round that drains it into the store."""
+"""Reading a source: one round drains the pages of a feed and commits each.
+
+Start at :mod:`poller.source.round`.
+"""

@@ -1,36 +1,38 @@
 """Asking the API with manners: a path and parameters in, a body out, or an error that says whose fault it was.
 
 The law: what all feeds of a source do together stays within the source's bounds, that is how many requests run at once,
-how many start in a second, and whether any may start at all (:mod:`poller.source.gate`). Where several processes share
+how many start in a second, and whether any may start at all (:mod:`poller.source.retry`). Where several processes share
 the feeds, each keeps to its part of the first two. Repetitions are requests like others. What follows a failure is
-:mod:`poller.source.retrying`'s to say; what goes over the wire :mod:`poller.source.exchange` knows.
+:mod:`poller.source.retry`'s to say; what goes over the wire :mod:`poller.source.client` knows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Self
+from typing import Final, Self
 
 import httpx
 import msgspec
 
-from poller.credentials.bearer import Credential, NoCredential
+from poller.auth.base import Credential, NoCredential
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from poller.http.transport import Transport
-from poller.pacing import Pace, Slots
-from poller.source.exchange import Exchange, Limits, Reply
-from poller.source.gate import Gate
+from poller.http.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
+from poller.limits import Pace, Slots
+from poller.source.conditional import Answer, Validators, validators_of
+from poller.source.feed import RoundResult
 from poller.source.paging import Params
-from poller.source.retrying import ATTEMPTS, PATIENCE, Pause, Stands, Step, affordable, step_after
-from poller.source.traced import request_of, tell_reply
-from poller.source.unchanged import Answer
-from poller.source.validators import Validators
-from poller.telemetry import costs
-from poller.telemetry.sources import SourceSeries
+from poller.source.retry import ATTEMPTS, PATIENCE, Gate, Outcome, Pause, Stands, Step, affordable, step_after
+from poller.telemetry import metrics as costs
+from poller.telemetry import tracing
+from poller.telemetry.metrics import Failure, SourceSeries
+from poller.telemetry.tracing import Current, Kind, Nothing, Span, request_words, sent_again, tell_answer
+from poller.text import gist, hidden, one_line
 
 __all__ = ["ATTEMPTS", "ApiClient", "Limits"]
 
@@ -201,3 +203,238 @@ class ApiClient:
         if status == httpx.codes.OK or status is None or (conditional and status == httpx.codes.NOT_MODIFIED):
             return None
         return SourceRefused(reply.text, status=status)
+
+
+# Bodies as they are sent into bodies as they are meant, never more than a bound at a time.
+#
+# A few kilobytes may stand for gigabytes, all the more where encodings are stacked. So one encoding is asked for and
+# understood, and what it unpacks to is bounded before it exists, not counted afterwards.
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+class Inflater:
+    """Decodes the pieces of one body, in their order."""
+
+    def __init__(self, encoding: str, *, most: int) -> None:
+        """Begin.
+
+        Args:
+            encoding: the answer's Content-Encoding.
+            most: so many bytes are of interest; a piece that unpacks to more gives one byte more and no further.
+
+        Raises:
+            SourceNonsense: an encoding that was not asked for.
+        """
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip"):
+            raise SourceNonsense(f"the answer is encoded as {encoding[:40]!r}; only gzip was asked for")
+        self._most = most
+        self._zlib = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
+
+    def take(self, piece: bytes) -> bytes:
+        """What a piece stands for.
+
+        Raises:
+            httpx.DecodingError: it is not gzip.
+        """
+        if self._zlib is None:
+            return piece
+        try:
+            return self._zlib.decompress(piece, self._most + 1)
+        except zlib.error as error:
+            raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
+
+    def finish(self) -> None:
+        """Say that there are no more pieces.
+
+        Raises:
+            httpx.DecodingError: the body is cut off.
+        """
+        if self._zlib is not None and not self._zlib.eof:
+            raise httpx.DecodingError("the answer is cut off within its gzip encoding")
+
+
+# What a round and its requests tell of themselves to whoever traces. Pure but for the telling.
+
+_COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
+
+
+def round_of(feed: str) -> Current | Nothing:
+    """The trace of one round."""
+    return tracing.root("round", attributes={"poller.feed": feed})
+
+
+def tell_round(span: Span, result: RoundResult) -> None:
+    """Tell how it ended."""
+    counts = {f"poller.round.{name}": getattr(result, name) for name in _COUNTS}
+    span.tell({"poller.round.mode": result.mode.value, "poller.round.ok": result.ok, **counts})
+    if not result.ok:
+        span.fail("round", result.error or "")
+
+
+def request_of(base_url: str, path: str, *, again: int) -> Current | Nothing:
+    """One request to the API; ``again`` says which repetition it is, 0: none."""
+    if not tracing.on():
+        return tracing.NOTHING
+    words = {**request_words("GET", base_url + path), **sent_again(again)}
+    return tracing.child("GET", kind=Kind.CLIENT, attributes=words)
+
+
+def tell_reply(span: Span, reply: Reply) -> None:
+    """Tell what came."""
+    tell_answer(span, reply.outcome.status, text=reply.text)
+    if reply.too_large:
+        span.fail("too_large", reply.text)
+
+
+# One exchange with the API: a GET, and how it ended.
+#
+# The law: it has a bound in time, body included, and in size, decoded; what the network does ends in a value and not
+# in
+# an exception; nobody but the caller decides that it is made again.
+# How the connection comes about is :mod:`poller.http.transport`'s to know.
+
+_SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The bounds of a source's exchanges. ``rate`` is requests a second, None for no limit; sizes are bytes."""
+
+    timeout: timedelta = timedelta(seconds=30)
+    max_page_bytes: int = 64 * 1024 * 1024
+    rate: float | None = None
+    concurrency: int = 4
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """How an exchange ended.
+
+    Attributes:
+        outcome: as far as manners are concerned.
+        text: one line that says what came, fit for an error; it holds neither the token nor a configured header.
+        body: the whole of it, decoded; empty where none came or ``too_large``.
+        too_large: whether the body was larger than allowed.
+        validators: what the answer says of its version.
+        failure: why it is no usable answer, in a word; None where it is one, whatever its status.
+        received: bytes of the body as they were sent, as far as they are known.
+    """
+
+    outcome: Outcome
+    text: str
+    body: bytes = b""
+    too_large: bool = False
+    validators: Validators = Validators()
+    failure: Failure | None = None
+    received: int = 0
+
+
+class Exchange:
+    """The connections to one API. An async context manager: enter it before the first call."""
+
+    def __init__(
+        self, base_url: str, limits: Limits, transport: Transport, *, series: SourceSeries | None = None
+    ) -> None:
+        """Take where to ask, ``base_url`` without a trailing slash, and where requests are counted.
+
+        Raises:
+            ConfigurationError: a certificate file cannot be used.
+        """
+        self._base_url = base_url
+        self._limits = limits
+        self._transport = transport
+        self._series = series
+        self._secrets = tuple(value for _, value in transport.headers if len(value) >= _SECRET)
+        self._tls = tls_of(transport)
+        self._open = AsyncExitStack()
+        self._http: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the pool; connections are made when they are needed."""
+        client = http_client(
+            self._transport, self._tls, connections=self._limits.concurrency, headers=self._transport.headers
+        )
+        self._http = await self._open.enter_async_context(client)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        self._http = None
+        await self._open.aclose()
+
+    async def get(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+        """Ask once.
+
+        Args:
+            path: is appended to the base URL.
+            params: the query.
+            condition: headers that make the request a conditional one.
+            token: the bearer token.
+        """
+        begun = time.perf_counter()
+        try:
+            reply = await self._ended(path, params, condition, token)
+        except SourceNonsense:
+            self._count("body", time.perf_counter() - begun)
+            raise
+        self._count(reply.failure or reply.outcome.status or "other", time.perf_counter() - begun, reply.received)
+        return reply
+
+    def _count(self, answer: int | Failure, seconds: float, received: int = 0) -> None:
+        costs.requested(seconds, received)
+        if self._series:
+            self._series.ended(answer, seconds)
+
+    async def _ended(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+        seconds = self._limits.timeout.total_seconds()
+        headers = condition | ({"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._get(path, params, headers, token)
+        except TimeoutError:
+            return Reply(Outcome(), f"GET {path}: no complete answer within {seconds:g} s", failure="timeout")
+        except FAILURES as error:
+            return _failed(path, error, token, *self._secrets)
+
+    async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> Reply:
+        if self._http is None:
+            raise RuntimeError("the client is not open")
+        async with self._http.stream("GET", self._base_url + path, params=params or None, headers=headers) as response:
+            status, sent = response.status_code, response.headers
+            outcome = Outcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
+            try:
+                body, received = await self._body(response)
+            except FAILURES as error:
+                return msgspec.structs.replace(_failed(path, error, token, *self._secrets), failure="body")
+        if body is None:
+            most = self._limits.max_page_bytes
+            text = f"GET {path}: the answer is larger than {most} bytes (max_page_bytes)"
+            return Reply(outcome, text, too_large=True, failure="body", received=received)
+        beginning = "" if status == httpx.codes.OK else self._said(body, token)
+        text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
+        return Reply(outcome, text, body, validators=validators_of(sent), received=received)
+
+    def _said(self, body: bytes, token: str | None) -> str:
+        return gist(hidden(body.decode("utf-8", "replace"), token, *self._secrets))
+
+    async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
+        """The body, None where it is too large, decoded or as it was sent; and how many bytes were sent."""
+        inflater = Inflater(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
+        chunks: list[bytes] = []
+        size = sent = 0
+        async for wire in response.aiter_raw():
+            chunk = inflater.take(wire)
+            size += len(chunk)
+            sent += len(wire)
+            if max(size, sent) > self._limits.max_page_bytes:
+                return None, sent
+            chunks.append(chunk)
+        inflater.finish()
+        return b"".join(chunks), sent
+
+
+def _failed(path: str, error: Exception, *secrets: str | None) -> Reply:
+    closed = isinstance(error.__cause__, ClosedUnanswered)
+    connecting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
+    text = f"GET {path}: {one_line(reason_of(error, *secrets))}"
+    return Reply(Outcome(closed=closed), text, failure="connect" if connecting else "other")

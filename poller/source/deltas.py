@@ -26,10 +26,10 @@ from datetime import datetime, timedelta
 
 from poller.changes.events import recorded_time
 from poller.errors import OutOfTime, SourceError, SourceRefused
-from poller.source.draining import Draining
+from poller.source.drain import Draining
 from poller.source.feed import Feed, Mode
-from poller.source.writing import Noted, Writer
-from poller.store.state import DELTA_TOKEN, DELTA_TOKEN_AT
+from poller.source.writer import Noted, Writer
+from poller.store.feed_state import DELTA_TOKEN, DELTA_TOKEN_AT
 
 
 class Deltas:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from typing import Final, Literal
 
 import msgspec
 
-from poller.changes.unambiguous import MAX_DEPTH, TOO_DEEP, deeper_than, own_members
+from poller.changes.canonical import MAX_DEPTH, TOO_DEEP, deeper_than, own_members
 from poller.errors import SourceNonsense
-from poller.source.other_envelopes import keys_instead
-from poller.source.splitting import split_results
 
 MAX_TOKEN_LENGTH: Final = 64 * 1024
 
@@ -113,3 +112,91 @@ def _token(token: str | None, name: str) -> str | None:
     if len(token) > MAX_TOKEN_LENGTH or not token.isprintable():
         raise SourceNonsense(f"the answer's {name} cannot be sent back: {len(token)} characters, {token[:20]!r}…")
     return token
+
+
+# An answer that is a JSON object and no list envelope: which keys it has instead.
+#
+# Law: what is not ours to read may echo what we sent, the credential too, and a key may as well as a value. So of its
+# keys only those are repeated that lists are commonly wrapped in; all others are counted.
+
+_COMMON: Final = re.compile(
+    "data|items?|records?|results?|values?|entries|elements|contents?|list|rows|objects|hits|documents|resources|"
+    "response|payload|body|embedded|pages?|paging|pagination|meta|metadata|links?|previous|cursor|"
+    "next(?:cursor|page|link|(?:page|delta)?token)?|pagetoken|delta(?:token|link)|(?:total)?count|total|limit|offset|"
+    "size|errors?|message|status|code|title|detail|type"
+)
+_JOINING_MARKS: Final = str.maketrans("", "", "_-@$.")  # what these words are joined or begun with, here and there
+_LONGEST: Final = 24  # characters
+_SHOWN: Final = 6
+_keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def keys_instead(body: bytes, wanted: str) -> str | None:
+    """``data, next and 2 others``, or ``none``; None where the body is no JSON object, or has the key ``wanted``."""
+    try:
+        found = list(_keys(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if wanted in found:
+        return None
+    known = [key for key in found if _COMMON.fullmatch(_plain(key))][:_SHOWN]
+    others = len(found) - len(known)
+    more = [f"{others} other{'s' if others > 1 else ''}"] if others else []
+    named = [", ".join(known)] if known else []
+    return " and ".join((*named, *more)) or "none"
+
+
+def _plain(key: str) -> str:
+    return key.lower().translate(_JOINING_MARKS) if len(key) <= _LONGEST else ""
+
+
+# A list envelope with a record in it that is no JSON, taken apart all the same.
+#
+# The fast way reads a page as one JSON text, so that a single bad record (nested too deep, ``NaN``, half a surrogate)
+# would cost the whole page. Here the page is cut along its brackets, commas and strings alone: what lies between is
+# judged record by record, later. The envelope around the records has to be JSON; a page that was cut off is none.
+
+LONGEST: Final = 8 * 1024 * 1024  # bytes; cutting is slow, and a page like that is no accident
+_STRUCTURE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
+_OPENING: Final = re.compile(rb"\s*:\s*\[")
+_OPEN, _CLOSE = (b"[", b"{"), (b"]", b"}")
+
+
+def split_results(body: bytes) -> tuple[list[bytes], bytes] | None:
+    """The elements of the envelope's ``results``, as they stand, and the envelope with none of them.
+
+    None where there is no such array, where it does not end, or where the body is too long for this.
+    """
+    start = _start(body) if len(body) <= LONGEST else None
+    if start is None:
+        return None
+    elements: list[bytes] = []
+    depth, begun = 0, start
+    for mark in _STRUCTURE.finditer(body, start):
+        found = mark[0]
+        if found in _OPEN:
+            depth += 1
+        elif found in _CLOSE and depth:
+            depth -= 1
+        elif not depth and found in (b",", b"]"):
+            elements.append(body[begun : mark.start()].strip())
+            begun = mark.end()
+            if found == b"]":
+                return ([] if elements == [b""] else elements), body[:start] + body[mark.start() :]
+    return None
+
+
+def _start(body: bytes) -> int | None:
+    """Where the first element of ``results`` begins: the key of the envelope itself, not of a record."""
+    depth = 0
+    for mark in _STRUCTURE.finditer(body):
+        found = mark[0]
+        if found in _OPEN:
+            depth += 1
+        elif found in _CLOSE:
+            depth -= 1
+        elif depth == 1 and found == b'"results"':
+            opening = _OPENING.match(body, mark.end())
+            if opening:
+                return opening.end()
+    return None

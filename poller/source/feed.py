@@ -2,24 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from poller.changes.classify import Snapshot
 from poller.changes.confirmation import confirmation_of
+from poller.changes.diff import Snapshot
 from poller.changes.events import Cause, EventFrame
+from poller.changes.plan import Breaker, Tally
 from poller.changes.records import Record, Rejected, record_reader, subject_of
-from poller.changes.removal import Breaker
-from poller.source.origin import FeedOrigin
-from poller.source.paging import Query
-from poller.source.resources import Resource
-from poller.source.retrying import PATIENCE
-from poller.store.state import FeedState
+from poller.errors import OutOfTime
+from poller.source.paging import Learnt, Query
+from poller.source.retry import PATIENCE
+from poller.store.feed_state import PROGRESS, FeedState, Loss
+
+# What the daemon knows of each resource before it asks: its paths, its event type, whether it takes a delta token.
+#
+# The four resources of the reference stand here; any other list endpoint with the same envelope is described by the
+# configuration (``path``, ``detail_path``, ``id_field``, ``type_name``).
+
+PARENT: Final = "{id}"
+
+# Dots alone between slashes. URL parsers, proxies and servers take them for a step to another path, some of them after
+# they have decoded what was encoded.
+_STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """A kind of record and where it is listed.
+
+    Attributes:
+        name: as in the reference and the configuration.
+        type_name: the part of the event type that names it.
+        path: of the list endpoint, with ``{id}`` where there is one listing for each qualification.
+        detail_path: of the single record, with ``{id}``; None where there is none.
+        delta: whether the reference lets the list endpoint take a ``sinceDeltaToken``.
+    """
+
+    name: str
+    type_name: str
+    path: str
+    detail_path: str | None = None
+    delta: bool = True
+
+    @property
+    def per_qualification(self) -> bool:
+        """Whether there is one listing for each qualification."""
+        return PARENT in self.path
+
+    def listing_path(self, qualification: str | None) -> str:
+        """The path of one listing."""
+        return self.path.replace(PARENT, qualification) if qualification is not None else self.path
+
+    def record_path(self, subject: str) -> str | None:
+        """The path of a single record.
+
+        None where there is no such endpoint, or where the id leads to another path: a 404 from there says nothing of
+        the record.
+        """
+        if self.detail_path is None or _STEPS(unquote(subject)):
+            return None
+        return self.detail_path.replace(PARENT, quote(subject, safe=""))
+
+
+KNOWN: Final = {
+    resource.name: resource
+    for resource in (
+        Resource("evidenceVariants", "evidenceVariant", "/evidenceVariants", "/evidenceVariants/{id}"),
+        Resource(
+            "employmentUnavailabilities",
+            "employmentUnavailability",
+            "/employmentUnavailabilities",
+            "/employmentUnavailabilities/{id}",
+        ),
+        Resource("contractTypes", "contractType", "/contractTypes", "/contractTypes/{id}"),
+        Resource("achievements", "achievement", "/qualifications/{id}/achievements", delta=False),
+    )
+}
+
+
+def resource_of(
+    name: str, *, path: str | None = None, detail_path: str | None = None, type_name: str | None = None
+) -> Resource:
+    """The resource of a feed, from its name and what the configuration says beside it.
+
+    Args:
+        name: one of the reference's four, or any other with a path.
+        path: the list endpoint, from the root of the API.
+        detail_path: the single record, with ``{id}``.
+        type_name: default: the name without a plural s.
+
+    Raises:
+        LookupError: an unknown name without a path; the configuration refuses that earlier.
+    """
+    known = KNOWN.get(name)
+    if known is None and path is None:
+        raise LookupError(f"{name} is not one of {', '.join(KNOWN)} and has no path")
+    if known is None:
+        return Resource(name, type_name or name.removesuffix("s"), path or "", detail_path)
+    return Resource(
+        name,
+        type_name or known.type_name,
+        path or known.path,
+        detail_path or known.detail_path,
+        delta=known.delta,
+    )
+
 
 # So many tokens refused in a row, each as fresh as it can be, mean that the API takes none.
 REFUSALS: Final = 3
@@ -174,3 +269,235 @@ def _second_look_is_due(feed: Feed, state: FeedState) -> bool:
     if left > 2 * feed.second_look:  # longer than it can have been: the server's clock was set back
         return True
     return not feed.newest or left <= timedelta()
+
+
+# Where a feed's records come from, and whether that is still the place that the known records came from.
+#
+# **Invariants**
+#
+# - The origin is written with the first records of a feed, and replaced only by a complete full reading of another
+# one.
+# - A feed that knows records of one origin publishes nothing of another one until an operator has decided: the
+# records of
+#   another API would appear as removed and created, all of them.
+#
+# Pure.
+
+
+class FeedOrigin(msgspec.Struct, frozen=True):
+    """The place that a feed is read from, and the name of that place in its events.
+
+    Attributes:
+        base_url: of the source.
+        path: of the listing, relative to that.
+        event_source: prefix of the events' ``source``.
+    """
+
+    base_url: str
+    path: str
+    event_source: str
+
+    @property
+    def mark(self) -> str:
+        """The value as it stands in the feed's state."""
+        return msgspec.json.encode(self).decode()
+
+
+def is_known(origin: FeedOrigin, state: FeedState) -> bool:
+    """Whether what the state knows came from here; True where nothing is known, or not from where."""
+    return state.origin in (None, origin.mark) or state.kept_records == 0
+
+
+def is_withheld(origin: FeedOrigin, state: FeedState) -> bool:
+    """Whether nothing of this origin may be published: another one is known, and no operator has released this one."""
+    return not is_known(origin, state) and not (state.released and state.held_origin == origin.mark)
+
+
+def withheld_reason(feed: str, origin: FeedOrigin, state: FeedState) -> str:
+    """Why nothing is published, and what an operator can do."""
+    return (
+        f"{_differences(origin, state.origin)}: nothing is published. If the API has moved, "
+        f"`poller release {feed}` publishes what differs; if it is another API, `poller resync {feed} --anew` reads it "
+        "as new; else put the old value back"
+    )
+
+
+def _differences(origin: FeedOrigin, known: str | None) -> str:
+    try:
+        before = msgspec.json.decode(known or "", type=FeedOrigin)
+    except msgspec.MsgspecError:
+        return "the known records came from another API"
+    differing = [name for name in FeedOrigin.__struct_fields__ if getattr(before, name) != getattr(origin, name)]
+    if "base_url" in differing and before.event_source == before.base_url and origin.event_source == origin.base_url:
+        differing.remove("event_source")  # it follows base_url
+    changed = (f'{name} was "{getattr(before, name)}" and is "{getattr(origin, name)}" now' for name in differing)
+    return " and ".join(changed)
+
+
+# How far a round has come: shown in the feed's state while it runs, and given up when it takes too long.
+#
+# Invariants:
+#
+# * A round that ends within :data:`SHOWN_AFTER` seconds writes nothing of it.
+# * What was read before a round is given up stays committed; the delta token stays where it was.
+#
+# Time is the monotonic clock's: how long it has lasted so far is kept, and no moment.
+
+SHOWN_AFTER: Final = 1.0  # seconds; and between two writes
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a round has come.
+
+    Attributes:
+        mode: what kind of reading it is.
+        pages: how many were read and committed.
+        records: how many these held.
+        seconds: for how long it had run then.
+    """
+
+    mode: str
+    pages: int
+    records: int
+    seconds: float
+
+
+class RoundClock:
+    """How long a round has run, and may."""
+
+    def __init__(
+        self,
+        mode: str,
+        longest: timedelta,
+        tally: Callable[[], Tally],
+        write: Callable[[Mapping[str, str | None]], Awaitable[None]],
+    ) -> None:
+        """Begin to count.
+
+        Args:
+            mode: what kind of reading the round is.
+            longest: how long it may take.
+            tally: what was committed so far.
+            write: commits marks of the feed's state.
+        """
+        self.shown = False
+        self._mode = mode
+        self._longest = longest
+        self._tally = tally
+        self._write = write
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._told = self._clock()
+
+    @property
+    def over(self) -> bool:
+        """Whether the round has taken as long as it may."""
+        return self._clock() - self._began >= self._longest.total_seconds()
+
+    def given_up(self, pages: int) -> OutOfTime:
+        """The error of a round that is over before everything was read."""
+        return OutOfTime(
+            f"the round is given up after {self._longest.total_seconds():g} s (max_round), {pages} pages and "
+            f"{self._tally().records} records; what was read is kept; if a whole reading takes longer than that, "
+            "make max_round longer"
+        )
+
+    async def tell(self, pages: int) -> None:
+        """So many pages were read, and there are more.
+
+        Raises:
+            StoreError: see :meth:`poller.source.writing.RoundStore.commit`.
+        """
+        now = self._clock()
+        if now - self._told < SHOWN_AFTER:
+            return
+        self._told, self.shown = now, True
+        progress = Progress(self._mode, pages, self._tally().records, round(now - self._began, 3))
+        await self._write({PROGRESS: msgspec.json.encode(progress).decode()})
+
+
+def progress_of(text: str | None) -> Progress | None:
+    """What a round has left in the feed's state; None where another version wrote it."""
+    try:
+        return msgspec.json.decode(text, type=Progress) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+# How a round ended, in the words of ``poller once --json``.
+
+_OURS: Final = frozenset(
+    {"away", "backwards", "held", "held_versions", "late", "learnt", "loss", "paused", "second_look"}
+    | {"token", "unidentified", "wait"}
+)
+
+
+class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a round ended.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        mode: what kind of reading it was; ``skipped`` where another process has the feed's lease.
+        ok: whether it was completed (or rightly skipped).
+        pages: how many were read and committed.
+        records: how many these held: the sum of created, modified, unchanged and quarantined.
+        removed: how many known records turned out to be gone.
+        seconds: how long the round took.
+        error: one line where it failed, else None.
+        held: why removals wait for an operator, where this round is the first to hold them.
+        learnt: what is known of the API, where this round has learnt something new.
+        away: whether it failed because the store was away or did not take what was to be written.
+        token: what became of the feed's delta token: the round's own took its place (``moved``), it stands (``kept``),
+            or there is none.
+        loss: what the store was found to have lost of the feed when the round began.
+        late: how many records a full reading brought that no delta beside it had; None where that cannot be told.
+        unidentified: how many records of a full reading have no id that can be read: then nothing is removed.
+        backwards: how many versions were older than the known one.
+        held_versions: how many are held back.
+        second_look: after how long a full reading is due for these; None where none are.
+        paused: of a skipped round, that the feed is paused, by whom and why; in ``public`` under ``error``.
+        wait: of a skipped round, how long the other's lease still lasts if it is not renewed.
+    """
+
+    feed: str
+    mode: Mode
+    ok: bool
+    pages: int = 0
+    records: int = 0
+    created: int = 0
+    modified: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+    held: str | None = None
+    learnt: Learnt | None = None
+    away: bool = False
+    token: Literal["moved", "kept", "none"] = "none"  # noqa: S105 -- a word
+    loss: Loss | None = None
+    late: int | None = None
+    unidentified: int = 0
+    backwards: int = 0
+    held_versions: int = 0
+    second_look: timedelta | None = None
+    paused: str | None = None
+    wait: timedelta | None = None
+
+    @classmethod
+    def of(cls, feed: str, mode: Mode, tally: Tally, *, pages: int, seconds: float, error: str | None) -> RoundResult:
+        """The result of a round that read something, or tried to."""
+        counts = {name: getattr(tally, name) for name in tally.__struct_fields__}
+        return cls(
+            feed=feed, mode=mode, ok=error is None, pages=pages, seconds=round(seconds, 3), error=error, **counts
+        )
+
+    @property
+    def public(self) -> dict[str, object]:
+        """What ``poller once --json`` prints and the feed's state keeps."""
+        told = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _OURS}
+        return told if self.paused is None else told | {"error": self.paused}
+
+    @property
+    def changes(self) -> int:
+        """How many events were published, or would have been but for a silent baseline."""
+        return self.created + self.modified + self.removed

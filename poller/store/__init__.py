@@ -1,1 +1,4 @@
-"""Redis: connections, the embedded server, keys, snapshots, the lease and the one atomic commit."""
+"""What is kept in Redis: the keys, the scripts that change them, one lease, one writer.
+
+Start at :mod:`poller.store.keys`, the table of keys, and :mod:`poller.store.feed`, which commits.
+"""

@@ -26,7 +26,7 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from poller.store.connection import translated
+from poller.redis.errors import translated
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -87,7 +87,7 @@ class StoreClock:
         """Ask for the time alone.
 
         Raises:
-            StoreError: see :func:`~poller.store.connection.translated`.
+            StoreError: see :func:`~poller.redis.client.translated`.
         """
         asked = self.asked()
         with translated(client):

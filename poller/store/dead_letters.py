@@ -1,7 +1,7 @@
 """Dead letters: what could not go on and waits for a person.
 
 Their names are here, and the records that could not be used, to be listed, looked at, and dropped. Events that were
-given up on are :mod:`poller.store.given_up`'s.
+given up on are :mod:`poller.store.dead_letters`'s.
 
 Law: a dead letter has one name, which is the place where it is kept, so that to look one up is one read and no search.
 Lists hold no contents and are read some entries at a time. To drop a record is to forget it: it is quarantined anew
@@ -22,18 +22,20 @@ Refuses to know: which feeds there are, and how a letter is shown.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 from redis.asyncio import Redis
 
-from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
-from poller.store.connection import translated
-from poller.store.entry_ids import place_of
-from poller.store.keys import FeedKeys
+from poller.redis.errors import translated
+from poller.store.entry_id import place_of
+from poller.store.feed import QUARANTINE_BYTES, rejected_digest
+from poller.store.keys import FeedKeys, PairKeys
 from poller.store.scripts import DROP
 
 _AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
@@ -118,7 +120,7 @@ async def newest(client: Redis, feeds: Mapping[str, FeedKeys], *, most: int) -> 
     """The newest dead letters of these feeds, ``most`` of all.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     letters: list[DeadLetter] = []
     total = 0
@@ -134,7 +136,7 @@ async def opened(client: Redis, feed: str, keys: FeedKeys, entry: str) -> Opened
     """One dead letter with its contents; None where it is not there, or not any more.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     found = await _entry(client, keys, entry)
     if found is None:
@@ -151,7 +153,7 @@ async def drop(client: Redis, keys: FeedKeys, entry: str) -> bool:
     A record beyond 64 KiB that was written without its digest, by an older version, is dropped and not forgotten.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     found = await _entry(client, keys, entry)
     return found is not None and await _dropped(client, keys, [found]) == 1
@@ -161,7 +163,7 @@ async def drop_all(client: Redis, keys: FeedKeys) -> int:
     """Drop all of a feed's quarantined records that are there now; how many it were. See :func:`drop`.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     count = 0
     async with aclosing(_backwards(client, keys)) as reading:  # towards the oldest: what comes meanwhile stays
@@ -223,3 +225,130 @@ def _letter(feed: str, entry: _Entry) -> DeadLetter:
 
 def _when(letter: DeadLetter) -> tuple[int, int]:
     return place_of(letter.id.rpartition(":")[2])
+
+
+# Events that were given up on, as they are kept for each subscription to each feed; opaque here.
+#
+# Law: a letter is in one place. It leaves for ``parked`` in one script, which moves it only as it was seen, so that
+# two
+# who redeliver it at a time move it once; and only while fewer than :data:`MOST_WAITING` deliveries wait there, so
+# that
+# no command can fill the memory of whoever delivers.
+
+MOST_WAITING: Final = 1000
+_DELETED_AT_ONCE: Final = 500
+
+# KEYS: letters, letter_times, parked. ARGV: entry, the letter as it was seen, the delivery, how many may wait.
+# Answers a Moved.
+_REDELIVER: Final = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+if redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[4]) then return 2 end
+redis.call('HSET', KEYS[3], ARGV[1], ARGV[3])
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+return 1
+"""
+
+# KEYS: letters, letter_times. ARGV: entries. Answers how many there were.
+_DROP: Final = """
+redis.call('ZREM', KEYS[2], unpack(ARGV))
+return redis.call('HDEL', KEYS[1], unpack(ARGV))
+"""
+
+
+class Moved(IntEnum):
+    """What became of a letter that is to be redelivered."""
+
+    ABSENT = 0
+    MOVED = 1
+    FULL = 2
+
+
+class Owner(NamedTuple):
+    """Whose letters: a subscription to a feed."""
+
+    feed: str
+    subscription: str
+
+
+class Mark(NamedTuple):
+    """A letter without its contents: when it was given up, in milliseconds, and which."""
+
+    at: int
+    owner: Owner
+    entry: str
+
+
+async def newest_events(client: Redis, pairs: dict[Owner, PairKeys], *, most: int) -> tuple[list[Mark], int]:
+    """The newest letters of these pairs, ``most`` of all, the newest last; and how many there are.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for keys in pairs.values():
+            asking.zcard(keys.letter_times)
+            asking.zrevrange(keys.letter_times, 0, most - 1, withscores=True)
+        answers = await asking.execute()
+    found = [
+        Mark(int(at), owner, entry.decode())
+        for owner, newest_first in zip(pairs, answers[1::2], strict=True)
+        for entry, at in newest_first
+    ]
+    return sorted(found)[-most:], sum(answers[0::2])
+
+
+async def letters(client: Redis, places: Iterable[tuple[PairKeys, str]]) -> list[bytes | None]:
+    """The letters of these entries; None where one is not there, or not any more.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for keys, entry in places:
+            asking.hget(keys.letters, entry)
+        return cast("list[bytes | None]", await asking.execute())
+
+
+async def entries(client: Redis, keys: PairKeys) -> list[str]:
+    """The entries of all letters of a pair, in the order in which they were given up.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found = cast("list[bytes]", await client.zrange(keys.letter_times, 0, -1))
+    return [entry.decode() for entry in found]
+
+
+async def redeliver(client: Redis, keys: PairKeys, entry: str, *, letter: bytes, delivery: bytes) -> Moved:
+    """Make a delivery that waits of a letter, if it is there as it was seen.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    names = [keys.letters, keys.letter_times, keys.parked]
+    with translated(client):
+        return Moved(await client.eval(_REDELIVER, len(names), *names, entry, letter, delivery, MOST_WAITING))
+
+
+async def drop_events(client: Redis, keys: PairKeys, dropped: Sequence[str]) -> int:
+    """Delete the letters of these entries; how many there were.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    count = 0
+    for some in (dropped[at : at + _DELETED_AT_ONCE] for at in range(0, len(dropped), _DELETED_AT_ONCE)):
+        with translated(client):
+            count += int(await client.eval(_DROP, 2, keys.letters, keys.letter_times, *some))
+    return count
+
+
+def pairs_of(prefix: str, feeds: Iterable[str], subscriptions: Iterable[str]) -> dict[Owner, PairKeys]:
+    """The keys of each of these subscriptions to each of these feeds."""
+    named = list(subscriptions)
+    owners = chain.from_iterable((Owner(feed, one) for one in named) for feed in feeds)
+    return {owner: PairKeys.of(prefix, owner.feed, owner.subscription) for owner in owners}

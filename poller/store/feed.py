@@ -8,37 +8,38 @@ holds and no longer; after that the round fails and the next one starts from wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping
+import time
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, cast
+from hashlib import blake2b
+from itertools import chain
+from typing import Any, Final, cast
 
 import msgspec
 import structlog
 from redis.asyncio import Redis
 
-from poller.changes.classify import Snapshot, checked
-from poller.changes.commit import Commit
+from poller.changes.diff import Snapshot, checked
 from poller.changes.held_versions import HeldVersion
-from poller.changes.listings import Listing
+from poller.changes.plan import Commit, Listing
+from poller.changes.records import Rejected
 from poller.errors import Fenced, Stale, StoreError
 from poller.failpoints import reach
-from poller.stopping import finished
-from poller.store.arguments import commit_arguments
-from poller.store.connection import translated
-from poller.store.counted import counted
-from poller.store.held_versions import kept_versions
+from poller.lifecycle import finished
+from poller.redis.errors import translated
+from poller.store import snapshots as held_versions
+from poller.store.commands import Pause, pause_of
+from poller.store.feed_state import TOMBSTONES, FeedState, marked, state_of
 from poller.store.keys import FeedKeys
-from poller.store.listings import kept_listings
-from poller.store.losses import loss_marks
-from poller.store.owners import in_whose_hands
-from poller.store.pauses import Pause, pause_of
-from poller.store.remembering import Memory
-from poller.store.resending import until_answered
-from poller.store.scripts import Scripts, answered
-from poller.store.snapshots import SnapshotCodec, UnknownDictionary
-from poller.store.state import TOMBSTONES, FeedState, marked, state_of
-from poller.store.traced import told
+from poller.store.lease import in_whose_hands
+from poller.store.recovery import Memory, loss_marks
+from poller.store.scripts import Scripts, answered, until_answered
+from poller.store.snapshots import SnapshotCodec, UnknownDictionary, kept_versions
+from poller.telemetry import metrics as costs
+from poller.telemetry import tracing
+from poller.telemetry.metrics import CommitResult, committed
+from poller.telemetry.tracing import Kind, Value
 
 LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
 MANY: Final = 50
@@ -98,7 +99,7 @@ class FeedStore:
 
         Args:
             client: without retries of its own.
-            nonce: proves that the lease is this process', see :func:`poller.store.owners.nonce_of`.
+            nonce: proves that the lease is this process', see :func:`poller.store.lease.nonce_of`.
             lease: how long it lives without being renewed.
             draw: a fresh random generation, used where the feed has no state yet.
             now_ms: the store's clock in milliseconds, for the qualifications' order and for when losses were found.
@@ -124,7 +125,7 @@ class FeedStore:
         """Renew or take the lease, and nothing else; None: it is ours.
 
         Raises:
-            StoreError: see :func:`~poller.store.connection.translated`.
+            StoreError: see :func:`~poller.redis.client.translated`.
         """
         if not self.held:
             self._codec = None  # while the lease was not ours, another may have added a dictionary
@@ -141,7 +142,7 @@ class FeedStore:
         Where the feed is paused, nothing of that is done.
 
         Raises:
-            StoreError: see :func:`~poller.store.connection.translated`. What was lost is found again the next time.
+            StoreError: see :func:`~poller.redis.client.translated`. What was lost is found again the next time.
         """
         await self.memory.recall()
         if not self.held:
@@ -358,3 +359,156 @@ def _read(stored: Mapping[str, bytes], codec: SnapshotCodec) -> tuple[dict[str, 
         except (UnknownDictionary, ValueError, IndexError) as error:
             failures[key] = str(error)
     return snapshots, failures
+
+
+# What a commit tells of itself to whoever traces: how much it writes, and what the store made of it.
+
+_PARTS: Final = ("events", "snapshots", "rejected", "listings", "marks")
+_REFUSALS: Final = frozenset({b"FENCED", b"STALE"})
+
+
+async def told(commit: Commit, written: Awaitable[Any]) -> Any:
+    """What the commit's script answers, once it does."""
+    if not tracing.on():
+        return await written
+    words: dict[str, Value] = {"db.system.name": "redis"}
+    words |= {f"poller.commit.{part}": len(getattr(commit, part)) for part in _PARTS}
+    with tracing.child("commit", kind=Kind.CLIENT, attributes=words) as span:
+        answer = await written
+        span.tell({"poller.commit.result": answer.decode().lower()})
+        if answer in _REFUSALS:
+            span.fail(answer.decode().lower())
+        return answer
+
+
+# Listings as they are kept: one field of the feed's hash for each, by its qualification.
+#
+# What cannot be read counts as never read: that costs a reading, not a record.
+
+_LISTED_AT_ONCE: Final = 500
+
+_decode: Final = msgspec.msgpack.Decoder(Listing).decode
+encode_listing: Final = msgspec.msgpack.Encoder().encode
+
+
+async def kept_listings(client: Redis, key: str) -> dict[str, Listing]:
+    """All listings of a feed, by qualification.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    listings: dict[str, Listing] = {}
+    cursor = 0
+    while True:
+        with translated(client):
+            cursor, found = await client.hscan(key, cursor, count=_LISTED_AT_ONCE)
+        for name, value in cast("dict[bytes, bytes]", found).items():
+            listings[name.decode()] = _listing(value)
+        if not cursor:
+            return listings
+
+
+def _listing(value: bytes) -> Listing:
+    try:
+        return _decode(value)
+    except msgspec.MsgspecError:
+        return Listing()
+
+
+# The qualifications that a source's feeds have named, for the feeds that read one listing for each.
+
+
+async def named_qualifications(client: Redis, feeds: Iterable[FeedKeys], since: int = 0) -> dict[str, int]:
+    """Those that a change has named since then, and when each was last named: milliseconds of the store's clock.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    latest: dict[str, int] = {}
+    for keys in feeds:
+        with translated(client):
+            answer = await client.zrangebyscore(keys.qualifications, since, "+inf", withscores=True)
+        for member, score in cast("list[tuple[bytes, float]]", answer):
+            name = member.decode()
+            latest[name] = max(int(score), latest.get(name, 0))
+    return latest
+
+
+# A commit as the arguments of its script; the order is that of :data:`poller.store.scripts.COMMIT`.
+
+QUARANTINE_ENTRIES: Final = 1000
+QUARANTINE_BYTES: Final = 64 * 1024
+"""How much of one record is kept; enough to see what it is."""
+
+Argument = bytes | str | int
+
+
+def commit_arguments(
+    commit: Commit, codec: SnapshotCodec, dictionary: tuple[int, bytes] | None, *, nonce: str, now_ms: int
+) -> list[Argument]:
+    """Everything that the script is to check and to write.
+
+    Args:
+        commit: what was planned.
+        codec: packs its snapshots; is given the new dictionary.
+        dictionary: a new one (number, bytes) to be written along, if there is one.
+        nonce: of our lease.
+        now_ms: the store's clock in milliseconds: when qualifications and rejected records were seen.
+    """
+    known = codec.dictionaries
+    if dictionary:
+        codec.add(*dictionary)
+    encode = codec.encode
+    sections: list[list[Argument]] = [
+        list(chain.from_iterable((key, encode(snapshot)) for key, snapshot in commit.snapshots.items())),
+        list(commit.events),
+        list(chain.from_iterable(map(_quarantined, commit.rejected))),
+        list(commit.qualifications),
+        list(dictionary or ()),
+        list(chain.from_iterable((name, value or "") for name, value in commit.marks.items())),
+        list(chain.from_iterable((name, encode_listing(one)) for name, one in commit.listings.items())),
+        list(chain.from_iterable((name, held_versions.encode_held(one)) for name, one in commit.held.items() if one)),
+        [name for name, one in commit.held.items() if one is None],
+    ]
+    checks: list[Argument] = [
+        nonce,
+        commit.generation,
+        commit.sequence,
+        commit.next_sequence,
+        commit.digest,
+        known,
+        now_ms,
+        QUARANTINE_ENTRIES,
+    ]
+    return [*checks, *map(len, sections), *chain.from_iterable(sections)]
+
+
+def _quarantined(rejected: Rejected) -> tuple[bytes, str, bytes]:
+    return rejected.raw[:QUARANTINE_BYTES], rejected.reason, rejected_digest(rejected.raw)
+
+
+def rejected_digest(raw: bytes) -> bytes:
+    """What the feed remembers of a record that it has quarantined: 16 bytes, of the whole record."""
+    return blake2b(raw, digest_size=16).digest()
+
+
+# Commits counted by what the store made of them, and how long that took.
+
+_RESULTS: Final[dict[bytes, CommitResult]] = {
+    b"OK": "written",
+    b"ALREADY": "repeated",
+    b"FENCED": "fenced",
+    b"STALE": "stale",
+}
+
+
+async def counted(written: Awaitable[Any]) -> Any:
+    """What the commit's script answers, once it does; whatever it is, or raises, is counted."""
+    begun, result = time.perf_counter(), b""
+    try:
+        result = await written
+        return result
+    finally:
+        seconds = time.perf_counter() - begun
+        committed(_RESULTS.get(result, "failed"), seconds)
+        costs.commit_timed(seconds)

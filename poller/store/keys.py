@@ -7,17 +7,18 @@ is ``…:events`` alone; the rest is the daemon's own and may change with its ve
 key ends in        type    holds
 =================  ======  ==========================================================================================
 ``events``         STREAM  one field ``data`` an entry: the CloudEvent in structured JSON
-``state``          HASH    generation, sequence, digest of the last commit, and the marks of :mod:`poller.store.state`
+``state``          HASH    generation, sequence, digest of the last commit, and the marks of
+:mod:`poller.store.feed_state`
 ``snapshots``      HASH    record key to snapshot (:mod:`poller.store.snapshots`)
 ``dictionaries``   HASH    number to the compression dictionary that snapshots name
 ``lease``          STRING  who may write: the process's name, ``/`` and a nonce; expires
 ``quarantine``     STREAM  records that could not be used: ``raw`` (cut), ``reason``, ``digest`` (of all of it); bounded
 ``rejected``       ZSET    digests of what the quarantine was given, by time, so that it is given each thing once
 ``qualifications``  ZSET   ids seen in the feed's records, by the time of the last change (milliseconds)
-``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.listings`)
-``held_versions``  HASH    record key to what is noted of an older version (:mod:`poller.store.held_versions`)
-``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.overruns`)
-``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.pauses`); absent while it is polled
+``listings``       HASH    qualification to what is kept of its listing (:mod:`poller.store.feed`)
+``held_versions``  HASH    record key to what is noted of an older version (:mod:`poller.store.snapshots`)
+``overruns``       HASH    consumer group to what went before it was read (:mod:`poller.store.retention`)
+``pause``          STRING  who paused the feed, why and when (:mod:`poller.store.commands`); absent while it is polled
 =================  ======  ==========================================================================================
 
 A subscription to a feed has keys of its own there, ``sub:ID:…``:
@@ -28,9 +29,9 @@ key ends in        type    holds
 ``lease``          STRING  who delivers: the process's name, ``/`` and a nonce; expires
 ``state``          HASH    ``place``: the last entry up to which each is settled or parked; ``since``: when it was
                            first delivered (milliseconds); ``settled``: who wrote last, and the serial number of that;
-                           the replay (:mod:`poller.store.replays`); and how many events went before they were
+                           the replay (:mod:`poller.store.replay`); and how many events went before they were
                            delivered (``lost``), in how many ``overruns``
-``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.deliveries`)
+``parked``         HASH    entry id to the delivery that waits for its next attempt (:mod:`poller.store.consumer_state`)
 ``letters``        HASH    entry id to a dead letter; ``0-N`` to that of the Nth overrun
 ``letter_times``   ZSET    entry id by when it was given up (milliseconds)
 =================  ======  ==========================================================================================
@@ -67,9 +68,9 @@ key ends in        type    holds
 =================  ======  ==========================================================================================
 
 Under the hash tag ``{operations}`` lies what is about the daemon itself: the public stream ``events``, and ``feeds``, a
-HASH of each feed to what is remembered of it apart from its own keys (:mod:`poller.store.remembering`). ``orders`` is a
+HASH of each feed to what is remembered of it apart from its own keys (:mod:`poller.store.recovery`). ``orders`` is a
 HASH of what was asked of a feed and is not answered yet, by the order's id; ``answer:ID`` the answer, a STRING that
-expires (:mod:`poller.store.asking`).
+expires (:mod:`poller.store.commands`).
 """
 
 from __future__ import annotations

@@ -8,12 +8,21 @@ learns so here or from its next commit, and takes it again with its next round i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import os
+import re
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+from redis.asyncio import Redis
 
 from poller.errors import StoreError, StoreUnavailable
+from poller.redis.errors import translated
+from poller.store.scripts import LONGEST_LEASE_MS
 
 RELEASE_SECONDS: Final = 1.5
 _SIDE_BY_SIDE: Final = 100
@@ -78,3 +87,92 @@ async def release_all(leases: Iterable[Lease], *, within: float = RELEASE_SECOND
                         return
                     except StoreError:
                         continue
+
+
+# Who has a lease: the process's name in front of the nonce that proves it.
+#
+# The name is for people and for the other processes, and anybody may know it. The nonce is random, and nobody may: it
+# never leaves the process but for the store.
+
+_SHOWN: Final = 24  # characters of a machine's name
+
+
+def member_name() -> str:
+    """A name for this process that no other one has: machine, process id, and something random."""
+    machine = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower())
+    return f"{machine.strip('-')[:_SHOWN] or 'poller'}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def nonce_of(member: str) -> str:
+    """What this process writes into a lease; fresh each time."""
+    return f"{member}/{secrets.token_hex(16)}"
+
+
+def owner_of(lease: bytes | None) -> str | None:
+    """The process that has a lease; None where it is free, or held in a form that is not ours."""
+    name, slash, _ = (lease or b"").decode("utf-8", "replace").partition("/")
+    return name if slash and name else None
+
+
+async def in_whose_hands(client: Redis, lease: str) -> str:
+    """Who has a lease now, as the end of a message; empty where nobody has it or the store does not say."""
+    with suppress(StoreError), translated(client):
+        owner = owner_of(cast("bytes | None", await client.get(lease)))
+        return f"; {owner} has it" if owner else ""
+    return ""
+
+
+# Looking at many leases at once: who has them, and for how long. Reads only.
+
+_AT_ONCE: Final = 500  # in one pipeline; more would keep the store busy for others
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A lease as it was seen.
+
+    Attributes:
+        value: what stands in it; None where it is free.
+        seconds: for how long it lasts unless it is renewed; None where that was not asked, or it has no end.
+    """
+
+    value: bytes | None
+    seconds: float | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """The process that has it, where that can be told."""
+        return owner_of(self.value)
+
+    @property
+    def is_overlong(self) -> bool:
+        """Whether it lasts longer than any may: taking it makes it end, see :data:`poller.store.scripts.TAKE`."""
+        return self.seconds is not None and self.seconds * 1000 > LONGEST_LEASE_MS
+
+
+async def held_leases(client: Redis, leases: Sequence[str], *, known: Collection[str]) -> list[Held]:
+    """Each of these leases; how long it lasts is asked where its owner is none of those that are ``known``.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    values = await _asked(client, "get", leases)
+    found = [Held(value) for value in values]
+    strange = [number for number, one in enumerate(found) if one.value is not None and one.owner not in known]
+    for number, left in zip(strange, await _asked(client, "pttl", [leases[one] for one in strange]), strict=True):
+        gone = left == _NO_KEY
+        found[number] = Held(None if gone else found[number].value, left / 1000 if left >= 0 else None)
+    return found
+
+
+async def _asked(client: Redis, command: str, keys: Sequence[str]) -> list[Any]:
+    answers: list[Any] = []
+    for first in range(0, len(keys), _AT_ONCE):
+        with translated(client):
+            asking = client.pipeline(transaction=False)
+            for key in keys[first : first + _AT_ONCE]:
+                getattr(asking, command)(key)
+            answers += await asking.execute()
+    return answers
+
+
+_NO_KEY: Final = -2  # PTTL's answer for a key that is not there

@@ -21,8 +21,8 @@ import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
+from poller.redis.errors import translated
 from poller.store.clock import TIME_MS, StoreClock
-from poller.store.connection import translated
 from poller.store.keys import MemberKeys
 from poller.store.scripts import LONGEST_LEASE_MS, answered, in_any_case
 
@@ -193,7 +193,7 @@ async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[st
     """What each process does that is there, by its name. Changes nothing.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     return dict((await members_seen(client, keys)).roles)
 
@@ -202,7 +202,7 @@ async def members_seen(client: Redis, keys: MemberKeys) -> Seen:
     """The processes that are there, without the version of the list. Changes nothing.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     names = (keys.roles, keys.beats, keys.configurations)
     with translated(client):

@@ -1,34 +1,526 @@
-"""Trimming an event stream: look, let :mod:`poller.store.trimming` say how far, and take away what may go.
+"""The Lua scripts that take entries out of an event stream.
 
-The law: what somebody needs does not go for its age, whatever happens between the look and the cut. There readers go
-forward, which costs nothing; or somebody needs what he did not need before, which the script sees
-(:mod:`poller.store.trim_scripts`): then nothing goes, and it is looked at anew. A delivery that is parked in between
-was held by its group at the look; one that is to be redelivered holds its event itself.
+Their law is that of :mod:`poller.store.scripts`: first the checks, then writes that do not fail; bytes are moved and
+compared, no more. Each checks the feed's lease, and looks itself at where everybody stands at this instant: a group, a
+replay or a place that came between the look and the cut is not cut off. They run on a server that is out of memory,
+too: what they free is what it lacks.
 
-What goes for the stream's size is written down by the script that takes it, for whoever needed it.
+Entries go by whole nodes of the stream first, so many at a time that a script takes some milliseconds, and the rest of
+what may go out of the node after these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
 
 from poller.changes.events import recorded_time
 from poller.errors import Fenced
-from poller.store.connection import translated
-from poller.store.keys import FeedKeys
-from poller.store.overruns import Overrun, overrun_of
-from poller.store.registrations import milliseconds_of
-from poller.store.scripts import answered
-from poller.store.standing import Watched, done_of, groups_of, pairs_of, stream_of
+from poller.redis.errors import translated
+from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.scripts import answered, in_any_case
 from poller.store.stream import EARLIEST
-from poller.store.trim_scripts import FENCED, TrimScripts
-from poller.store.trimming import AtMost, Place, Stream, UpTo, following, next_step, pressing
+from poller.store.subscriptions import milliseconds_of, moment_of
+
+FENCED: Final = b"FENCED"
+REPLAY: Final = "replay:"
+
+# KEYS: lease, events, the feed's state, overruns; then of each pair: state, letters, letter_times.
+# ARGV 1, 2: nonce, limit. From ARGV[9] on, of each pair: its group, and the place behind which it begins where it has
+# neither a group nor a place yet ('' where it needs nothing then).
+# A span is what somebody needs of the stream: what comes after `after`, from `start` (as XRANGE takes it) to `to`; and
+# `held`, the first entry that is there and that was read and not acknowledged.
+_SPANS: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
+local oldest = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
+if not oldest then return 0 end
+local function padded(id)
+  local ms, number = string.match(id, '^(%d+)%-?(%d*)$')
+  return string.rep('0', 20 - #ms) .. ms .. string.rep('0', 20 - #number) .. number
+end
+local spans, groups, pairs_of = {}, {}, {}
+local function span(name, pair, after, to)
+  spans[#spans + 1] = {name = name, pair = pair, after = after, start = '(' .. after, to = to}
+  return spans[#spans]
+end
+for i = 9, #ARGV, 2 do pairs_of[ARGV[i]] = (i - 9) / 2 * 3 + 5 end
+for _, one in ipairs(redis.call('XINFO', 'GROUPS', KEYS[2])) do
+  local group = {}
+  for i = 1, #one, 2 do group[one[i]] = one[i + 1] end
+  groups[group['name']] = group
+  if string.sub(group['name'], 1, 4) == 'sub:' and not pairs_of[group['name']] then return 'CHANGED' end
+  local found = span(group['name'], pairs_of[group['name']], group['last-delivered-id'], '+')
+  if group['pending'] > 0 then
+    local held = redis.call('XPENDING', KEYS[2], group['name'], oldest[1], '+', 1)[1]
+    found.held = held and held[1]
+  end
+end
+for i = 9, #ARGV, 2 do
+  local name, pair = ARGV[i], pairs_of[ARGV[i]]
+  local kept = redis.call('HMGET', KEYS[pair], 'place', 'replay_after', 'replay_to')
+  local after = kept[1] or ARGV[i + 1]
+  if not groups[name] and after ~= '' then span(name, pair, after, '+') end
+  if kept[2] and kept[3] and padded(kept[3]) >= padded(oldest[1]) then
+    span('replay:' .. name, pair, kept[2], kept[3])
+  end
+end
+local function trimmed(how, bound)
+  local gone = redis.call('XTRIM', KEYS[2], how, '~', bound, 'LIMIT', ARGV[2])
+  if gone * 2 < tonumber(ARGV[2]) then gone = gone + redis.call('XTRIM', KEYS[2], how, '=', bound) end
+  return gone
+end
+"""
+
+# As above. ARGV 3, 4: the last entry that may go, and the place behind it.
+# Answers how many are gone, FENCED, or CHANGED: somebody needs what was to go, and nothing went.
+TRIM: Final = (
+    _SPANS
+    + """
+local last = padded(ARGV[3])
+for _, one in ipairs(spans) do
+  if padded(one.after) < last or (one.held and padded(one.held) <= last) then return 'CHANGED' end
+end
+return trimmed('MINID', ARGV[4])
+"""
+)
+
+# As above. ARGV 3-7: how many entries may stay, now in ms, now as text, and as JSON why: what was not delivered went,
+# what was to be delivered once more. Answers as TRIM does.
+# What a subscription loses is written into one dead letter, 0-N, which grows as long as it is not past what was in the
+# stream when it lost something last. A row of `overruns` is, by the group (or replay:group):
+# told (0, 1), since when (ms), N, first lost, how many, sequence of the first and of the last, the first that is left
+# ('-' where one of these is not known), the stream's last entry then.
+SHRINK: Final = (
+    _SPANS
+    + """
+local function sequence(entry)
+  for i = 1, #entry[2], 2 do
+    if entry[2][i] == 'data' then return string.match(entry[2][i + 1], '"sequence":"0*(%d+)"') end
+  end
+end
+local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
+local at_stake, names = {}, {}
+for _, one in ipairs(spans) do
+  names[one.name] = true
+  if one.pair then one.held = nil end  -- whoever delivers finds that these are gone, and writes a letter for each
+  if one.held then one.start = one.held end
+  local first = redis.call('XRANGE', KEYS[2], one.start, one.to, 'COUNT', 1)[1]
+  if first then
+    one.first, one.sequence = first[1], sequence(first)
+    if one.to ~= '+' then
+      local last = redis.call('XREVRANGE', KEYS[2], one.to, one.start, 'COUNT', 1)[1]
+      one.last, one.last_sequence = last[1], sequence(last)
+    end
+    at_stake[#at_stake + 1] = one
+  end
+end
+local gone = trimmed('MAXLEN', ARGV[3])
+if gone == 0 then return 0 end
+local left = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
+local function last_sequence(one)
+  if one.last and (not left or padded(one.last) < padded(left[1])) then return one.last_sequence end
+  if not left then return redis.call('HGET', KEYS[3], 'sequence') end
+  local number = sequence(left)
+  return number and string.format('%.0f', tonumber(number) - 1)
+end
+local function quoted(text) return text == '-' and 'null' or '"' .. text .. '"' end
+local function number_or_null(text) return text == '-' and 'null' or text end
+for _, one in ipairs(at_stake) do
+  if not left or padded(one.first) < padded(left[1]) then
+    local last, count = last_sequence(one) or '-', gone
+    if one.sequence and last ~= '-' then
+      count = math.max(math.min(gone, tonumber(last) - tonumber(one.sequence) + 1), 1)
+    end
+    local told, at, number, first, entries, from, stop = string.match(
+      redis.call('HGET', KEYS[4], one.name) or '', '^(%d) (%d+) (%d+) (%S+) (%d+) (%S+) %S+ %S+ (%S+)$')
+    if not told or padded(one.held or one.after) >= padded(stop)
+      or (one.pair and redis.call('HEXISTS', KEYS[one.pair + 1], '0-' .. number) == 0) then
+      told, at, first, entries, from, number = '0', ARGV[4], one.first, 0, one.sequence or '-', 0
+      if one.pair then number = redis.call('HINCRBY', KEYS[one.pair], 'overruns', 1) end
+    end
+    entries = string.format('%.0f', entries + count)
+    local first_left = left and left[1] or '-'
+    redis.call('HSET', KEYS[4], one.name,
+      table.concat({told, at, number, first, entries, from, last, first_left, newest[1]}, ' '))
+    if one.pair then
+      local reason = string.sub(one.name, 1, 7) == 'replay:' and ARGV[7] or ARGV[6]
+      redis.call('HSET', KEYS[one.pair + 1], '0-' .. number, '{"event":null,"reason":' .. reason
+        .. ',"at":"' .. ARGV[5] .. '","attempts":[],"overrun":{"first":"' .. first .. '","left":' .. quoted(first_left)
+        .. ',"events":' .. entries .. ',"sequence":' .. number_or_null(from)
+        .. ',"last_sequence":' .. number_or_null(last) .. '}}')
+      redis.call('ZADD', KEYS[one.pair + 2], ARGV[4], '0-' .. number)
+      redis.call('HINCRBY', KEYS[one.pair], 'lost', count)
+    end
+  end
+end
+local rows = redis.call('HGETALL', KEYS[4])
+for i = 1, #rows, 2 do
+  if not names[rows[i]] and string.sub(rows[i + 1], 1, 1) == '1' then redis.call('HDEL', KEYS[4], rows[i]) end
+end
+return gone
+"""
+)
+
+# KEYS: overruns. ARGV: name, the row as it was seen, the row that takes its place.
+REPLACE: Final = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1
+"""
+
+
+class TrimScripts:
+    """The scripts, registered once for a client and shared by its feeds."""
+
+    def __init__(self, client: Redis, *, shebang: str = "") -> None:
+        """Register them; ``shebang`` is their first line where the server knows it."""
+        first = in_any_case(shebang)
+        self.trim: AsyncScript = client.register_script(first + TRIM)
+        self.shrink: AsyncScript = client.register_script(first + SHRINK)
+        self.replace: AsyncScript = client.register_script(first + REPLACE)
+
+
+# How far an event stream may be trimmed, and who holds it back.
+#
+# Theory of operation
+# -------------------
+# Events go when they are older than ``retention.age`` and nobody needs them: no consumer group, whoever made it, that
+# has
+# not read or not acknowledged them, no delivery that waits for its next attempt, no replay that is under way, and no
+# subscription that wants all there is and has not begun. That is the rule, and it loses nothing.
+#
+# ``retention.max_bytes`` is the last resort: a stream that is larger loses its oldest events, needed or not, until it
+# fits. It is looked at only once nothing may go for its age.
+#
+# The law: an entry goes for its age only if everybody is done with it; and what may go does go.
+#
+# Pure: what is known of a stream in, the next step out. Ids are compared as pairs of numbers, never as text.
+
+Place = tuple[int, int]
+"""An entry id: milliseconds and number."""
+
+_LARGEST: Final = 2**64 - 1
+_ROOM: Final = 0.95  # of max_bytes that is left full, so that the next event does not trim again
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """What is known of a stream.
+
+    Attributes:
+        length: entries.
+        size: bytes of memory.
+        first: its first entry; None where it has none.
+    """
+
+    length: int
+    size: int
+    first: Place | None
+
+
+class UpTo(msgspec.Struct, frozen=True):
+    """Entries up to this one go, for their age."""
+
+    last: Place
+
+
+class AtMost(msgspec.Struct, frozen=True):
+    """The oldest go, until so many entries are left."""
+
+    entries: int
+
+
+def pressing(stream: Stream, *, oldest: Place, max_bytes: int) -> bool:
+    """Whether there is anything to be thought about; see :func:`next_step`."""
+    return stream.first is not None and (stream.first < oldest or stream.size > max_bytes)
+
+
+def next_step(stream: Stream, done: Mapping[str, Place], *, oldest: Place, max_bytes: int) -> UpTo | AtMost | None:
+    """What is to be done next; None: nothing.
+
+    Args:
+        stream: the stream.
+        done: by whoever reads it, the entry up to which none is needed any more.
+        oldest: entries before this place are old enough to go.
+        max_bytes: how large the stream may be.
+    """
+    if stream.first is None:
+        return None
+    last = min((before(oldest), *done.values()))
+    if stream.first <= last:
+        return UpTo(last)
+    if stream.size > max_bytes:
+        return AtMost(min(int(stream.length * max_bytes / stream.size * _ROOM), stream.length - 1))
+    return None
+
+
+def holder(stream: Stream, done: Mapping[str, Place], *, oldest: Place) -> str | None:
+    """Who alone keeps the first entry, which is old enough to go; of several the one that is furthest behind."""
+    if stream.first is None or stream.first >= oldest or not done:
+        return None
+    last = min(done, key=lambda name: (done[name], name))
+    return last if done[last] < stream.first else None
+
+
+def before(place: Place) -> Place:
+    """The place just before this one; none is before the first."""
+    milliseconds, number = place
+    if number:
+        return milliseconds, number - 1
+    return (milliseconds - 1, _LARGEST) if milliseconds else place
+
+
+def following(place: Place) -> Place:
+    """The place just behind this one; none is behind the last."""
+    milliseconds, number = place
+    if number < _LARGEST:
+        return milliseconds, number + 1
+    return (milliseconds + 1, 0) if milliseconds < _LARGEST else place
+
+
+# What is known of an event stream, and up to where everybody who reads it is done. Reads only.
+#
+# Law: nobody is taken to be further than he is. What is gone from the stream is needed by nobody any more, so an
+# entry
+# that went while somebody held it holds up nothing.
+#
+# A stream's size is the server's estimate from the sizes of :data:`SAMPLES` of its nodes: within 2 % where the sizes
+# of
+# events are mixed, for a tenth of a millisecond; all nodes of a stream of 300 MB take 6 ms.
+
+SAMPLES: Final = 2000
+_OURS: Final = group_of("")
+_BEGINNING: Final[Place] = (0, 0)
+_FIELDS: Final = ("place", "replay_after", "replay_to")
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """What a subscription has at a feed.
+
+    Attributes:
+        keys: of the pair.
+        earliest: whether it wants all there is, where it has not begun.
+    """
+
+    keys: PairKeys
+    earliest: bool = False
+
+
+Groups = Mapping[str, Mapping[str, Any]]
+"""What the server says of each consumer group of a stream, by its name."""
+
+
+async def stream_of(client: Redis, events: str) -> Stream:
+    """What is known of a stream; one that is not there has no entries.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        asking.xlen(events)
+        asking.memory_usage(events, samples=SAMPLES)
+        asking.xrange(events, count=1)
+        length, size, found = await asking.execute()
+    return Stream(length, size or 0, _place(found[0][0]) if found else None)
+
+
+async def groups_of(client: Redis, events: str) -> Groups:
+    """The consumer groups of a stream that is there.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found: Any = await client.xinfo_groups(events)
+    return {one["name"].decode("utf-8", "surrogateescape"): one for one in found}
+
+
+def pairs_of(groups: Groups, prefix: str, feed: str, known: Mapping[str, Watched]) -> dict[str, Watched]:
+    """The subscriptions of a feed by their groups: those that are known, and those that have a group all the same."""
+    found = {group_of(name): one for name, one in known.items()}
+    for name in groups:
+        if name.startswith(_OURS) and name not in found:
+            found[name] = Watched(PairKeys.of(prefix, feed, name.removeprefix(_OURS)))
+    return found
+
+
+async def done_of(
+    client: Redis, events: str, first: Place, groups: Groups, pairs: Mapping[str, Watched]
+) -> dict[str, Place]:
+    """By each group, the entry up to which it needs none any more.
+
+    Args:
+        client: of the store.
+        events: the stream's key.
+        first: its first entry.
+        groups: its consumer groups.
+        pairs: the subscriptions to it, by their groups, whether or not these are there.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    done = {name: _place(group["last-delivered-id"]) for name, group in groups.items()}
+    held = [name for name, group in groups.items() if group["pending"]]
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for name in held:
+            asking.xpending_range(events, name, min=_entry_text(first), max="+", count=1)
+        for one in pairs.values():
+            asking.hmget(one.keys.state, list(_FIELDS))
+            asking.hkeys(one.keys.parked)
+        answers = await asking.execute()
+    for name, found in zip(held, answers, strict=False):
+        if found:
+            done[name] = min(done[name], before(_place(found[0]["message_id"])))
+    rest = answers[len(held) :]
+    for (name, one), kept, parked in zip(pairs.items(), rest[::2], rest[1::2], strict=True):
+        stands = [done[name]] if name in done else _unbegun(one, kept)
+        needs = [*stands, *_begun(kept, first), *_waiting(parked, first)]
+        if needs:
+            done[name] = min(needs)
+    return done
+
+
+async def held_by(client: Redis, prefix: str, feed: str, stream: Stream, *, oldest: Place) -> str | None:
+    """The consumer group for which the stream's first entry stays, though it is old enough to go; None: there is none.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    if stream.first is None or stream.first >= oldest:
+        return None
+    events = FeedKeys.of(prefix, feed).events
+    groups = await groups_of(client, events)
+    done = await done_of(client, events, stream.first, groups, pairs_of(groups, prefix, feed, {}))
+    return holder(stream, done, oldest=oldest)
+
+
+def _unbegun(one: Watched, kept: list[bytes | None]) -> Iterable[Place]:
+    """Where it begins, or goes on, that has no group."""
+    if kept[0] is not None:
+        yield _place(kept[0])
+    elif one.earliest:
+        yield _BEGINNING
+
+
+def _begun(kept: list[bytes | None], first: Place) -> Iterable[Place]:
+    """Where its replay stands, if that is not at an end."""
+    if kept[1] is not None and kept[2] is not None and _place(kept[2]) >= first:
+        yield _place(kept[1])
+
+
+def _waiting(parked: Iterable[bytes], first: Place) -> Iterable[Place]:
+    """The place before the first delivery that waits."""
+    there = [entry for entry in map(_place, parked) if entry >= first]
+    if there:
+        yield before(min(there))
+
+
+def _place(entry: bytes) -> Place:
+    milliseconds, _, number = entry.partition(b"-")
+    return int(milliseconds), int(number or 0)
+
+
+def _entry_text(entry: Place) -> str:
+    return f"{entry[0]}-{entry[1]}"
+
+
+# What a consumer group lost because its stream grew beyond ``retention.max_bytes``, as the scripts write it down.
+#
+# Law: an overrun is told of once. It lasts until the group is past everything that was in the stream when it last
+# lost
+# something; whatever goes until then belongs to it. Nobody has to be there when it happens: a row says whether it was
+# told.
+#
+# Pure; :data:`poller.store.retention.SHRINK` writes the rows.
+
+_UNKNOWN: Final = "-"
+_GROUP: Final = "sub:"
+
+
+class Overrun(msgspec.Struct, frozen=True):
+    """One of them.
+
+    Attributes:
+        name: the group, or ``replay:`` and the group.
+        row: as it is kept.
+        told: whether somebody was told.
+        at: when it began, UTC.
+        first: the first entry that went.
+        events: how many went, at most.
+        sequence: of the first of them; None where it was no event of ours.
+        last_sequence: of the last; None likewise.
+    """
+
+    name: str
+    row: bytes
+    told: bool
+    at: datetime
+    first: str
+    events: int
+    sequence: int | None
+    last_sequence: int | None
+
+    @property
+    def replay(self) -> bool:
+        """Whether what went was to be delivered once more."""
+        return self.name.startswith(REPLAY)
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self.name.removeprefix(REPLAY)
+
+    @property
+    def subscription(self) -> str | None:
+        """Whose group it is; None for one that is not ours."""
+        return self.group.removeprefix(_GROUP) if self.group.startswith(_GROUP) else None
+
+    @property
+    def row_told(self) -> bytes:
+        """The row of one that was told."""
+        return b"1" + self.row[1:]
+
+
+def overrun_of(name: bytes, row: bytes) -> Overrun | None:
+    """A row read; None where another version wrote it in a form that is not ours."""
+    parts = row.decode("utf-8", "replace").split(" ")
+    try:
+        told, at, _, first, events, sequence, last, _, _ = parts
+        return Overrun(
+            name.decode("utf-8", "replace"),
+            row,
+            told == "1",
+            moment_of(int(at)),
+            first,
+            int(events),
+            _number(sequence),
+            _number(last),
+        )
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(text: str) -> int | None:
+    return None if text == _UNKNOWN else int(text)
+
+
+# Trimming an event stream: look, let :mod:`poller.store.retention` say how far, and take away what may go.
+#
+# The law: what somebody needs does not go for its age, whatever happens between the look and the cut. There readers
+# go
+# forward, which costs nothing; or somebody needs what he did not need before, which the script sees
+# (:mod:`poller.store.retention`): then nothing goes, and it is looked at anew. A delivery that is parked in
+# between
+# was held by its group at the look; one that is to be redelivered holds its event itself.
+#
+# What goes for the stream's size is written down by the script that takes it, for whoever needed it.
 
 _LOOKS: Final = 20  # of one call at most: each but the last has taken something away, or found somebody on the move
 _MOST: Final = 10_000  # entries that one script takes away
@@ -103,7 +595,7 @@ class Trimmer:
         """The overruns that nobody was told of.
 
         Raises:
-            StoreError: see :func:`~poller.store.connection.translated`.
+            StoreError: see :func:`~poller.redis.client.translated`.
         """
         with translated(self._client):
             rows = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.overruns))
@@ -114,7 +606,7 @@ class Trimmer:
         """Somebody was; unless more has gone since, which is told then.
 
         Raises:
-            StoreError: see :func:`~poller.store.connection.translated`.
+            StoreError: see :func:`~poller.redis.client.translated`.
         """
         with answered(self._client):
             await self._scripts.replace([self._keys.overruns], [overrun.name, overrun.row, overrun.row_told])

@@ -10,16 +10,18 @@ repeat after a failover.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import NoScriptError
 
 from poller.errors import StoreUnavailable
-from poller.store.connection import translated
+from poller.redis.errors import translated
 
 # Servers from 7.0 on know the shebang. With it, one that is out of memory refuses the script before its first write.
 SHEBANG: Final = "#!lua\n"
@@ -257,3 +259,43 @@ def answered(client: Redis) -> Iterator[None]:
             yield
     except NoScriptError:
         raise StoreUnavailable("the server forgot a script between loading and running it") from None
+
+
+# Sending a script again until it is answered, where that is safe: it recognises what it has written before.
+#
+# Law: it is sent again for as long as the lease it checks may last and no longer, for after that another may have it.
+
+_FIRST_PAUSE: Final = 0.05  # seconds between tries; doubles up to
+_LONGEST_PAUSE: Final = 1.0
+
+
+async def until_answered(
+    client: Redis,
+    send: Callable[[], Awaitable[Any]],
+    *,
+    lease: timedelta,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Any:
+    """The answer.
+
+    Args:
+        client: of the store.
+        send: sends the script once.
+        lease: how long it is worth sending.
+        sleep: waits for so many seconds.
+
+    Raises:
+        StoreUnavailable: there was none for so long; it may or may not be written.
+        StoreRefused: the server will say the same again.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline, pause = clock() + lease.total_seconds(), _FIRST_PAUSE
+    while True:
+        try:
+            with answered(client):
+                return await send()
+        except StoreUnavailable:
+            if clock() + pause >= deadline:
+                raise
+        await sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)

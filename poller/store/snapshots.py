@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
+import msgspec
 import zstandard
+from redis.asyncio import Redis
 
-from poller.changes.classify import Snapshot
+from poller.changes.diff import Snapshot
+from poller.changes.held_versions import HeldVersion
+from poller.redis.errors import translated
 
 SAMPLES: Final = 64
 _SAMPLE_BYTES: Final = 4096  # of one record; longer ones are represented by their beginning
@@ -178,3 +182,27 @@ def _read_varint(stored: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:  # noqa: PLR2004 -- as above
             return number, at
         shift += 7
+
+
+# Versions that are held back, as they are kept: one field of the feed's hash for each, by its record's key.
+
+_decode: Final = msgspec.msgpack.Decoder(HeldVersion).decode
+encode_held: Final = msgspec.msgpack.Encoder().encode
+
+
+async def kept_versions(client: Redis, key: str) -> dict[str, HeldVersion]:
+    """All that a feed holds back, by record key. What another version wrote is held back as if it were seen first.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found = cast("dict[bytes, bytes]", await client.hgetall(key))
+    return {name.decode(): _held(value) for name, value in found.items()}
+
+
+def _held(value: bytes) -> HeldVersion:
+    try:
+        return _decode(value)
+    except msgspec.MsgspecError:
+        return HeldVersion(b"")

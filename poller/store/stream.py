@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Final, cast
 
 import msgspec
 from redis.asyncio import Redis
 
-from poller.store.connection import scattered, translated
+from poller.errors import StoreUnavailable
+from poller.redis.client import scattered
+from poller.redis.errors import translated
+from poller.store.entry_id import place_of
 
 EARLIEST: Final = "0-0"
 LOOK_BACK: Final = timedelta(seconds=10)
@@ -62,13 +66,13 @@ async def follow(
     """Entries after the given ids, as they are there and then as they come, some at a time.
 
     Args:
-        client: one for blocking reads (:func:`poller.store.connection.blocking`), with room for ``block``.
+        client: one for blocking reads (:func:`poller.redis.client.blocking`), with room for ``block``.
         start: for each stream's key the id to start after.
         block: how long to wait for something new before an empty list is given out; None: end instead of waiting.
         sleep: waits for so many seconds.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`. Start again after the last entries' ids.
+        StoreError: see :func:`~poller.redis.client.translated`. Start again after the last entries' ids.
     """
     after = dict(start)
     while True:
@@ -100,14 +104,14 @@ async def arrivals(
     that has lost its last entries is given out, too, and is new from there on.
 
     Args:
-        client: one for blocking reads (:func:`poller.store.connection.blocking`), with room for ``block``.
+        client: one for blocking reads (:func:`poller.redis.client.blocking`), with room for ``block``.
         keys: of the streams.
         block: how long to wait.
         look_back: how often to look for lost entries.
         sleep: waits for so many seconds.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`. Start again, and read everything once.
+        StoreError: see :func:`~poller.redis.client.translated`. Start again, and read everything once.
     """
     clock = asyncio.get_running_loop().time
     after, looked = await _last_ids(client, list(keys)), clock()
@@ -180,7 +184,57 @@ async def append(client: Redis, key: str, event: bytes, *, most: int) -> None:
     """Add an event to a stream that is kept to about so many entries.
 
     Raises:
-        StoreError: see :func:`~poller.store.connection.translated`.
+        StoreError: see :func:`~poller.redis.client.translated`.
     """
     with translated(client):
         await client.xadd(key, {"data": event}, maxlen=most, approximate=True)
+
+
+# Following streams through whatever happens to the store.
+#
+# Law: every entry after the starting places is given out once, in each stream's order. A store that goes away is
+# waited
+# for, and reading goes on after the last entry that was given out.
+
+_FIRST_PAUSE: Final = 0.1  # seconds before the store is asked again; doubles up to
+_LONGEST_PAUSE: Final = 2.0
+
+
+async def followed(
+    client: Redis,
+    start: Mapping[str, str],
+    *,
+    block: timedelta,
+    away: Callable[[StoreUnavailable], None],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncGenerator[list[Entry]]:
+    """Entries as they come, some at a time, the oldest first; an empty list where nothing came for ``block``.
+
+    Args:
+        client: for blocking reads, with room for ``block``.
+        start: for each stream's key the id to start after.
+        block: how long to wait before an empty list.
+        away: told once each time that the store goes away.
+        sleep: waits for so many seconds.
+
+    Raises:
+        StoreRefused: the store does not want us.
+    """
+    after = dict(start)
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            async with aclosing(follow(client, after, block=block)) as reading:
+                async for entries in reading:
+                    pause = _FIRST_PAUSE
+                    after.update((entry.key, entry.id) for entry in entries)
+                    yield sorted(entries, key=_place)
+        except StoreUnavailable as error:
+            if pause == _FIRST_PAUSE:
+                away(error)
+        await sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _place(entry: Entry) -> tuple[int, int]:
+    return place_of(entry.id)

@@ -12,35 +12,498 @@ Refuses to know what settings, credentials, health and handshakes mean, and whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import Final, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
+import msgspec
 from redis.asyncio import Redis
 
-from poller.errors import StoreError
-from poller.store import registering
-from poller.store.connection import translated
-from poller.store.keys import SubscriptionKeys
-from poller.store.registering import PARTS, Following, Synced, Write
-from poller.store.registrations import (
-    LONGEST_PAUSE,
-    WHOLE,
-    Paused,
-    SinkPauses,
-    Subscriptions,
-    by_feed,
-    health_field,
-    milliseconds_of,
-    since_field,
-    sink_pauses,
-    subscriptions_of,
-)
-from poller.store.registry_scripts import ALL, ALL_OF, CHANGE, NOTE, NOTE_PAUSE
-from poller.store.settling import Contested, Settled, settling
+from poller.errors import ConfigurationError, StoreError, SubscriptionTaken, SubscriptionUnknown
+from poller.redis.errors import translated
+from poller.store.clock import TIME_MS
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
+
+# What is kept of the subscriptions, as one value: which there are, which of them rest, how they do.
+#
+# Law: whatever has an id here is registered here. What cannot be read is named and not repeated, for it may be a
+# secret.
+#
+# Pure. Settings are text that nobody here looks into.
+
+Origin = Literal["file", "run"]
+Pauser = Literal["operator", "sink", "failures", "removed"]
+
+WHOLE: Final = ""
+"""In place of a feed: the whole subscription."""
+
+LONGEST_PAUSE: Final = timedelta(hours=24)
+"""A sink may ask for no longer pause; a moment further away was written by a wrong clock, and means nothing."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SINCE, _RESUMED = "since", "resumed"
+_NEAR_MS: Final = 1000  # of two primaries of one store
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A subscription that is known.
+
+    Attributes:
+        origin: ``file``: the configuration's; ``run``: it was added while the program ran.
+        settings: a JSON object with the keys that a ``[[subscriptions]]`` table has.
+        since: when it was first known, UTC.
+        asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
+            published from then on is new to it, however late somebody begins to deliver it.
+        member: by whose file it came, or came back, while others had none of it: the process' name; "": not known, or
+            it was paused since. See :mod:`poller.store.subscriptions`.
+    """
+
+    origin: Origin
+    settings: msgspec.Raw
+    since: datetime
+    asked: int = 0
+    member: str = ""
+
+
+class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why nothing is delivered.
+
+    Attributes:
+        by: ``operator``; ``sink``: it answered that it wants no more; ``failures``: nothing else for too long;
+            ``removed``: the file does not have it any more.
+        reason: in words.
+        at: when it was paused, UTC.
+        member: the process whose file does not have it; "": not known, or somebody else has paused it.
+    """
+
+    by: Pauser
+    reason: str
+    at: datetime
+    member: str = ""
+
+
+class SinkPauses(msgspec.Struct, frozen=True):
+    """The pauses that sinks have asked for, by subscription; moments are those of the store's clock.
+
+    Attributes:
+        until: until when the sink wants nothing, UTC; may have passed.
+        since: since when that is known, UTC; absent where another version has written it.
+        resumed: when an operator last ended one, in milliseconds: what began before that is over.
+    """
+
+    until: Mapping[str, datetime] = {}
+    since: Mapping[str, datetime] = {}
+    resumed: Mapping[str, int] = {}
+
+
+class Subscriptions(msgspec.Struct, frozen=True):
+    """All that is kept of the subscriptions, each part by their ids.
+
+    Attributes:
+        version: rises with each change of the first four parts.
+        registered: every subscription there is; the other parts hold no id that is not here.
+        secrets: the signing secrets that were made for a subscription here; never to be shown.
+        credentials: what a request has brought for its sink to be sent, opaque; never to be shown.
+        paused: those that rest.
+        health: how they do at each feed, opaque; under :data:`WHOLE` what holds for all of one.
+        pauses: those that sinks have asked for.
+        handshakes: whether the sink has granted events, opaque.
+        at: when this was so, in milliseconds of the store's clock; 0: not known.
+    """
+
+    version: int = 0
+    registered: Mapping[str, Registered] = {}
+    secrets: Mapping[str, tuple[str, ...]] = {}
+    credentials: Mapping[str, bytes] = {}
+    paused: Mapping[str, Paused] = {}
+    health: Mapping[str, Mapping[str, bytes]] = {}
+    pauses: SinkPauses = SinkPauses()
+    handshakes: Mapping[str, bytes] = {}
+    at: int = 0
+
+    @property
+    def until(self) -> Mapping[str, datetime]:
+        """Until when sinks want nothing, UTC; may have passed."""
+        return self.pauses.until
+
+    def __repr__(self) -> str:
+        """Without anything that may be secret."""
+        return f"Subscriptions(version={self.version}, ids={sorted(self.registered)})"
+
+
+def require_registered(kept: Subscriptions, subscription: str) -> Registered:
+    """The subscription of this id.
+
+    Raises:
+        SubscriptionUnknown: there is none.
+    """
+    found = kept.registered.get(subscription)
+    if found is None:
+        there = f"; there are {', '.join(sorted(kept.registered))}" if kept.registered else "; there are none"
+        raise SubscriptionUnknown(f'there is no subscription "{subscription}"{there}')
+    return found
+
+
+def subscriptions_of(version: bytes | None, hashes: Sequence[Mapping[bytes, bytes]], at: int = 0) -> Subscriptions:
+    """The value from what the store answers.
+
+    Args:
+        version: absent where nothing was ever written.
+        hashes: registry, secrets, credentials, paused, health, until and handshakes, each by id; health by that and
+                the feed.
+        at: when that was, in milliseconds of the store's clock.
+
+    Raises:
+        ValueError: a part cannot be read; the message names it.
+    """
+    registry, secrets, credentials, paused, health, until, handshakes = (
+        {name.decode(): value for name, value in one.items()} for one in hashes
+    )
+    try:
+        return Subscriptions(
+            int(version or 0),
+            {name: _read("registry", name, value, Registered) for name, value in registry.items()},
+            {name: _read("secrets", name, value, tuple[str, ...]) for name, value in secrets.items()},
+            credentials,
+            {name: _read("paused", name, value, Paused) for name, value in paused.items()},
+            by_feed(health),
+            sink_pauses(until, at),
+            handshakes,
+            at,
+        )
+    except OverflowError:
+        raise ValueError("until: a moment that is none") from None
+
+
+def sink_pauses(kept: Mapping[str, bytes], at: int) -> SinkPauses:
+    """The pauses from their hash.
+
+    One that cannot be is none: it would last longer than any, or began in what is still to come. So says a clock that
+    was wrong when it was written, or that was set back since.
+
+    Args:
+        kept: by :func:`since_field`, :func:`resumed_field`, and the subscription's id for until when.
+        at: when it was read, in milliseconds of the store's clock; 0: not known.
+
+    Raises:
+        ValueError: a part cannot be read; the message names it.
+        OverflowError: a moment is none.
+    """
+    read = {field: int(_read("until", field, value, int)) for field, value in kept.items()}
+    until = {name: moment for name, moment in read.items() if " " not in name}
+    since = {name: read[field] for name in until if (field := since_field(name)) in read}
+    latest = at + LONGEST_PAUSE // timedelta(milliseconds=1)
+    valid = {
+        name: moment_of(moment)
+        for name, moment in until.items()
+        if not at or (moment <= latest and since.get(name, 0) <= at + _NEAR_MS)
+    }
+    resumed = {field.partition(" ")[0]: moment for field, moment in read.items() if field.endswith(f" {_RESUMED}")}
+    return SinkPauses(valid, {name: moment_of(since[name]) for name in valid if name in since}, resumed)
+
+
+def since_field(subscription: str) -> str:
+    """Where it is kept since when a sink wants nothing. An id holds no space."""
+    return f"{subscription} {_SINCE}"
+
+
+def resumed_field(subscription: str) -> str:
+    """Where it is kept when an operator last ended a pause of a sink."""
+    return f"{subscription} {_RESUMED}"
+
+
+def health_field(subscription: str, feed: str) -> str:
+    """Where the health of a subscription at a feed is kept. Neither holds a space."""
+    return f"{subscription} {feed}".rstrip()
+
+
+def by_feed(health: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
+    """What is kept by :func:`health_field`, by subscription and feed."""
+    found: dict[str, dict[str, bytes]] = {}
+    for field, value in health.items():
+        subscription, _, feed = field.partition(" ")
+        found.setdefault(subscription, {})[feed] = value
+    return found
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Since 1970."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def moment_of(milliseconds: int) -> datetime:
+    """The moment so many milliseconds after 1970 began, UTC.
+
+    Raises:
+        OverflowError: it is beyond the year 9999.
+    """
+    return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def _read(part: str, name: str, value: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError(f"{part}, {name}") from None
+
+
+# What each change of the subscriptions comes to: which fields are to be written.
+#
+# Law: a change is planned on a version of the whole, and whoever writes it does so only while that is still the
+# version.
+# So two processes that change something at the same instant come one after the other, and neither overwrites what it
+# has
+# not seen. What is as it should be is not written, so the same change twice is one.
+#
+# A subscription that has left the file is paused and never dropped: its events wait. It goes on when it returns;
+# whose
+# file counts where there are several, :mod:`poller.store.subscriptions` says. Only an operator's word deletes one. A
+# pause
+# stays the first one's, but an operator's takes the place of ``removed``, for that one ends by itself.
+#
+# Pure. Of settings it looks at nothing but the feeds.
+
+Part = Literal["registry", "secrets", "credentials", "paused", "health", "until", "handshakes"]
+PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "credentials", "paused", "health", "until", "handshakes")
+
+Write = tuple[Part, str, bytes | None]
+"""Which hash, which field of it, and what that holds from now on; None deletes it."""
+
+Following = Callable[[bytes, bytes | None], bytes | None]
+"""Makes of a subscription's settings and credential, as they are kept, the credential that is kept from now on."""
+
+_json: Final = msgspec.json.Encoder().encode
+_NONE: Final = Subscriptions()
+
+
+class _Feeds(msgspec.Struct):
+    feeds: list[str] | None = None
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """What a new look at the file has changed, ids in their order.
+
+    Attributes:
+        added: new ones.
+        changed: whose settings are other ones now.
+        removed: those that were paused because the file has them no more.
+        returned: those that go on because the file has them again.
+    """
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
+
+
+def syncing(
+    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE, *, member: str = ""
+) -> tuple[list[Write], Synced]:
+    """What is to be written so that the subscriptions of the file are these, and what that means.
+
+    Args:
+        kept: what is there.
+        file: the settings of each subscription of the file, in JSON, by id; equal settings are equal bytes.
+        now: UTC.
+        before: what was there before the store lost it: those of the file are as old and as paused as they were.
+        member: the process whose file it is.
+
+    Raises:
+        ConfigurationError: one of them has the id of a subscription that was added at run time.
+    """
+    twice = [name for name in file if name in kept.registered and kept.registered[name].origin == "run"]
+    if twice:
+        raise ConfigurationError(_twice(twice[0], kept.registered[twice[0]]))
+    added = [name for name in file if name not in kept.registered]
+    changed = {
+        name: _changed(kept.registered[name], settings, kept.at)
+        for name, settings in file.items()
+        if name not in added and bytes(kept.registered[name].settings) != settings
+    }
+    returned = [name for name in file if name in kept.paused and kept.paused[name].by == "removed"]
+    gone = [name for name, one in kept.registered.items() if one.origin == "file" and name not in file]
+    removed = [name for name in gone if name not in kept.paused]
+    writes = _coming(kept, {name: file[name] for name in added}, now, before, member=member)
+    writes += [_registered(name, one) for name, one in changed.items() if name not in returned]
+    for name in returned:
+        writes += returning(name, changed.get(name, kept.registered[name]), member)
+    pause = Paused("removed", "it is not in the configuration file any more", now, member)
+    for name in removed:
+        writes += leaving(name, kept.registered[name], pause)
+    return writes, Synced(tuple(added), tuple(changed), tuple(removed), tuple(returned))
+
+
+def returning(subscription: str, one: Registered, member: str) -> list[Write]:
+    """What is to be written so that one which rests goes on, for it is in the file of this process."""
+    return [("paused", subscription, None), _registered(subscription, msgspec.structs.replace(one, member=member))]
+
+
+def leaving(subscription: str, one: Registered, pause: Paused) -> list[Write]:
+    """What is to be written so that one rests which is in nobody's file, as far as is known."""
+    unclaimed = [_registered(subscription, msgspec.structs.replace(one, member=""))] if one.member else []
+    return [("paused", subscription, _json(pause)), *unclaimed]
+
+
+def adding(
+    kept: Subscriptions,
+    subscription: str,
+    settings: bytes,
+    secrets: Sequence[str],
+    now: datetime,
+    *,
+    credential: bytes | None = None,
+) -> list[Write]:
+    """What is to be written for a subscription that is added at run time.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        settings: in JSON.
+        secrets: those that were made for it.
+        now: UTC.
+        credential: that was brought for it.
+
+    Raises:
+        SubscriptionTaken: there is one of this id.
+    """
+    if subscription in kept.registered:
+        raise SubscriptionTaken(f'there is a subscription "{subscription}" already')
+    writes = [_registered(subscription, Registered("run", msgspec.Raw(settings), now, kept.at))]
+    writes += [("secrets", subscription, _json(tuple(secrets)))] if secrets else []
+    return writes + _credential(kept, subscription, credential)
+
+
+def changing(
+    kept: Subscriptions, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
+) -> list[Write]:
+    """What is to be written so that a subscription has these settings and is otherwise what it was.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        settings: in JSON.
+        following: says what becomes of its credential.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    before = require_registered(kept, subscription)
+    has = following(bytes(before.settings), kept.credentials.get(subscription))
+    same = bytes(before.settings) == settings
+    writes = [] if same else [_registered(subscription, _changed(before, settings, kept.at))]
+    return writes + _credential(kept, subscription, has)
+
+
+def removing(kept: Subscriptions, subscription: str) -> list[Write]:
+    """What is to be written so that nothing is left of a subscription.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    require_registered(kept, subscription)
+    writes: list[Write] = [(part, subscription, None) for part in PARTS if part != "health"]
+    writes += [("until", since_field(subscription), None), ("until", resumed_field(subscription), None)]
+    return writes + [("health", health_field(subscription, feed), None) for feed in kept.health.get(subscription, {})]
+
+
+def pausing(
+    kept: Subscriptions, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
+) -> tuple[list[Write], Paused | None]:
+    """What is to be written so that it rests, and the pause that it was in before.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        pause: why it rests.
+        renewed: makes of what is kept of the whole one's health, which may be nothing, that of one that rests.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    require_registered(kept, subscription)
+    before = kept.paused.get(subscription)
+    stays = before is not None and not (before.by == "removed" and pause.by == "operator")
+    if stays:
+        return [], before
+    writes: list[Write] = [("paused", subscription, _json(pause))]
+    return writes + (renewing(kept, subscription, renewed) if renewed else []), before
+
+
+def renewing(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]) -> list[Write]:
+    """What is to be written so that the health that is kept of the whole subscription is another one."""
+    health = kept.health.get(subscription, {}).get(WHOLE, b"")
+    fresh = renewed(health)
+    return [("health", health_field(subscription, WHOLE), fresh)] if fresh != health else []
+
+
+def resuming(
+    kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]
+) -> tuple[list[Write], Paused | None]:
+    """What is to be written so that it goes on, and the pause that it was in, a sink's included; None: none.
+
+    Args:
+        kept: what is there.
+        subscription: its id.
+        renewed: makes of its health at a feed, where there is some, that of one that starts again.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+    """
+    require_registered(kept, subscription)
+    before, until = kept.paused.get(subscription), kept.until.get(subscription)
+    writes: list[Write] = [] if before is None else [("paused", subscription, None)]
+    if until is not None and milliseconds_of(until) > kept.at:
+        since = kept.pauses.since.get(subscription) or moment_of(kept.at)
+        before = before or Paused("sink", f"its sink wanted nothing before {until:%Y-%m-%dT%H:%M:%SZ}", since)
+        writes += [("until", subscription, None), ("until", since_field(subscription), None)]
+        writes.append(("until", resumed_field(subscription), _json(kept.at)))
+    for feed, health in kept.health.get(subscription, {}).items():
+        if (fresh := renewed(health)) != health:
+            writes.append(("health", health_field(subscription, feed), fresh))
+    return writes, before
+
+
+def _coming(
+    kept: Subscriptions, added: Mapping[str, bytes], now: datetime, before: Subscriptions, *, member: str
+) -> list[Write]:
+    fresh = {name: Registered("file", msgspec.Raw(text), now, kept.at, member) for name, text in added.items()}
+    writes = [_registered(name, _as_old_as(before.registered.get(name), one)) for name, one in fresh.items()]
+    paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
+    writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
+    return writes + [write for name in added for write in _credential(kept, name, None)]  # of one that was lost
+
+
+def _as_old_as(before: Registered | None, one: Registered) -> Registered:
+    return msgspec.structs.replace(one, since=before.since, asked=before.asked) if before else one
+
+
+def _changed(one: Registered, settings: bytes, at: int) -> Registered:
+    asked = one.asked if _feeds(one.settings) == _feeds(settings) else at
+    return msgspec.structs.replace(one, settings=msgspec.Raw(settings), asked=asked)
+
+
+def _feeds(settings: bytes) -> object:
+    return msgspec.json.decode(settings, type=_Feeds).feeds
+
+
+def _credential(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:
+    return [] if credential == kept.credentials.get(name) else [("credentials", name, credential)]
+
+
+def _registered(name: str, one: Registered) -> Write:
+    return "registry", name, _json(one)
+
+
+def _twice(name: str, one: Registered) -> str:
+    return (
+        f'subscription "{name}" is in the configuration file, and one of that id was added at run time '
+        f"({one.since:%Y-%m-%d %H:%M} UTC): give the one in the file another id, or end the other with "
+        f"`poller subscriptions remove {name}`"
+    )
+
 
 T = TypeVar("T")
-_NONE: Final = Subscriptions()
 
 
 class Marks(NamedTuple):
@@ -60,7 +523,7 @@ class Marks(NamedTuple):
 class Registry:
     """The subscriptions. Any number of processes may have one; each method may raise StoreError.
 
-    See :func:`~poller.store.connection.translated` for what that means of what was written.
+    See :func:`~poller.redis.client.translated` for what that means of what was written.
     """
 
     def __init__(self, client: Redis, keys: SubscriptionKeys) -> None:
@@ -117,12 +580,12 @@ class Registry:
         Raises:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
-        return await self._change(lambda kept: registering.syncing(kept, dict(file), now, before, member=member))
+        return await self._change(lambda kept: syncing(kept, dict(file), now, before, member=member))
 
     async def settle(
         self, kept: Subscriptions, found: Contested, member: str, there: Collection[str], now: datetime
     ) -> Settled:
-        """See :func:`~poller.store.settling.settling`. Nothing, where another has changed anything since ``kept``."""
+        """See :func:`settling`. Writes nothing if the registry has changed since ``kept``."""
         writes, settled = settling(kept, found, member, there, now)
         return settled if writes and await self._write(kept.version, writes) else Settled()
 
@@ -135,13 +598,13 @@ class Registry:
         *,
         credential: bytes | None = None,
     ) -> None:
-        """Add one at run time; see :func:`~poller.store.registering.adding`.
+        """Add one at run time; see :func:`~poller.store.subscriptions.adding`.
 
         Raises:
             SubscriptionTaken: there is one of this id.
         """
         await self._change(
-            lambda kept: (registering.adding(kept, subscription, settings, secrets, now, credential=credential), None)
+            lambda kept: (adding(kept, subscription, settings, secrets, now, credential=credential), None)
         )
 
     async def change(
@@ -157,7 +620,7 @@ class Registry:
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        await self._change(lambda kept: (registering.changing(kept, subscription, settings, following), None))
+        await self._change(lambda kept: (changing(kept, subscription, settings, following), None))
 
     async def remove(self, subscription: str) -> None:
         """Delete all that is kept of one here; what it has at its feeds: :func:`forget`.
@@ -165,7 +628,7 @@ class Registry:
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        await self._change(lambda kept: (registering.removing(kept, subscription), None))
+        await self._change(lambda kept: (removing(kept, subscription), None))
 
     async def pause(
         self, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
@@ -180,7 +643,7 @@ class Registry:
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        return await self._change(lambda kept: registering.pausing(kept, subscription, pause, renewed))
+        return await self._change(lambda kept: pausing(kept, subscription, pause, renewed))
 
     async def resume(
         self, subscription: str, renewed: Callable[[bytes], bytes] = lambda health: health
@@ -195,7 +658,7 @@ class Registry:
         Raises:
             SubscriptionUnknown: there is none of this id.
         """
-        return await self._change(lambda kept: registering.resuming(kept, subscription, renewed))
+        return await self._change(lambda kept: resuming(kept, subscription, renewed))
 
     async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
         """Keep how it does at a feed. False: there is no such subscription."""
@@ -222,7 +685,7 @@ class Registry:
 
         def plan(kept: Subscriptions) -> tuple[list[Write], bool]:
             there = WHOLE in kept.health.get(subscription, {})
-            writes = registering.renewing(kept, subscription, renewed) if there else []
+            writes = renewing(kept, subscription, renewed) if there else []
             return writes, bool(writes)
 
         return await self._change(plan)
@@ -279,3 +742,194 @@ class Registry:
     async def _note(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
         with translated(self._client):
             return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
+
+
+# Whose file counts, where processes with different files share a store.
+#
+# Law: a subscription of the file goes on while any process that is there has it in its own, and rests when none is
+# left.
+# A process that starts pauses what it has not got (:func:`~poller.store.subscriptions.syncing`). Whoever has it, and is
+# there, brings it back and is written down as the one who did (``member``). Who has not got it leaves it alone from
+# then
+# on until that process is gone, and pauses it then; another one that has it brings it back again. So two that differ
+# do
+# not fight: with each start and each end of a process a subscription is paused once at most, and brought back once.
+# With
+# the last process of an older file goes what that file alone had, and one that was there for a moment silences
+# nothing.
+#
+# What an operator, a sink or failures have paused is nobody's file's concern, and neither is what an operator
+# resumed.
+#
+# Pure. What is there is asked for after what is kept was read: whoever is written down was there before it was.
+
+REASON: Final = "no running process has it in its configuration file any more"
+
+
+class Contested(msgspec.Struct, frozen=True):
+    """Where one process' file and what is kept differ.
+
+    Attributes:
+        silenced: in its file, and paused because it is not in another's; with the process that has paused it.
+        brought: not in its file, and going on because of another's; with the process that has brought it.
+    """
+
+    silenced: Mapping[str, str] = {}
+    brought: Mapping[str, str] = {}
+
+    def __bool__(self) -> bool:
+        """Whether they differ."""
+        return bool(self.silenced or self.brought)
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What one process has changed.
+
+    Attributes:
+        returned: those that go on because its file has them; with the process that has paused it.
+        removed: those that rest because none of those that are there has them.
+    """
+
+    returned: Mapping[str, str] = {}
+    removed: tuple[str, ...] = ()
+
+
+def contested(kept: Subscriptions, file: Collection[str]) -> Contested:
+    """Where they differ; ``file`` holds the ids of the subscriptions of a process' file."""
+    silenced = {name: one.member for name, one in kept.paused.items() if one.by == "removed" and name in file}
+    brought = {
+        name: one.member
+        for name, one in kept.registered.items()
+        if one.origin == "file" and one.member and name not in file and name not in kept.paused
+    }
+    return Contested(silenced, brought)
+
+
+def settling(
+    kept: Subscriptions, found: Contested, member: str, there: Collection[str], now: datetime
+) -> tuple[list[Write], Settled]:
+    """What a process is to write, and what that means.
+
+    Args:
+        kept: what is there.
+        found: where that and its file differ.
+        member: its name.
+        there: the names of those that deliver, as they were after ``kept``.
+        now: UTC.
+    """
+    returned = found.silenced if member in there else {}
+    removed = tuple(name for name, by in found.brought.items() if by not in there)
+    writes: list[Write] = []
+    for name in returned:
+        writes += returning(name, kept.registered[name], member)
+    for name in removed:
+        writes += leaving(name, kept.registered[name], Paused("removed", REASON, now, member))
+    return writes, Settled(returned, removed)
+
+
+# What a removed subscription leaves behind at its feeds, and what a dropped feed leaves behind, deleted.
+
+# KEYS: the feed's events, and the keys of the pair. ARGV: the group.
+FORGET: Final = """
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1]) end
+redis.call('DEL', unpack(KEYS, 2))
+return 1
+"""
+
+
+# KEYS: the feed's lease, then all of its others. ARGV: the nonce that proves the lease. Answers 1 where it was ours.
+FORGET_FEED: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
+return 1
+"""
+
+
+async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[PairKeys], *, nonce: str) -> bool:
+    """Delete everything that is kept of a feed, its lease too; False: that is not ours, and nothing was deleted.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    others = [key for key in msgspec.structs.astuple(feed) if key != feed.lease]
+    keys = [feed.lease, *others, *chain.from_iterable(map(msgspec.structs.astuple, pairs))]
+    with translated(client):
+        return bool(await client.eval(FORGET_FEED, len(keys), *keys, nonce))
+
+
+async def forget(client: Redis, feed: FeedKeys, pair: PairKeys, subscription: str) -> None:
+    """Delete what a removed subscription has at one feed: its group, and all that waits there or was given up.
+
+    A process that still delivers for it is fenced, for its lease goes too.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    keys = [feed.events, pair.lease, pair.state, pair.parked, pair.letters, pair.letter_times]
+    with translated(client):
+        await client.eval(FORGET, len(keys), *keys, group_of(subscription))
+
+
+# The scripts that change and read the registry of subscriptions: short Lua, each whole or not at all.
+#
+# Law: what is written comes by ARGV, but for moments of the store's clock. Nothing here knows what a field means.
+
+# KEYS: version, and the hashes. ARGV: the version that this was planned on; then for each field its hash (a number
+# among KEYS), name and value ('' deletes it). Answers 1, or 0 where the version is another one: nothing was written.
+CHANGE: Final = """
+local version = redis.call('GET', KEYS[1]) or '0'
+if version ~= ARGV[1] then return 0 end
+for i = 2, #KEYS do
+  local kind = redis.call('TYPE', KEYS[i])['ok']
+  if kind ~= 'none' and kind ~= 'hash' then
+    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a hash')
+  end
+end
+redis.call('INCR', KEYS[1])
+for i = 2, #ARGV, 3 do
+  local key = KEYS[tonumber(ARGV[i])]
+  if ARGV[i + 2] == '' then redis.call('HDEL', key, ARGV[i + 1])
+  else redis.call('HSET', key, ARGV[i + 1], ARGV[i + 2]) end
+end
+return 1
+"""
+
+# KEYS: version, and the hashes. Answers the version ('' for none), and of each hash its fields and values in turn. A
+# script and no MULTI, for a server that is out of memory takes none of that, not even to read.
+ALL: Final = """
+local answer = {redis.call('GET', KEYS[1]) or ''}
+for i = 2, #KEYS do answer[i] = redis.call('HGETALL', KEYS[i]) end
+local time = redis.call('TIME')
+answer[#KEYS + 1] = time[1] * 1000 + math.floor(time[2] / 1000)
+return answer
+"""
+
+# KEYS: a hash. Answers its fields and values in turn, and the time in ms.
+ALL_OF: Final = (
+    TIME_MS
+    + """
+return {redis.call('HGETALL', KEYS[1]), now}
+"""
+)
+
+# KEYS: registry, a hash. ARGV: subscription, value, field. Answers 1, or 0 where there is no such subscription.
+NOTE: Final = """
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[2], ARGV[3], ARGV[2])
+return 1
+"""
+
+# As NOTE. ARGV: subscription, until when its sink wants nothing in ms, how long that may be in ms, the field for since
+# when. The later moment stays, unless it is further away than a pause may be: then a wrong clock has written it.
+NOTE_PAUSE: Final = (
+    TIME_MS
+    + """
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+local before, latest = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or '0'), now + tonumber(ARGV[3])
+local wanted = math.min(tonumber(ARGV[2]), latest)
+if before < wanted or before > latest then
+  redis.call('HSET', KEYS[2], ARGV[1], string.format('%.0f', wanted), ARGV[4], string.format('%.0f', now))
+end
+return 1
+"""
+)

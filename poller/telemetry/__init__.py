@@ -1,1 +1,4 @@
-"""What the daemon tells of itself to those who watch it."""
+"""Metrics, traces and logs: what is declared once and recorded everywhere.
+
+Start at :mod:`poller.telemetry.metrics`.
+"""

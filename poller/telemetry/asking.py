@@ -22,8 +22,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from poller.errors import ConfigurationError
-from poller.telemetry.hiding import shown
-from poller.telemetry.tracing import using
+from poller.telemetry.tracing import shown, using
 
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

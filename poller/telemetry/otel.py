@@ -2,7 +2,7 @@
 
 The law: nothing that becomes of the collector is felt elsewhere. Spans that cannot be sent are dropped when too many
 wait; the end of the block waits for :data:`FLUSH` and no longer; what goes wrong is told as
-:mod:`poller.telemetry.complaints` has it.
+:mod:`poller.telemetry.tracing` has it.
 
 A trace's context is carried whether it is sampled or not: the flag in it is how others learn not to record their part
 of a trace that has no beginning.
@@ -28,9 +28,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from poller import __version__
 from poller.errors import ConfigurationError
-from poller.hiding import one_line, without_credentials
-from poller.telemetry.complaints import complaining
-from poller.telemetry.tracing import Attributes, Carried, Kind, Link
+from poller.telemetry.tracing import Attributes, Carried, Kind, Link, complaining
+from poller.text import one_line, without_credentials
 
 FLUSH: Final = 2.0
 """Seconds that sending what is left may take at the end."""

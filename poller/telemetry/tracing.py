@@ -15,15 +15,22 @@ Refuses to know who collects, and how (:mod:`poller.telemetry.otel` does), and w
 
 from __future__ import annotations
 
+import logging
+import sys
 from asyncio import CancelledError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, Protocol, Self
+from urllib.parse import unquote
+
+import structlog
+from yarl import URL
 
 from poller.errors import PollerError
+from poller.text import hidden, one_line, without_credentials
 
 Value = str | bool | int | float
 Attributes = Mapping[str, Value]
@@ -165,3 +172,153 @@ def ids_of(carried: Carried) -> tuple[str, str]:
     """The ids of the trace and of the span that carries this, which is not nothing."""
     _, trace_id, span_id, _ = carried["traceparent"].split("-")
     return trace_id, span_id
+
+
+# A request and its answer as attributes of a span, in the words of OpenTelemetry's HTTP conventions.
+#
+# Law: of a URL its place is told, never its query and its user information: tokens stand in both. Pure.
+
+_ERRORS_FROM: Final = 400
+UNNAMED: Final = "_OTHER"
+"""The word for a failure that has none."""
+
+
+def request_words(method: str, url: str) -> dict[str, str | int]:
+    """What is asked of whom; a URL that is none is left out."""
+    try:
+        place = URL(url, encoded=True).with_user(None).with_query(None).with_fragment(None)
+    except ValueError:
+        return {"http.request.method": method}
+    words: dict[str, str | int] = {"http.request.method": method, "url.full": str(place)}
+    if place.host is not None and place.port is not None:
+        words |= {"server.address": place.host, "server.port": place.port}
+    return words
+
+
+def tell_answer(span: Span, status: int | None, *, text: str, failure: str | None = None) -> None:
+    """Tell how it ended.
+
+    Args:
+        span: of the exchange.
+        status: of the answer; None where none came.
+        text: one line that says what came.
+        failure: a word for why none came.
+    """
+    if status is not None:
+        span.tell({"http.response.status_code": status})
+    if status is None:
+        span.fail(failure or UNNAMED, text)
+    elif status >= _ERRORS_FROM:
+        span.fail(str(status), text)
+
+
+def sent_again(count: int) -> Attributes:
+    """That this request is a repetition, the n-th; 0: it is none."""
+    return {"http.request.resend_count": count} if count else {}
+
+
+# What OpenTelemetry has to say of its own troubles, told in our log: seldom, and without what it was given to keep.
+#
+# Law: one warning in :data:`EVERY` seconds, however often a collector fails; the next one says how many were left
+# out. No
+# value of the headers that authorize us at the collector is in it, however the text has come by it.
+
+EVERY: Final = 60.0
+"""Seconds between two warnings."""
+
+_HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_SECRET: Final = 4  # characters; what is shorter guards nothing
+_SPEAKERS: Final = ("opentelemetry", "urllib3", "requests")  # the last two are what it sends by
+
+_log = structlog.get_logger("poller.tracing")
+
+
+class Complaints(logging.Handler):
+    """Takes the place of what these libraries would log by themselves."""
+
+    def __init__(self, secrets: tuple[str, ...], clock: Callable[[], float]) -> None:
+        """Take what is never shown, and seconds that only go forward."""
+        super().__init__(logging.WARNING)
+        self._secrets = secrets
+        self._clock = clock
+        self._silent_until: float | None = None
+        self._left_out = 0
+        self.silent = False
+
+    def silence(self) -> None:
+        """Tell nothing any more."""
+        self.silent = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell it, or count it. The lock of a handler is held here."""
+        if self.silent:
+            return
+        now = self._clock()
+        if self._silent_until is not None and now < self._silent_until:
+            self._left_out += 1
+            return
+        self._silent_until = now + EVERY
+        left_out, self._left_out = self._left_out, 0
+        more = {"left_out": left_out} if left_out else {}
+        _log.warning("tracing fails", error=self._text(record), **more)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        return one_line(without_credentials(hidden(text, *self._secrets)))
+
+
+@contextmanager
+def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Complaints]:
+    """While the block runs, all that these libraries say comes through here.
+
+    After it they speak as before, unless it was silenced: then something of them is left, and stays silent.
+    """
+    complaints = Complaints(secrets_of(environ), clock)
+    speakers = [logging.getLogger(name) for name in _SPEAKERS]
+    before = [(speaker.level, speaker.propagate) for speaker in speakers]
+    for speaker in speakers:
+        speaker.addHandler(complaints)
+        speaker.setLevel(logging.WARNING)
+        speaker.propagate = False
+    try:
+        yield complaints
+    finally:
+        if not complaints.silent:
+            for speaker, (level, propagate) in zip(speakers, before, strict=True):
+                speaker.removeHandler(complaints)
+                speaker.setLevel(level)
+                speaker.propagate = propagate
+
+
+def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """All that the headers for the collector hold, as it is written, decoded, and in its parts."""
+    written = [environ.get(name, "").strip() for name in _HEADERS]
+    pairs = [pair.strip() for text in written for pair in text.split(",")]  # one without "=" is complained of by itself
+    values = [pair.partition("=")[2].strip() for pair in pairs]
+    found = {one for text in (*written, *pairs, *values) for one in (text, unquote(text))}
+    found |= {part for one in found for part in one.split()[1:]}
+    return tuple(one for one in found if len(one) >= _SECRET)
+
+
+# OpenTelemetry kept out of a process that has not been asked for traces.
+#
+# Where it is installed redis-py imports its metrics, with every start of every command, for figures that nobody has
+# asked
+# it for: 75 ms and some megabytes. So what redis-py looks for is not to be found, until :func:`shown`.
+
+_LOOKED_FOR: Final = ("opentelemetry.metrics", "opentelemetry.sdk.metrics")
+
+
+def block_opentelemetry() -> None:
+    """Have imports fail of what is looked for. For a program to call, before it imports anything else."""
+    for name in _LOOKED_FOR:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type] # None is how Python spells "not to be found"
+
+
+def shown() -> None:
+    """Let it be found again."""
+    for name in _LOOKED_FOR:
+        if name in sys.modules and sys.modules[name] is None:
+            del sys.modules[name]

@@ -15,18 +15,16 @@ from typing import Any, Final, TypeVar
 
 from redis.asyncio import Redis
 
-from poller.delivery.attempts import Delivered
-from poller.delivery.drafting import Told
+from poller.daemon.stored_metrics import _FIELDS, StoredFigures, _feed
+from poller.delivery.delivery_tracker import Told
+from poller.delivery.dispatcher import count
 from poller.delivery.outcome import Outcome
-from poller.delivery.reporting import count
-from poller.service.stored_figures import _FIELDS, _feed
-from poller.service.web.exposition import Moment, written
-from poller.store.connection import commands
-from poller.store.figures import feed_amounts, pair_amounts
+from poller.delivery.retry import Delivered
+from poller.redis.client import commands
 from poller.store.keys import FeedKeys, group_of
-from poller.telemetry.attempts import attempts_of, no_attempts_of
-from poller.telemetry.rounds import KINDS, ROUNDS
-from poller.telemetry.stored import StoredFigures
+from poller.store.stats import feed_amounts, pair_amounts
+from poller.telemetry.metrics import KINDS, ROUNDS, attempts_of, no_attempts_of
+from poller.web.health import Moment, written
 from tests.bench.figures import Figure
 from tests.servers import Server
 

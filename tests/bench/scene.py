@@ -15,14 +15,12 @@ from pathlib import Path
 import msgspec
 from redis.asyncio import Redis
 
-from poller.credentials.bearer import EnvironmentToken
+from poller.auth.base import EnvironmentToken
+from poller.redis.client import commands
 from poller.source.client import ApiClient
-from poller.source.feed import Feed
+from poller.source.feed import KNOWN, Feed, RoundResult
 from poller.source.paging import Query
-from poller.source.resources import KNOWN
-from poller.source.result import RoundResult
 from poller.source.round import poll
-from poller.store.connection import commands
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys
 from poller.store.scripts import SHEBANG, Scripts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from copy import deepcopy
 from random import Random
 from typing import Any
@@ -9,9 +11,129 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from poller.changes.canonical import canonical, encode, parse
-from poller.changes.diff import changed_pointers
+from poller.changes.canonical import MAX_DEPTH, TOO_DEEP, canonical, encode, parse, without
+from poller.changes.diff import Kind, Snapshot, changed_pointers, compare
+from poller.changes.records import Record, Shape
 from tests.changes.samples import CHANCE, FEW, MANY, OBJECTS, TREES, opinion, spelled
+
+
+def record_of(raw: bytes) -> Record:
+    return Record("k", "K", raw, "2025-01-31T09:30:00Z", None)
+
+
+def test_an_unknown_record_is_created() -> None:
+    """Without a snapshot a record is created: revision 1, nothing before it."""
+    change = compare(record_of(b'{"a":1.0}'), None)
+    assert change is not None
+    assert (change.kind, change.revision, change.previous, change.changed) == (Kind.CREATED, 1, None, ())
+    assert (change.key, change.subject, change.modified) == ("k", "K", "2025-01-31T09:30:00Z")
+    assert (change.raw, change.canonical) == (b'{"a":1.0}', b'{"a":1}')
+
+
+def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
+    """After a tombstone even the same bytes are created again, with the next revision and nothing before it."""
+    change = compare(record_of(b"{}"), Snapshot(4, 9, b"{}", removed=True))
+    assert change is not None
+    assert (change.kind, change.revision, change.previous, change.changed) == (Kind.CREATED, 5, None, ())
+
+
+def test_a_record_kept_silently_has_its_first_event_when_it_changes() -> None:
+    """The snapshot of a silent baseline has revision 0; the first change is revision 1, and it is a modification."""
+    change = compare(record_of(b'{"a":2}'), Snapshot(0, 0, b'{"a":1}'))
+    assert change is not None
+    assert (change.kind, change.revision, change.previous) == (Kind.MODIFIED, 1, b'{"a":1}')
+
+
+@FEW
+@given(OBJECTS, OBJECTS, CHANCE)
+def test_a_known_record_is_modified_if_and_only_if_it_differs(old: Any, new: Any, chance: Random) -> None:
+    """Equal canonical forms are no change; all others are one, with the bytes of both and what differs."""
+    before, after = spelled(old), spelled(new, chance)
+    assert compare(record_of(spelled(old, chance)), Snapshot(3, 7, before)) is None
+    change = compare(record_of(after), Snapshot(3, 7, before))
+    assert (change is None) == (canonical(before) == canonical(after))
+    if change is not None:
+        assert (change.kind, change.revision, change.raw, change.previous) == (Kind.MODIFIED, 4, after, before)
+        assert change.changed == changed_pointers(parse(before), parse(after)) != ()
+
+
+@pytest.mark.parametrize("strip", [None, without(("/at",))])
+@pytest.mark.parametrize("shape", [None, Shape(frozenset({"id", "n"}), None)])
+def test_a_truth_value_is_not_a_number(shape: Shape | None, strip: Callable[[Any], Any] | None) -> None:
+    """To Python 1 equals true and 0 equals false; in JSON they differ, on every path of the comparison, deep down."""
+    for old, new in ((b"1", b"true"), (b"0", b"false"), (b"[0]", b"[false]"), (b'{"a":1}', b'{"a":true}')):
+        for before, after in ((old, new), (new, old)):
+            known = Snapshot(1, 1, b'{"id":"k","n":%b}' % before)
+            change = compare(record_of(b'{"id":"k","n":%b}' % after), known, strip, shape)
+            assert change is not None
+            assert (change.kind, change.changed[0][:2]) == (Kind.MODIFIED, "/n")
+
+
+def test_an_id_in_other_letters_is_no_change_unless_something_else_is() -> None:
+    """A UUID names the same record in upper and lower case; another key that holds the like is another matter."""
+    key = "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b5f"
+    known = Snapshot(1, 1, b'{"id":"%b","ref":"%b"}' % (key.encode(), key.encode()))
+
+    def compared(raw: bytes) -> tuple[str, ...] | None:
+        change = compare(Record(key, key.upper(), raw, None, None), known)
+        return change.changed if change else None
+
+    upper = key.upper().encode()
+    assert compared(b'{"id":"%b","ref":"%b"}' % (upper, key.encode())) is None
+    assert compared(b'{"id":"%b","ref":"%b"}' % (upper, upper)) == ("/id", "/ref")
+    assert compared(b'{"id":"%b","ref":"x"}' % key.encode()) == ("/ref",)
+
+
+def test_what_is_ignored_does_not_count() -> None:
+    """A difference in what the feed ignores is none; beside another one it is not mentioned."""
+    strip = without(("/at",))
+    snapshot = Snapshot(1, 1, b'{"a":1,"at":1}')
+    assert compare(record_of(b'{"a":1,"at":2}'), snapshot, strip) is None
+    change = compare(record_of(b'{"a":2,"at":2}'), snapshot, strip)
+    assert change is not None
+    assert (change.changed, change.canonical, change.raw) == (("/a",), b'{"a":2}', b'{"a":2,"at":2}')
+
+
+@pytest.mark.parametrize("snapshot", [None, Snapshot(1, 1, b"{}")])
+def test_bytes_that_are_no_json_are_refused(snapshot: Snapshot | None) -> None:
+    """The reader of records looks at the identity only; what else is wrong is found here."""
+    with pytest.raises(ValueError, match="not UTF-8"):
+        compare(record_of(b'{"a":"\xff"}'), snapshot)
+
+
+@pytest.mark.parametrize("strip", [None, without(("/a",))])
+def test_a_key_that_stands_twice_is_refused(strip: Callable[[Any], Any] | None) -> None:
+    """Which of the two values counts nobody can tell, be it ignored or not; the snapshot is not asked."""
+    for snapshot in (None, Snapshot(1, 1, b'{"a":1}')):
+        with pytest.raises(ValueError, match='the key "a" stands twice'):
+            compare(record_of(b'{"a":1,"a":1}'), snapshot, strip)
+
+
+def test_what_is_kept_from_before_is_not_refused() -> None:
+    """A snapshot that would be refused today does not keep its record from being used."""
+    change = compare(record_of(b'{"a":3}'), Snapshot(1, 1, b'{"a":1,"a":2}'))
+    assert change is not None
+    assert change.changed == ("/a",)
+
+
+def test_a_record_at_the_edge_of_depth_is_compared_or_refused() -> None:
+    """At any depth the comparison answers or refuses; what decides is the limit, never what is left of the stack."""
+    depths = [*range(1, MAX_DEPTH + 20), *range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 1)]
+    refused = 0
+    for depth in depths:
+        old, new = (b'{"a":' * depth + value + b"}" * depth for value in (b"1", b"2"))
+        try:
+            change = compare(record_of(new), Snapshot(1, 1, old))
+        except ValueError as error:
+            refused += 1
+            assert str(error) == TOO_DEEP  # noqa: PT017 -- see the count
+        else:
+            assert change is not None
+            assert change.changed == ("/a" * depth,)
+    assert refused == len(depths) - MAX_DEPTH
+
+
+# Laws of :mod:`poller.changes.diff`.
 
 _ABSENT = object()
 

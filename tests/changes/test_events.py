@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from poller.changes.canonical import canonical
-from poller.changes.classify import Change, Kind
+from poller.changes.diff import Change, Kind
 from poller.changes.events import MAX_EVENT_BYTES, Cause, EventFrame, recorded_time
 from tests.changes.samples import FEW, OBJECTS, spelled
 

@@ -1,22 +1,94 @@
-"""Laws of :mod:`poller.changes.plan`, the last of them as a machine of pages and crashes."""
+"""Laws of :mod:`poller.changes.plan`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from poller.changes.canonical import without
-from poller.changes.classify import Snapshot
-from poller.changes.commit import Commit, Tally
+from poller.changes.diff import Kind, Snapshot
 from poller.changes.events import Cause, EventFrame
-from poller.changes.plan import Rules, plan
-from poller.changes.records import record_reader
+from poller.changes.plan import Commit, Listing, Rules, Seen, Tally, packed, plan
+from poller.changes.records import Rejected, record_reader
 from tests.changes.samples import FEW
+
+
+def test_tallies_add_up_field_by_field() -> None:
+    """Adding keeps the first tally and changes nothing in the second."""
+    total, part = Tally(1, 2, 3, 4, 5, 6), Tally(10, 20, 30, 40, 50, 60)
+    same = total
+    total += part
+    assert total is same
+    assert total == Tally(11, 22, 33, 44, 55, 66)
+    assert part == Tally(10, 20, 30, 40, 50, 60)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_each_kind_has_its_count(kind: Kind) -> None:
+    """Counting a change counts its kind and nothing else."""
+    tally = Tally()
+    tally.count(kind)
+    assert getattr(tally, kind) == 1
+    assert tally.created + tally.modified + tally.removed == 1
+
+
+def test_a_commit_knows_where_it_leads_and_whether_it_is_needed() -> None:
+    """Each event is one step of the sequence; anything to write makes it needed."""
+    assert Commit("g", 7, events=(b"a", b"b")).next_sequence == 9
+    assert Commit("g", 7, qualifications=("q",)).empty
+    assert not Commit("g", 7, snapshots={"k": Snapshot(0, 0, b"{}")}).empty
+    assert not Commit("g", 7, events=(b"a",)).empty
+    assert not Commit("g", 7, rejected=(Rejected(b"", "why"),)).empty
+    assert not Commit("g", 7, marks={"m": None}).empty
+
+
+# Laws of :mod:`poller.changes.plan`: what a listing held is kept exactly, and small.
+
+UUIDS = st.uuids().map(str)
+KEYS = st.lists(UUIDS | UUIDS.map(str.upper) | st.text(min_size=1, max_size=40) | st.just("{" + "0" * 34 + "}"))
+
+
+@given(KEYS)
+def test_keys_come_back_as_they_were(keys: list[str]) -> None:
+    """Whatever a key looks like, a UUID in an unusual spelling too."""
+    assert list(Listing(held=packed(keys)).keys) == keys
+
+
+def test_a_uuid_takes_18_bytes() -> None:
+    """Its 16 and two around them: there are many."""
+    assert len(packed([str(UUID(int=number)) for number in range(10)])) == 10 * 18 + 1
+
+
+def test_a_reading_that_ended_replaces_what_was_held_and_one_that_failed_does_not() -> None:
+    """A failure says nothing of the records, and what the answer said of its version is not used again."""
+    listing = Listing().after(5, keys=["a", "b"], changed=True, validators={"If-None-Match": '"1"'})
+    failed = listing.failed(9)
+    assert (list(failed.keys), failed.tried, failed.read, failed.validators) == (["a", "b"], 9, 5, {})
+    same = listing.unchanged(9)
+    assert (list(same.keys), same.tried, same.read, same.validators) == (["a", "b"], 9, 9, listing.validators)
+    gone = same.after(11, gone=True)
+    assert (list(gone.keys), gone.read, gone.gone) == ([], 11, True)
+
+
+def test_heat_rises_with_changes_and_cools_with_rest() -> None:
+    """Always changing tends to two, never changing to nought."""
+    listing = Listing()
+    for moment in range(20):
+        listing = listing.after(moment, changed=True)
+    assert 1.99 < listing.heat <= 2
+    for moment in range(20):
+        listing = listing.unchanged(moment)
+    assert listing.heat < 0.01
+
+
+# Laws of :mod:`poller.changes.plan`, the last of them as a machine of pages and crashes.
 
 QUALIFICATION: Final = "0b8ce21a-7f3d-4cc5-9e1b-00aabbccddee"
 read: Final = record_reader("id")
@@ -254,3 +326,19 @@ class PagesAndCrashes(RuleBasedStateMachine):
 
 PagesAndCrashes.TestCase.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
 TestPagesAndCrashes = PagesAndCrashes.TestCase
+
+
+# What was seen is remembered, small and exactly.
+
+
+@given(st.lists(st.text(max_size=40)), st.lists(st.text(max_size=40)))
+def test_what_was_seen_is_in_it_and_nothing_else(some: list[str], others: list[str]) -> None:
+    """Law: a set of keys, whatever the order of adding and asking."""
+    seen = Seen()
+    assert not seen
+    seen.update(some)
+    assert all(key in seen for key in some)
+    assert [key in seen for key in others] == [key in set(some) for key in others]
+    seen.update(others)
+    assert all(key in seen for key in (*some, *others))
+    assert bool(seen) == bool(some or others)

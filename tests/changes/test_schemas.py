@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
 
-from poller.changes.classify import Kind
+from poller.changes.diff import Kind
 from poller.changes.schemas import FIELDS, event_schema
 from tests.changes.samples import FEW, TREES, spelled
 

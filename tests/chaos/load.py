@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from poller.stopping import ended, unless
+from poller.lifecycle import ended, unless
 
 if TYPE_CHECKING:
     from random import Random

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from poller.stopping import ended
+from poller.lifecycle import ended
 from tests.harness.waiting import patience
 
 if TYPE_CHECKING:

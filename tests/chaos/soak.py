@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from poller.stopping import ended, unless
+from poller.lifecycle import ended, unless
 from tests.chaos.asking import answered
 from tests.chaos.lasting import LastingStore
 from tests.chaos.replicas import Replicas

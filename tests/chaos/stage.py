@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from poller.stopping import unless
+from poller.lifecycle import unless
 from tests.chaos.asking import PATIENCE, answered
 from tests.chaos.confided import told_secrets
 from tests.chaos.lasting import LastingStore

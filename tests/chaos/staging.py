@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from poller.store.embedded_process import SOCKET
+from poller.redis.embedded import SOCKET
 from tests.chaos.confided import SECRETS, SOURCE, confided, users
 from tests.chaos.lasting import LastingStore
 from tests.chaos.load import Load

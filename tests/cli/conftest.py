@@ -18,11 +18,9 @@ import structlog
 
 from poller.cli.app import app
 from poller.cli.ending import ended
-from poller.sandbox.model import History
-from poller.sandbox.program import SEEDED_AT
-from poller.sandbox.resources import RESOURCES
-from poller.sandbox.seed import seed
-from poller.sandbox.serving import serving
+from poller.sandbox.data import seed
+from poller.sandbox.history import RESOURCES, History
+from poller.sandbox.server import SEEDED_AT, serving
 from tests.harness.waiting import limited
 from tests.programs import for_the_block
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from poller.store.connection import commands
+from poller.redis.client import commands
 from poller.store.keys import FeedKeys, PairKeys
 from tests.cli.conftest import Poller
 from tests.delivery.events import entry

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
 
-from poller.sandbox.mutate import mutate
-from poller.sandbox.resources import RESOURCES
+from poller.sandbox.data import mutate
+from poller.sandbox.history import RESOURCES
 from tests.cli.conftest import Poller, Site, started
 from tests.harness.waiting import limited
 from tests.stores import looking

@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from poller.cli import completing
-from poller.config.spelling import RESOURCES
-from poller.store.embedded_process import SOCKET
+from poller.config.types import RESOURCES
+from poller.redis.embedded import SOCKET
 from tests.cli.conftest import environment
 from tests.stores import looking
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from redis import Redis
 
-from poller.delivery.attempts import Tries
-from poller.delivery.kept import Attempt, Delivery, Letter, encode
-from poller.store.connection import commands
-from poller.store.given_up import MOST_WAITING
+from poller.delivery.delivery_codec import Attempt, Delivery, Letter, encode
+from poller.delivery.retry import Tries
+from poller.redis.client import commands
+from poller.store.dead_letters import MOST_WAITING
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, remembered_key
 from poller.store.subscriptions import Registry
 from tests.cli.conftest import Called

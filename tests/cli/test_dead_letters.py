@@ -16,10 +16,10 @@ from random import Random
 
 import pytest
 
-from poller.sandbox.model import History
-from poller.sandbox.profiles.choice import chosen
-from poller.sandbox.serving import SANDBOX_TOKEN, serving
-from poller.store.arguments import QUARANTINE_BYTES, rejected_digest
+from poller.sandbox.faults.registry import chosen
+from poller.sandbox.history import History
+from poller.sandbox.server import SANDBOX_TOKEN, serving
+from poller.store.feed import QUARANTINE_BYTES, rejected_digest
 from tests.cli.conftest import Called, Poller, environment
 from tests.stores import looking
 

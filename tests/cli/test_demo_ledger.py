@@ -8,7 +8,7 @@ import msgspec
 
 from poller.cli.demo_ledger import Ledger
 from poller.cli.lines import Content, Event
-from poller.sandbox.model import History
+from poller.sandbox.history import History
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 

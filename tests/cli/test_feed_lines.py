@@ -12,10 +12,9 @@ from rich.cells import cell_len
 from poller.cli.feed_lines import amiss_with, detail_lines, feed_lines
 from poller.cli.subscription_lines import list_lines, subscription_lines
 from poller.cli.tables import Line
-from poller.service.feed_status import Counts, FeedStatus
-from poller.service.subscription_status import SubscriptionStatus
-from poller.source.progress import Progress
-from poller.store.backlogs import Backlog
+from poller.control.status import Counts, FeedStatus, SubscriptionStatus
+from poller.source.feed import Progress
+from poller.store.stats import Backlog
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 NAMES = (

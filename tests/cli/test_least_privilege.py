@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from poller.store.connection import commands
+from poller.redis.client import commands
 from tests.acl import Guarded, running_with_acl
 from tests.cli.commands import commands_in
 from tests.cli.conftest import started

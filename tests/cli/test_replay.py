@@ -13,10 +13,9 @@ from redis import Redis
 
 from poller.cli.replay import place
 from poller.errors import ConfigurationError
-from poller.store.connection import commands
+from poller.redis.client import commands
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
-from poller.store.registrations import Paused
-from poller.store.subscriptions import Registry
+from poller.store.subscriptions import Paused, Registry
 from tests.cli.conftest import Called, started
 from tests.delivery.events import entry
 from tests.harness.waiting import patience

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from poller.sandbox.profiles.table import PROFILES
+from poller.sandbox.faults.registry import PROFILES
 from tests.cli.conftest import Poller, started
 
 

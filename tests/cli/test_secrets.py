@@ -14,10 +14,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from poller.sandbox.model import History
-from poller.sandbox.program import SEEDED_AT
-from poller.sandbox.seed import seed
-from poller.sandbox.serving import serving
+from poller.sandbox.data import seed
+from poller.sandbox.history import History
+from poller.sandbox.server import SEEDED_AT, serving
 from tests.cli.conftest import Ended, Poller
 from tests.source import api
 from tests.source.clients import keep

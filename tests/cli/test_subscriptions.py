@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from poller.delivery.signing import new_private_secret, public_key
-from poller.store.registering import PARTS
+from poller.store.subscriptions import PARTS
 from tests.cli.conftest import Poller, environment
 from tests.cli.test_dead_letters import on_terminal
 from tests.harness.waiting import patience, until

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from poller.cli.tail import start_of
-from poller.delivery.announcements import Announcement, Kind, announcement_bytes
+from poller.delivery.operational_events import Announcement, Kind, announcement_bytes
 from poller.errors import ConfigurationError
 from poller.store.keys import FeedKeys, operations_key
 from tests.cli.conftest import Called, started

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from poller.changes.classify import Kind
+from poller.changes.diff import Kind
 from poller.config.event_types import KINDS, TYPE_NAMES, published, type_test, unmatched
 from poller.config.load import load
-from poller.config.subscribing import kept_subscription, subscription_of
+from poller.config.validation import kept_subscription, subscription_of
+from poller.control.feeds import feed_of
 from poller.errors import ConfigurationError
-from poller.service.feed_values import feed_of
-from poller.source.resources import KNOWN
+from poller.source.feed import KNOWN
 
 TYPE = "org.example.api.contractType.modified.v1"
 

@@ -1,15 +1,120 @@
-"""The settings as one value: frozen, usable from code, and able to find a feed by name."""
+"""The JSON Schema of the file, and the example file that shows every key."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it brings no types
 from pydantic import ValidationError
 
-from poller.config import AuthSettings, FeedSettings, Settings, SourceSettings, SubscriptionSettings
+from poller.config import (
+    AuthSettings,
+    FeedSettings,
+    Settings,
+    SourceSettings,
+    SubscriptionSettings,
+    config_schema,
+    load,
+)
 from poller.errors import ConfigurationError
+from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION
+from tests.config.test_load import CASES
+
+EXAMPLE = Path(__file__).parents[2] / "poller" / "config" / "example.toml"
+SCHEMA = Draft202012Validator(config_schema())
+
+
+def test_it_is_a_schema() -> None:
+    """The schema is valid JSON Schema 2020-12."""
+    Draft202012Validator.check_schema(config_schema())
+
+
+def test_the_example_holds() -> None:
+    """The example file loads, and the schema accepts it."""
+    assert load(EXAMPLE, {}).feed_ids == (
+        "acme/employmentUnavailabilities",
+        "acme/achievements",
+        "acme/positions",
+        "acme/groupings",
+    )
+    SCHEMA.validate(tomllib.loads(EXAMPLE.read_text(encoding="utf-8")))
+
+
+def test_the_example_holds_uncommented() -> None:
+    """What is commented out in the example is valid too, where it does not stand against another key."""
+    text = re.sub(r"^# (?!cron)([a-z_]+ = )", r"\1", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    whole = tomllib.loads(text)
+    SCHEMA.validate(whole)
+    assert whole["sources"][0]["client_key_file"]
+
+
+def test_the_example_is_complete() -> None:
+    """Every key of every table stands in the example, commented out or not."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    for table, schema in config_schema()["$defs"].items():
+        if table != "FilterSettings":
+            for key in schema["properties"]:
+                assert re.search(rf"\b{key}(\]\]| = )", text), f"{table}.{key}"
+
+
+def _descriptions(schema: dict[str, Any]) -> list[tuple[str, str]]:
+    tables = {"": schema, **schema["$defs"]}
+    return [
+        (f"{table}.{key}", described.get("description", described.get("$ref", "")))
+        for table, properties in tables.items()
+        for key, described in properties["properties"].items()
+    ]
+
+
+@pytest.mark.parametrize(("key", "description"), _descriptions(config_schema()))
+def test_every_key_is_described(key: str, description: str) -> None:
+    """No key is left to guessing; where its description is that of its table, it refers to it."""
+    assert description.endswith(".") or description.startswith("#/$defs/")
+
+
+def test_defaults_as_written() -> None:
+    """Defaults stand in the schema as one would write them, and null, which TOML does not have, nowhere."""
+    feed = config_schema()["$defs"]["FeedSettings"]["properties"]
+    assert (feed["reconcile"]["default"], feed["max_removals"]["default"]) == ("24h", "10%")
+    assert config_schema()["$defs"]["HttpSettings"]["properties"]["bind"]["default"] == "127.0.0.1:8080"
+    assert "null" not in str(config_schema())
+    assert "None" not in str(config_schema())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SOURCE + FEED + "intervall = 1",
+        SOURCE + FEED + 'interval = "5 parsecs"',
+        SOURCE + FEED + "interval = true",
+        SOURCE + FEED + "limit = 0",
+        SOURCE + FEED + 'max_removals = "ten"',
+        SOURCE + "auth = {}\n" + FEED,
+        SOURCE + 'auth = { token_env = "A", none = true }\n' + FEED,
+        SOURCE + FEED + SUBSCRIPTION + 'mode = "btach"',
+        SOURCE + FEED + SUBSCRIPTION + "filters = [{ any = [{}] }]",
+        "[lease]\nttl = -1",
+        "zzz = 1",
+    ],
+)
+def test_what_it_refuses(text: str) -> None:
+    """Misspelt keys, values of another kind and impossible combinations are refused by the schema alone."""
+    assert not SCHEMA.is_valid(tomllib.loads(text))
+
+
+def test_what_it_finds() -> None:
+    """The smallest file passes, and of the files that loading refuses most fail in an editor already."""
+    SCHEMA.validate(tomllib.loads(SOURCE + FEED + SUBSCRIPTION))
+    assert sum(SCHEMA.is_valid(tomllib.loads(text)) for text, _ in CASES) < len(CASES) / 2
+
+
+# The settings as one value: frozen, usable from code, and able to find a feed by name.
 
 
 def _source(name: str, *resources: str) -> SourceSettings:

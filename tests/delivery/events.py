@@ -8,9 +8,9 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from poller.changes.canonical import canonical
-from poller.changes.classify import Change, Kind
+from poller.changes.diff import Change, Kind
 from poller.changes.events import Cause, EventFrame
-from poller.delivery.envelope import Envelope, envelope_of
+from poller.delivery.cloudevent import Envelope, envelope_of
 
 SOURCE: Final = "https://api.example.org/v1/contractTypes"
 TYPE: Final = "org.example.api.contractType.created.v1"

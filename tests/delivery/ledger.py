@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from poller.errors import GroupGone, StoreUnavailable
-from poller.store.deliveries import Entry, Settlement
-from poller.store.entry_ids import place_of
+from poller.store.consumer_state import Entry, Settlement
+from poller.store.entry_id import place_of
 
 T = TypeVar("T")
 

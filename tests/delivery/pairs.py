@@ -12,17 +12,16 @@ from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 
-from poller.delivery.attempts import Patience
+from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint_health import Health
+from poller.delivery.feed_consumer import Pair
 from poller.delivery.filters import Predicate
 from poller.delivery.formats import Request
-from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
-from poller.delivery.pair import Pair
-from poller.delivery.subscriber import Subscriber
-from poller.delivery.subscription import Event, Subscription
-from poller.stopping import ended
-from poller.store.deliveries import PairStore
-from poller.store.delivery_scripts import DeliveryScripts
+from poller.delivery.retry import Patience
+from poller.delivery.sinks.base import Event, Subscription
+from poller.lifecycle import ended
+from poller.store.consumer_state import DeliveryScripts, PairStore
 from poller.store.keys import FeedKeys, PairKeys
 from tests.delivery.events import entry
 from tests.harness.waiting import patience

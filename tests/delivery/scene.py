@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from poller.delivery.attempts import Patience
+from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint_health import Health
+from poller.delivery.feed_consumer import Deliveries, Pair
 from poller.delivery.formats import RequestForm
-from poller.delivery.health import Health
 from poller.delivery.outcome import Outcome
-from poller.delivery.pair import Deliveries, Pair
-from poller.delivery.subscriber import Subscriber
-from poller.delivery.subscription import Event, Subscription
+from poller.delivery.retry import Patience
+from poller.delivery.sinks.base import Event, Subscription
 from poller.errors import StoreUnavailable
 from tests.harness.waiting import limited
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from poller.delivery.outcome import Outcome
-from poller.delivery.sink import Sink
-from poller.http.addresses import Allowance
+from poller.delivery.sinks.webhook import Sink
+from poller.http.ssrf import Allowance
 
 TYPE: Final = ("Content-Type", "application/cloudevents+json")
 

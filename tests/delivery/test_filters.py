@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.config.filters import FilterSettings
-from poller.delivery.envelope import envelope_of
+from poller.config.subscriptions import FilterSettings
+from poller.delivery.cloudevent import envelope_of
 from poller.delivery.filters import compile_filters
 from tests.changes.samples import MANY
 from tests.delivery.events import MEMBERS, NAMES, TYPE, WORDS, entry, spelled, string_form

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from poller.config.load import load
-from poller.service.running import END_WITHIN
+from poller.daemon.subscription_runner import END_WITHIN
 from poller.store.feed import LAST_WAIT
 from tests.deploy.files import DEPLOY, ROOT, documents, roles_of, with_admin
 

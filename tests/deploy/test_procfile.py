@@ -19,7 +19,7 @@ import psutil  # type: ignore[import-untyped]  # has no types of its own
 import pytest
 from redis.asyncio import Redis
 
-from poller.store.embedded import EmbeddedServer
+from poller.redis.embedded import EmbeddedServer
 from tests.deploy.files import ROOT, roles_of
 from tests.harness.checker import judge
 from tests.harness.json_values import read

@@ -16,14 +16,14 @@ from typing import Final
 
 import pytest
 
-from poller.credentials.secret_file import SecretFile
-from poller.service.running import END_WITHIN
-from poller.store.embedded import STOP_LIMIT
+from poller.auth.base import SecretFile
+from poller.daemon.subscription_runner import END_WITHIN
+from poller.redis.embedded import STOP_LIMIT
 from poller.store.feed import LAST_WAIT
 from tests.deploy.files import DEPLOY, ROOT, roles_of
 from tests.harness.processes import SANDBOX_TOKEN, sandbox
 
-UNIT: Final = DEPLOY / "systemd" / "poller.service"
+UNIT: Final = DEPLOY / "systemd" / "poller.daemon"
 TEXT: Final = UNIT.read_text("utf-8")
 _DENY: Final = "import ctypes, os, sys; sys.exit(77) if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) else None; "
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from poller.stopping import unless
+from poller.lifecycle import unless
 from tests.harness.commanded import commanded
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from poller.sandbox.profiles.profile import Kind
-from poller.sandbox.profiles.table import PROFILES
+from poller.sandbox.faults.base import Kind
+from poller.sandbox.faults.registry import PROFILES
 from tests.harness.peak import once
 from tests.harness.reading import DAY, TOKEN, Reading, reading
 

@@ -12,11 +12,10 @@ from typing import Final
 
 import pytest
 
-from poller.sandbox.answer import Answer, Ask
-from poller.sandbox.model import History
-from poller.sandbox.profiles.profile import Kind, Scene
-from poller.sandbox.profiles.table import PROFILES
-from poller.sandbox.switches import Switches
+from poller.sandbox.api import Answer, Ask
+from poller.sandbox.faults.base import Kind, Scene, Switches
+from poller.sandbox.faults.registry import PROFILES
+from poller.sandbox.history import History
 from tests.harness.reading import reading
 
 FEED: Final = ("employmentUnavailabilities",)

@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from poller.sandbox.profiles.profile import Kind
-from poller.sandbox.profiles.table import PROFILES
+from poller.sandbox.faults.base import Kind
+from poller.sandbox.faults.registry import PROFILES
 from tests.harness.reading import DAY, reading
 
 DIALECTS: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.DIALECT]

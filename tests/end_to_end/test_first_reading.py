@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
+from poller.app import once
 from poller.config import load
-from poller.service.once import once
 from tests.harness.scene import RESOURCES, Scene, scene
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from poller.source.result import RoundResult
+    from poller.source.feed import RoundResult
 
 _RECORDS = 10_000
 _ROUNDS = 50

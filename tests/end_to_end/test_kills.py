@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from poller.stopping import unless
+from poller.lifecycle import unless
 from tests.harness.processes import daemon
 from tests.harness.scene import scene
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from poller.store.entry_ids import place_of
+from poller.store.entry_id import place_of
 from tests.harness.checker import judge
 from tests.harness.json_values import read
 from tests.harness.processes import daemon

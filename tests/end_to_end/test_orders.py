@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from poller.cli.options import utc_now
 from poller.config.load import load
-from poller.service.ordering import Answer, Order, asked
-from poller.store.asking import Asking
+from poller.control.commands import Answer, Order, asked
+from poller.store.commands import Asking
 from tests.cli.commands import commands_in
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease, scene

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from poller.stopping import unless
+from poller.lifecycle import unless
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
 from tests.harness.waiting import patience, until

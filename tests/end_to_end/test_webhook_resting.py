@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from poller.delivery.health import Health, resumed
+from poller.delivery.endpoint_health import Health, resumed
 from poller.store.keys import SubscriptionKeys
 from poller.store.subscriptions import Registry
 from tests.harness.processes import daemon

@@ -10,7 +10,7 @@ import aiohttp
 
 from poller.cli.options import utc_now
 from poller.config.load import load
-from poller.service.subscription_status import subscription_statuses
+from poller.control.status import subscription_statuses
 from tests.harness.processes import daemon
 from tests.harness.subscribed import SECRET, Wish, subscribed
 from tests.harness.waiting import until
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from poller.config.settings import Settings
-    from poller.service.subscription_status import SubscriptionStatus
+    from poller.control.status import SubscriptionStatus
     from tests.harness.subscribed import Subscribed
 
 _TWO = [Wish("one", lines='disable_after = "1s"'), Wish("two", signed=False)]

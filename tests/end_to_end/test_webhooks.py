@@ -6,7 +6,7 @@ import signal
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from poller.stopping import unless
+from poller.lifecycle import unless
 from tests.harness.delivered import GRACE
 from tests.harness.processes import daemon
 from tests.harness.subscribed import FEEDS, Wish, subscribed

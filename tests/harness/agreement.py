@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from poller.store.feed_state import state_of
 from poller.store.keys import FeedKeys
 from poller.store.snapshots import SnapshotCodec
-from poller.store.state import state_of
 from tests.harness.json_values import read
 
 if TYPE_CHECKING:

@@ -22,23 +22,20 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 
 from poller.config import load
+from poller.control.feeds import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
-from poller.service.assembly import client_of
-from poller.service.feed_values import feed_of, keys_of
+from poller.lifecycle import unless
 from poller.source.round import poll
-from poller.stopping import unless
-from poller.store.feed import Absent
-from poller.store.qualifications import named_qualifications
+from poller.store.feed import Absent, named_qualifications
+from poller.store.feed_state import FeedState, state_of
 from poller.store.snapshots import SnapshotCodec
-from poller.store.state import FeedState, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from poller.changes.classify import Snapshot
-    from poller.changes.commit import Commit
+    from poller.changes.diff import Snapshot
     from poller.changes.held_versions import HeldVersion
-    from poller.changes.listings import Listing
+    from poller.changes.plan import Commit, Listing
     from poller.store.keys import FeedKeys
 
     Fields = dict[

@@ -19,19 +19,17 @@ import aiohttp
 import msgspec
 
 from poller.config.load import load
-from poller.sandbox.answer import answer
-from poller.sandbox.layers import parameter
-from poller.sandbox.model import History
-from poller.sandbox.mutate import mutate
-from poller.sandbox.profiles.choice import chosen
-from poller.sandbox.program import SEEDED_AT
-from poller.sandbox.resources import RESOURCES as SERVED
-from poller.sandbox.seed import seed
-from poller.sandbox.serving import serving
-from poller.service.polling import Polled, polled_feeds
-from poller.store.connection import commands
+from poller.daemon.round_runner import Polled, polled_feeds
+from poller.redis.client import commands
+from poller.sandbox.api import answer
+from poller.sandbox.data import mutate, seed
+from poller.sandbox.faults.base import parameter
+from poller.sandbox.faults.registry import chosen
+from poller.sandbox.history import RESOURCES as SERVED
+from poller.sandbox.history import History
+from poller.sandbox.server import SEEDED_AT, serving
+from poller.store.feed_state import CONFIRMATION, FeedState, state_of
 from poller.store.scripts import SHEBANG
-from poller.store.state import CONFIRMATION, FeedState, state_of
 from tests.harness.checker import Verdict, judge
 from tests.harness.json_values import read as as_json
 from tests.harness.scene import RESOURCES, Scene
@@ -41,8 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from poller.sandbox.answer import Answer, Ask
-    from poller.source.result import RoundResult
+    from poller.sandbox.api import Answer, Ask
+    from poller.source.feed import RoundResult
 
 TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
 DAY = timedelta(days=1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 
-from poller.store.connection import blocking
+from poller.redis.client import blocking
 from poller.store.stream import follow, last_id
 from tests.harness.checker import Verdict, judge
 from tests.harness.json_values import read

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import trustme
 
-from poller.credentials.oauth import Client, ClientCredentials
+from poller.auth.oauth import Client, ClientCredentials
 from poller.errors import SourceUnavailable
 from poller.http.transport import Transport, reason_of
 from tests.source.api import http, serving

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from poller.sandbox.model import History
-from poller.sandbox.serving import serving
+from poller.sandbox.history import History
+from poller.sandbox.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,21 +1,144 @@
-"""Laws of :mod:`poller.sandbox.server`: the seven endpoints and their refusals, over a socket."""
+"""Laws of :mod:`poller.sandbox.server`, as a process of its own."""
 
 from __future__ import annotations
 
-from itertools import product
+import asyncio
+import logging
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from poller.sandbox.answer import Answer, Ask, answer
-from poller.sandbox.model import History
-from poller.sandbox.seed import seed
-from poller.sandbox.server import application
-from tests.sandbox.conftest import NOON
+from poller.errors import ConfigurationError
+from poller.http.server import listener as listener_on
+from poller.sandbox.api import Answer, Ask, answer
+from poller.sandbox.data import seed
+from poller.sandbox.history import History
+from poller.sandbox.server import application, repeat, serving
+from tests.harness.waiting import strain
+from tests.sandbox.conftest import NOON, client_of
+from tests.sandbox.faults.stage import LIST, stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from random import Random
+
+
+PROGRAM = """
+import asyncio, functools
+from poller.sandbox.server import run_sandbox
+asyncio.run(run_sandbox(port=0, records=50, changes_per_second={rate}, seed=5, token="t",
+    say=functools.partial(print, flush=True)))
+print("stopped")
+"""
+
+
+@contextmanager
+def sandbox(rate: float = 0) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM.format(rate=rate)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            told = re.fullmatch(r"sandbox API on (http://127\.0\.0\.1:\d+) \(token: t\); .*/_sandbox/log\n", line)
+            assert told is not None, line
+            headers = {"authorization": "Bearer t"}
+            with httpx.Client(base_url=told[1], headers=headers, trust_env=False) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_well(number: signal.Signals) -> None:
+    """Its first line names the address, it serves there, and a signal ends it with 0 and silently, in mid-work too."""
+    with sandbox(rate=50) as (process, client):
+        assert len(client.get("/employmentUnavailabilities").json()["results"]) > 20
+        process.send_signal(number)
+        out, err = process.communicate(timeout=10 * strain())
+    assert (process.returncode, out, err) == (0, "stopped\n", "")
+
+
+def test_the_same_seed_at_every_start() -> None:
+    """Two starts with one seed serve the same bytes."""
+    logs = []
+    for _ in range(2):
+        with sandbox() as (_, client):
+            logs.append(client.get("/_sandbox/log").content)
+    assert logs[0] == logs[1]
+    assert logs[0].count(b"\n") == 52
+
+
+# Laws of :mod:`poller.sandbox.server`, on a clock of the test's own.
+
+
+class Enough(Exception):
+    """Ends an endless loop."""
+
+
+class Clock:
+    """Time passes only in ``sleep``, each time longer than asked by the next of ``overruns``."""
+
+    def __init__(self, overruns: list[float]) -> None:
+        self.now = 1000.0
+        self.overruns = overruns
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        if not self.overruns:
+            raise Enough
+        self.now += seconds + self.overruns.pop(0)
+
+
+def run(clock: Clock, per_second: float) -> list[float]:
+    done: list[float] = []
+    with pytest.raises(Enough):
+        asyncio.run(repeat(lambda: done.append(clock.now), per_second=per_second, clock=clock.time, sleep=clock.sleep))
+    return done
+
+
+@given(st.lists(st.floats(0, 0.5), max_size=30), st.floats(0.1, 300))
+def test_each_is_done_when_due(overruns: list[float], rate: float) -> None:
+    """However late the loop comes round, what was due by then is done, never earlier and none left out."""
+    clock = Clock(overruns)
+    done = run(clock, rate)
+    elapsed = clock.now - 1000
+    assert len(done) == pytest.approx(elapsed * rate, abs=1.001)
+    for number, when in enumerate(done, start=1):
+        assert (when - 1000) * rate >= number - 1e-6
+
+
+def test_they_are_evenly_spaced() -> None:
+    """On a punctual loop there is one every 1 / rate seconds."""
+    done = run(Clock([0.0] * 8), 4)
+    assert [later - earlier for earlier, later in pairwise(done)] == [0.25] * 7
+
+
+def test_a_long_absence_is_caught_up_in_portions() -> None:
+    """After a long absence other work gets its turn between portions, and the count is right in the end."""
+    clock = Clock([10.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    done = run(clock, 100)
+    assert len(done) >= 1000
+    assert clock.now == pytest.approx(1010.0, abs=0.05)
+
+
+async def test_no_rate_does_nothing() -> None:
+    """At a rate of zero it returns without acting."""
+    await repeat(lambda: pytest.fail("acted"), per_second=0)
+
+
+# Laws of :mod:`poller.sandbox.server`: the seven endpoints and their refusals, over a socket.
 
 LISTS = ("evidenceVariants", "employmentUnavailabilities", "contractTypes")
 
@@ -123,3 +246,119 @@ async def test_answers_can_be_replaced(history: History, rng: Random) -> None:
     ) as client:
         assert (await client.get("/contractTypes")).status_code == 200
         assert (await client.get("/contractTypes?limit=1")).status_code == 418
+
+
+# Laws of :mod:`poller.sandbox.server`.
+
+
+async def test_nothing_is_left_behind(history: History, rng: Random) -> None:
+    """When the block is left no task is left, and the port refuses connections, even with a client still there."""
+    before = asyncio.all_tasks()
+    async with client_of("http://unused") as client:
+        async with serving(history, rng=rng, changes_per_second=100) as url:
+            assert (await client.get(f"{url}/contractTypes")).status_code == 200
+        assert asyncio.all_tasks() == before
+        with pytest.raises(httpx.TransportError):
+            await client.get(f"{url}/contractTypes")
+
+
+def test_small_answers_do_not_wait() -> None:
+    """The listening socket is such that asyncio turns Nagle's algorithm off on its connections."""
+    with listener_on("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+
+
+async def test_signals_are_left_alone(history: History, rng: Random) -> None:
+    """Serving changes no signal's disposition, neither while it runs nor after."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    async with serving(history, rng=rng):
+        assert [signal.getsignal(number) for number in numbers] == before
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+async def test_an_error_in_the_block_passes_through(history: History, rng: Random) -> None:
+    """The block's own error comes out unchanged, and the server is stopped all the same."""
+    before = asyncio.all_tasks()
+    with pytest.raises(LookupError, match="mine"):
+        async with serving(history, rng=rng):
+            raise LookupError("mine")
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_busy_port_is_the_operators(history: History, rng: Random) -> None:
+    """A port that is taken is a configuration error that names it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=str(port)):
+            async with serving(history, rng=rng, port=port):
+                pytest.fail("served on a port that was taken")
+
+
+async def test_changes_happen_by_themselves(history: History, rng: Random) -> None:
+    """At a rate the version rises without anybody asking, never faster than the rate, and stands still afterwards."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    async with serving(history, rng=rng, changes_per_second=400) as url, client_of(url) as client:
+        version = 0
+        while version < 40:
+            version = (await client.get("/_sandbox/version")).json()["version"]
+            assert version <= (loop.time() - start) * 400
+    assert len(list(history.since(0))) == history.version
+
+
+async def test_the_token_can_be_chosen(history: History, rng: Random) -> None:
+    """Another token than the default opens the API, and the default does not."""
+    async with serving(history, rng=rng, token="other") as url:  # noqa: S106 - a test's
+        async with client_of(url, "other") as client:
+            assert (await client.get("/contractTypes")).status_code == 200
+        async with client_of(url) as client:
+            assert (await client.get("/contractTypes")).status_code == 401
+
+
+async def test_requests_side_by_side(history: History, rng: Random) -> None:
+    """Many connections are answered at once."""
+    async with serving(history, rng=rng) as url, client_of(url) as client:
+        answers = await asyncio.gather(*(client.get("/contractTypes") for _ in range(50)))
+    assert {answer.status_code for answer in answers} == {200}
+
+
+# Laws of :mod:`poller.sandbox.server`, over a socket; the profiles' own tests show what is sent.
+
+
+@pytest.mark.parametrize("name", ["drip", "reset", "cut-with-length", "cut-without-length", "cut-chunked"])
+async def test_nothing_is_left_of_a_broken_answer(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """However a connection ends, the server has nothing to complain about and no task stays behind."""
+    before = asyncio.all_tasks()
+    with caplog.at_level(logging.WARNING):
+        async with stage(name) as api:
+            try:
+                async with api.client.stream("GET", LIST) as said:
+                    async for _ in said.aiter_raw():
+                        break  # the reader leaves after the first bytes
+            except httpx.TransportError:
+                assert name == "reset"
+            async with api.client.stream("POST", "/_sandbox/expire") as said:
+                assert said.status_code == 204
+    assert caplog.records == []
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_broken_answer_breaks_its_own_connection_only() -> None:
+    """Requests on other connections are answered while one is dripping, and after one was reset."""
+    profiles = ("drip@contractTypes", "reset@employmentUnavailabilities")
+    async with stage(*profiles) as api, api.client.stream("GET", LIST) as dripping:
+        assert dripping.status_code == 200
+        with pytest.raises(httpx.TransportError):
+            await api.get("/employmentUnavailabilities")
+        assert (await api.get("/evidenceVariants")).json()["results"] == []
+
+
+async def test_a_reader_that_leaves_ends_a_drip() -> None:
+    """The sandbox stops at once although a drip has minutes to go: its reader is gone."""
+    loop = asyncio.get_running_loop()
+    async with stage("drip") as api:
+        async with api.client.stream("GET", LIST) as said:
+            assert int(said.headers["content-length"]) > 300
+        start = loop.time()
+    assert loop.time() - start < 2 * strain()  # uvicorn would wait so long for a task that goes on

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from poller.credentials.bearer import EnvironmentToken
+from poller.auth.base import EnvironmentToken
 from poller.errors import SourceError
 from poller.source.client import ApiClient
 from tests.harness.waiting import turns

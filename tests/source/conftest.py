@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poller.store.state import CONFIRMATION
+from poller.store.feed_state import CONFIRMATION
 from tests.source.round_sides import Round, Script, records
 
 

@@ -11,18 +11,15 @@ from typing import Any
 
 import msgspec
 
-from poller.changes.classify import Snapshot
-from poller.changes.commit import Commit
+from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
-from poller.changes.listings import Listing
+from poller.changes.plan import Commit, Listing
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
-from poller.source.feed import Feed
+from poller.source.feed import KNOWN, Feed, RoundResult
 from poller.source.paging import Params, Query
-from poller.source.resources import KNOWN
-from poller.source.result import RoundResult
 from poller.source.round import poll
 from poller.store.feed import Absent, HeldElsewhere
-from poller.store.state import FeedState, state_of
+from poller.store.feed_state import FeedState, state_of
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

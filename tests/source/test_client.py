@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import json
 import socket
-from collections.abc import Callable
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
+import zstandard
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
 
-from poller.credentials.bearer import FileToken
-from poller.errors import ConfigurationError, CredentialUnusable, SourceRefused, SourceUnavailable
+from poller.auth.base import FileToken, IssuedToken
+from poller.errors import ConfigurationError, CredentialUnusable, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import Transport
-from poller.source.client import ATTEMPTS, ApiClient
-from tests.source.api import http, serving
+from poller.source.client import ATTEMPTS, ApiClient, Inflater, Limits, round_of, tell_round
+from poller.source.feed import RoundResult
+from tests.harness.waiting import limited
+from tests.source.api import Flying, Request, http, serving
 from tests.source.clients import TOKEN, Time, client_of, failure_of, keep
+from tests.source.round_sides import DOWN, FEED, Round, Script, records
+from tests.source.test_client_renewal import Issuer, accepting
+from tests.telemetry.recording import parent, recorded, told, traceparent
 
 
 async def test_a_request_is_what_the_reference_asks_for() -> None:
@@ -154,3 +174,291 @@ def test_certificates_that_cannot_be_used_are_named(
     with pytest.raises(ConfigurationError, match=r"file\.pem") as refused:
         ApiClient("https://api.invalid", transport=of(path))
     assert "None" not in str(refused.value)
+
+
+# Laws of :mod:`poller.source.client` that need connections which are kept, and of repetitions on the wire.
+
+SECOND = timedelta(seconds=1)
+KEPT = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Keeping:
+    """A server that keeps connections: the start of each request, by the loop's clock, and of which connection."""
+
+    def __init__(self, answered: int) -> None:
+        self.starts: list[tuple[int, float]] = []
+        self._answered = answered
+        self._connections = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """So many requests of each connection are answered; then it is closed in answer to a request."""
+        self._connections += 1
+        connection, left = self._connections, self._answered
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while True:
+                    await reader.readuntil(b"\r\n\r\n")
+                    self.starts.append((connection, asyncio.get_running_loop().time()))
+                    if not left:
+                        return
+                    left -= 1
+                    writer.write(KEPT)
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+@asynccontextmanager
+async def keeping(answered: int, time: Time, limits: Limits) -> AsyncIterator[tuple[Keeping, ApiClient]]:
+    keeps = Keeping(answered)
+    server = await asyncio.start_server(keeps, "127.0.0.1", 0)
+    async with client_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", time, limits=limits) as client:
+        yield keeps, client
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_kept_connection_that_was_closed_costs_no_pause_but_its_turn() -> None:
+    """Asked again at once on a new connection, within the rate: nothing repeats a request past it."""
+    time = Time()
+    async with keeping(1, time, Limits(rate=25)) as (keeps, client):
+        for _ in range(3):
+            assert await client.get("/x") == b"ok"
+    assert [connection for connection, _ in keeps.starts] == [1, 1, 2, 2, 3]
+    assert set(time.slept) == {0.0}
+    assert keeps.starts[-1][1] - keeps.starts[0][1] >= 4 / 25 - 0.02
+
+
+async def test_a_server_that_only_closes_is_asked_as_often_as_there_are_attempts() -> None:
+    """Once at once, then with pauses; no request beyond those that the policy counts."""
+    time = Time()
+    async with keeping(0, time, Limits()) as (keeps, client):
+        assert f"({ATTEMPTS} attempts)" in str(await failure_of(client))
+    assert len(keeps.starts) == ATTEMPTS
+    assert time.slept == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("patience", [timedelta(0), SECOND / 10, SECOND / 4])
+async def test_no_attempt_begins_when_the_patience_is_over(patience: timedelta) -> None:
+    """A feed that comes again sooner than the pause ends does not wait for it."""
+    time = Time()
+    async with serving(http(500)) as api, client_of(api.url, time) as client:
+        assert "(1 attempt)" in str(await failure_of(client, patience=patience))
+        assert (len(api.requests), time.slept) == (1, [])
+
+
+async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
+    """The first attempt has its whole timeout; a further one ends with the patience, in the error of the first."""
+    hanging = asyncio.Event()
+
+    async def answer(_: Request, __: asyncio.StreamWriter) -> bytes | None:
+        if len(api.requests) == 1:
+            return http(500, b"first")
+        hanging.set()
+        await asyncio.Event().wait()
+        return None
+
+    async with serving(answer) as api, client_of(api.url, limits=Limits(timeout=60 * SECOND)) as client:
+        async with limited(2):
+            failed = await failure_of(client, patience=SECOND * 0.35)
+        assert "answered 500: first (1 attempt)" in str(failed)
+        assert hanging.is_set()
+        assert len(api.requests) == 2
+
+
+async def test_two_feeds_of_a_source_share_its_rate() -> None:
+    """By the loop's clock: together they ask no faster than one may, repetitions included."""
+    async with serving([http(500), http(500), http(200)]) as api:
+        async with client_of(api.url, limits=Limits(rate=100, concurrency=8)) as client:
+            await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(6)))
+        starts = [request.at for request in api.requests]
+        assert {request.path for request in api.requests} == {"/one", "/other"}
+    assert len(starts) == 14
+    assert starts[-1] - starts[0] >= 13 / 100 - 0.02
+
+
+async def test_two_feeds_of_a_source_share_its_places() -> None:
+    """Together they have as many requests in flight as one may, and never one more."""
+    flying = Flying(2)
+    async with serving(flying.answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
+        await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(4)))
+    assert flying.most == 2
+
+
+# Laws of :mod:`poller.source.client`: what is unpacked is bounded before it exists.
+
+MIB = 1024 * 1024
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=2000), st.integers(1, 500))
+def test_pieces_make_the_body(body: bytes, step: int) -> None:
+    """However a body is cut into pieces, what comes out is what was packed."""
+    packed = gzip.compress(body)
+    inflater = Inflater("gzip", most=len(body))
+    out = b"".join(inflater.take(packed[start : start + step]) for start in range(0, len(packed), step))
+    inflater.finish()
+    assert out == body
+    assert Inflater("", most=1).take(body) == body
+
+
+def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
+    """A piece that stands for hundreds of megabytes gives one byte more than is of interest, and takes no memory."""
+    bomb = gzip.compress(bytes(300 * MIB), compresslevel=9)
+    tracemalloc.start()
+    try:
+        assert len(Inflater("gzip", most=MIB).take(bomb)) == MIB + 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * MIB
+
+
+def test_what_is_cut_off_or_broken_is_said_to_be() -> None:
+    """A body that ends within its encoding is not a shorter body."""
+    inflater = Inflater("gzip", most=100)
+    inflater.take(gzip.compress(b"whole")[:-6])
+    with pytest.raises(httpx.DecodingError, match="cut off"):
+        inflater.finish()
+    with pytest.raises(httpx.DecodingError, match="not gzip"):
+        Inflater("gzip", most=100).take(b"something else")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        ("zstd", zstandard.compress(bytes(100 * MIB))),
+        ("gzip, gzip", gzip.compress(gzip.compress(bytes(100 * MIB)))),
+        ("deflate", zlib.compress(b"{}")),
+    ],
+    ids=["zstd", "twice", "deflate"],
+)
+async def test_only_what_was_asked_for_is_unpacked(encoding: str, body: bytes) -> None:
+    """Other and stacked encodings are refused before a byte of them is unpacked."""
+    async with serving(http(200, body, f"Content-Encoding: {encoding}")) as api, client_of(api.url) as client:
+        failure = await failure_of(client)
+    assert isinstance(failure, SourceNonsense)
+    assert encoding in str(failure)
+
+
+# What rounds and requests tell of themselves, and what the events of a traced round carry.
+
+SECRET = (("sinceDeltaToken", "s3cret"),)
+
+
+async def traced(feed: Round, script: Script) -> RoundResult:
+    with round_of(FEED.id) as span:
+        result = await feed(script)
+        tell_round(span, result)
+    return result
+
+
+async def test_a_round_tells_what_it_did() -> None:
+    """Law: feed, mode and every count of its result."""
+    with recorded() as spans:
+        await traced(Round(), Script().on([*records("a", "b"), 7], delta="d1"))
+    span = spans.one("round")
+    counts = {"pages": 1, "records": 3, "created": 2, "modified": 0, "removed": 0, "unchanged": 0, "quarantined": 1}
+    assert told(span) == {
+        "poller.feed": "acme/contractTypes",
+        "poller.round.mode": "baseline",
+        "poller.round.ok": True,
+        **{f"poller.round.{name}": count for name, count in counts.items()},
+    }
+    assert (span.kind, span.status.status_code, parent(span)) == (SpanKind.INTERNAL, StatusCode.UNSET, None)
+
+
+async def test_a_round_that_failed_says_why() -> None:
+    """Law: its error is the span's."""
+    with recorded() as spans:
+        result = await traced(Round(), Script().on(DOWN))
+    span = spans.one("round")
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, result.error)
+    assert told(span)["poller.round.ok"] is False
+
+
+async def test_its_events_carry_it() -> None:
+    """Law: as CloudEvents' distributed tracing has it, on what is removed too; any reader of CloudEvents takes it."""
+    feed = Round()
+    with recorded() as spans:
+        await traced(feed, Script().on(records("a", "b")))
+    assert {event["traceparent"] for event in feed.store.events} == {traceparent(spans.one("round"))}
+    assert not [event for event in feed.store.events if "tracestate" in event]
+    for commit in feed.store.commits:
+        for event in commit.events:
+            read = JSONFormat().read(CloudEvent, event)
+            assert read.get_extension("traceparent") == traceparent(spans.one("round"))
+
+
+async def test_it_is_carried_where_it_is_not_sampled() -> None:
+    """Law: with the flag that says so, for W3C Trace Context hands on the decision along with the name."""
+    feed = Round()
+    with recorded(ALWAYS_OFF):
+        await traced(feed, Script().on(records("a")))
+    [event] = feed.store.events
+    assert int(event["traceparent"][-2:], 16) & 1 == 0
+
+
+async def test_ids_and_commits_are_the_same_without() -> None:
+    """Law: a change is the same whoever traced the round that found it, and so is the commit's name."""
+    plain, seen, again = Round(), Round(), Round()
+    await traced(plain, Script().on(records("a", "b")))
+    with recorded():
+        await traced(seen, Script().on(records("a", "b")))
+        await traced(again, Script().on(records("a", "b")))
+    assert [event.pop("traceparent", None) is None for event in plain.store.events] == [True, True]
+    first, second = ([event.pop("traceparent") for event in one.store.events] for one in (seen, again))
+    assert first != second
+    assert json.dumps(plain.store.events) == json.dumps(seen.store.events) == json.dumps(again.store.events)
+    digests = [[commit.digest for commit in one.store.commits] for one in (plain, seen, again)]
+    assert digests[0] == digests[1] == digests[2]
+    assert any(digests[0])
+
+
+async def test_requests_are_told_one_by_one() -> None:
+    """Law: repetitions are numbered, each has its status; the query and the credential are nowhere; nobody is told."""
+    async with serving([http(503), http(404), http(200, b"ok")]) as api, client_of(api.url) as client:
+        with recorded() as spans, round_of(FEED.id):
+            with pytest.raises(SourceRefused):
+                await client.get("/things", SECRET)
+            await client.get("/things", SECRET)
+    first, second, third = spans.named("GET")
+    assert [told(one).get("http.response.status_code") for one in (first, second, third)] == [503, 404, 200]
+    assert [told(one).get("http.request.resend_count") for one in (first, second, third)] == [None, 1, None]
+    assert [told(one).get("error.type") for one in (first, second, third)] == ["503", "404", None]
+    assert {told(one)["url.full"] for one in (first, second, third)} == {f"{api.url}/things"}
+    assert {one.kind for one in (first, second, third)} == {SpanKind.CLIENT}
+    ours = spans.one("round").get_span_context()
+    assert ours is not None
+    assert {parent(one) for one in (first, second, third)} == {f"{ours.span_id:016x}"}
+    assert "s3cret" not in "".join(one.to_json() for one in spans.all)
+    assert not [name for request in api.requests for name in request.headers if name.startswith("trace")]
+
+
+async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None:
+    """Law: what was refused is seen beside it."""
+    async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(Issuer())) as client:
+        with recorded() as spans, round_of(FEED.id):
+            await client.get("/x")
+    said = [told(one) for one in spans.named("GET")]
+    assert [one["http.response.status_code"] for one in said] == [401, 200]
+    assert [one.get("http.request.resend_count") for one in said] == [None, 1]
+
+
+async def test_no_answer_is_told_as_one() -> None:
+    """Law: without a status there is a word for the failure, and the line that the log has."""
+    async with serving(b"") as api, client_of(api.url) as client:
+        with recorded() as spans, round_of(FEED.id), pytest.raises(SourceUnavailable) as failed:
+            await client.get("/x")
+    last = spans.named("GET")[-1]
+    assert told(last)["error.type"] == "_OTHER"
+    assert str(failed.value).startswith(str(last.status.description))
+
+
+async def test_outside_a_round_requests_are_no_traces() -> None:
+    """Law: what ``check`` asks, say, begins none."""
+    async with serving(http(200, b"ok")) as api, client_of(api.url) as client:
+        with recorded() as spans:
+            await client.get("/x")
+    assert not spans.all

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from poller.credentials.bearer import FileToken
-from poller.credentials.issued import Issued, IssuedToken
+from poller.auth.base import FileToken, Issued, IssuedToken
 from poller.errors import CredentialUnusable, SourceRefused, SourceUnavailable
 from poller.source.client import ApiClient
 from tests.harness.waiting import turns

@@ -11,7 +11,7 @@ import pytest
 from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
 from poller.errors import SourceRefused
 from poller.source.feed import Mode
-from poller.store.state import CONFIRMATION, DELTA_TOKEN
+from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
 from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
 
 

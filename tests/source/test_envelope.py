@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poller.changes.unambiguous import MAX_DEPTH
+from poller.changes.canonical import MAX_DEPTH
+from poller.changes.records import Record, Rejected, record_reader
 from poller.errors import SourceNonsense
-from poller.source.envelope import MAX_TOKEN_LENGTH, Page, decode_page
+from poller.source.envelope import MAX_TOKEN_LENGTH, Page, decode_page, keys_instead, split_results
 
 
 def test_records_are_the_bytes_they_came_in() -> None:
@@ -114,3 +116,104 @@ def test_a_token_within_the_limit_is_taken() -> None:
     """The limit itself is within the limit."""
     found: Any = decode_page(b'{"results":[],"pageToken":"%b"}' % (b"x" * MAX_TOKEN_LENGTH))
     assert len(found.page_token) == MAX_TOKEN_LENGTH
+
+
+# Laws of :mod:`poller.source.envelope`.
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{}", "none"),
+        (b'{"data":[{"id":1}],"next_cursor":null}', "data, next_cursor"),
+        (b'{"_embedded":{"contractTypes":[]},"_links":{},"@odata.count":3}', "_embedded, _links and 1 other"),
+        (b'{"Items":[],"totalCount":2,"tenant":"x","as":"y"}', "Items, totalCount and 2 others"),
+        (b'{"tenant":"x"}', "1 other"),
+        (b'{"a":[],"data":1,"items":1,"records":1,"page":1,"meta":1,"links":1,"total":1}',
+         "data, items, records, page, meta, links and 2 others"),
+        (b'{"results":5}', None),
+        (b'[{"data":1}]', None),
+        (b"oops", None),
+        (b"[" * 100_000, None),
+        (b'{"\xff":1}', None),
+    ],
+    ids=lambda value: repr(value[:24]) if value else "None",
+)  # fmt: skip
+def test_the_keys_that_came(body: bytes, words: str | None) -> None:
+    """The common ones by their names, at most six, the others by their number; nothing where there is none."""
+    assert keys_instead(body, "results") == words
+
+
+@given(st.dictionaries(st.text(max_size=40), st.integers(), max_size=20))
+def test_nothing_else_of_the_body_is_said(found: dict[str, int]) -> None:
+    """Whatever the keys are: one short printable line, in which a key that nobody knows does not stand."""
+    words = keys_instead(msgspec.json.encode({**found, "s3cret-" * 3: 1}), "results")
+    if "results" not in found:
+        assert words is not None
+        assert words.isprintable()
+        assert len(words) < 180
+        assert "s3cret" not in words
+
+
+# Laws of :mod:`poller.source.envelope`: one bad record costs itself, not its page.
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(JSON, max_size=5), st.dictionaries(st.text(max_size=5), JSON, max_size=3), st.booleans())
+def test_the_parts_are_those_of_the_envelope(results: list[Any], others: dict[str, Any], indented: bool) -> None:
+    """Law: for any envelope the elements are those that a JSON reader finds, and what is left is the rest of it."""
+    envelope = {**others, "results": results, "after": [1, {"results": [2]}]}
+    parts = split_results(json.dumps(envelope, indent=2 if indented else None).encode())
+    assert parts is not None
+    elements, around = parts
+    assert [json.loads(element) for element in elements] == results
+    assert json.loads(around) == {**envelope, "results": []}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b'{"id":"b","x":NaN}', "not JSON"),
+        (b'{"id":"b","x":"\\ud800"}', "not JSON"),
+        (b'{"id":"b","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+        (b'{"id":"b","x":"\\udc00\\ud800"}', "not JSON"),
+        (b"", "not JSON"),
+    ],
+    ids=["NaN", "lone surrogate", "deep", "surrogates the wrong way round", "nothing"],
+)
+def test_a_bad_record_leaves_the_others_of_its_page(bad: bytes, reason: str) -> None:
+    """Law: the records around it are read, its own bytes are refused with the reason, the tokens count."""
+    body = b'{"results":[{"id":"a"}, ' + bad + b' ,{"id":"c","t":"],{"}],"deltaToken":"d","pageToken":"p"}'
+    page = decode_page(body)
+    read = record_reader("id")
+    first, second, third = (read(raw) for raw in page.records)
+    assert isinstance(first, Record)
+    assert isinstance(second, Rejected)
+    assert isinstance(third, Record)
+    assert (first.key, third.key, second.raw) == ("a", "c", bad)
+    assert reason in second.reason
+    assert (page.delta_token, page.page_token) == ("d", "p")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"results":[{"id":"a"},{"id":',
+        b'{"results":[{"id":NaN}]',
+        b'{"results":[NaN]} trailing',
+        b'{"x":{"results":[NaN]}}',
+        b"<html>[]</html>",
+        b'"results":[NaN]',
+        b'{"results":NaN}',
+    ],
+)
+def test_what_is_no_envelope_stays_none(body: bytes) -> None:
+    """Law: a page that was cut off, or is something else, fails as a whole."""
+    with pytest.raises(SourceNonsense):
+        decode_page(body)

@@ -1,70 +1,371 @@
-"""Laws of :mod:`poller.source.feed`."""
+"""Laws of :mod:`poller.source.feed`: another API's records do not take the place of the known ones by themselves."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 import pytest
 
-from poller.changes.classify import Change, Kind
-from poller.changes.events import Cause
-from poller.source.feed import Feed, Mode, due
-from poller.source.paging import Query
-from poller.source.resources import KNOWN
-from poller.store.state import FeedState
+from poller.changes.confirmation import MOST, Confirmation, confirmation_of
+from poller.changes.plan import Commit, Tally
+from poller.errors import SourceUnavailable
+from poller.source.feed import KNOWN, Feed, Mode, Progress, RoundResult, progress_of, resource_of
+from poller.source.paging import Params
+from poller.source.round import poll
+from poller.store.feed_state import DELTA_TOKEN, HELD_ORIGIN, ORIGIN, PROGRESS
+from tests.source.round_sides import ACHIEVEMENTS, FEED, Clock, MemoryStore, Round, Script, records
+from tests.source.test_drain import slow_clock
 
-NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
-DAY = timedelta(days=1)
-FEED = Feed(
-    id="acme/contractTypes",
-    resource=KNOWN["contractTypes"],
-    query=Query(),
-    event_source="https://api.example.org/v1",
-    type_prefix="org.example.api",
-    reconcile=DAY,
+HERE = msgspec.structs.replace(FEED, base_url="https://api.example.org/v1", binding="https://api.example.org/v1 u")
+MOVED = msgspec.structs.replace(
+    HERE,
+    base_url="https://new.example.org/v1",
+    binding="https://new.example.org/v1 u",
+    event_source="https://new.example.org/v1",
 )
-READ = FeedState("g", 5, delta_token="d", query=FEED.fingerprint, read_at=NOON - DAY / 2)  # noqa: S106 -- no secret
+RENAMED = msgspec.structs.replace(HERE, event_source="urn:acme")
+
+
+def listing(*subjects: str, delta: str = "d") -> Script:
+    script = Script().on(records(*subjects), delta=delta)
+    return script.on([], since="d", delta=delta)
+
+
+async def known(feed: Feed = HERE) -> Round:
+    """A feed that has read two records."""
+    read = Round(feed)
+    read.store.mark("kept", "0 0 0")
+    assert (await read(listing("a", "b"))).created == 2
+    read.store.mark("kept", "2 0 0")
+    return read
+
+
+@pytest.mark.parametrize("other", [MOVED, RENAMED])
+async def test_another_origin_is_held_and_nothing_is_asked_or_published(other: Feed) -> None:
+    """Law: the round reads nothing, publishes nothing, moves no token, says why, and is announced once."""
+    read = await known()
+    before = len(read.store.events), read.kept
+    script = listing("c", "d")
+    held = await read(script, other)
+    assert (held.ok, held.created, held.removed, script.asked) == (False, 0, 0, [])
+    assert held.held == held.error == read.store.state.held
+    again = await read(script, other)
+    assert (again.ok, again.held, again.error) == (False, None, held.error)
+    assert (len(read.store.events), read.kept) == before
+
+
+async def test_the_reason_names_what_differs_and_what_to_do() -> None:
+    """Law: both addresses, both ways out; an event source that only follows base_url is not a second difference."""
+    read = await known(msgspec.structs.replace(HERE, event_source=HERE.base_url))
+    error = (await read(listing("c"), MOVED)).error or ""
+    assert f'base_url was "{HERE.base_url}" and is "{MOVED.base_url}" now: nothing is published' in error
+    assert "event_source" not in error
+    assert "`poller release acme/contractTypes`" in error
+    assert "`poller resync acme/contractTypes --anew`" in error
+
+
+async def test_a_release_publishes_what_differs_and_nothing_else() -> None:
+    """Law: the API has moved: what is as it was is silent; a round that fails meanwhile leaves the release standing."""
+    read = await known()
+    await read(listing(), MOVED)
+    read.store.mark("released", "1")
+    down = Script().on(SourceUnavailable("down"))
+    assert (await read(down, MOVED)).ok is False
+    assert read.store.state.origin == HERE.origin.mark
+    result = await read(listing("a", "b", "c"), MOVED)
+    assert (result.mode, result.ok, result.created, result.unchanged, result.removed) == (Mode.RESYNC, True, 1, 2, 0)
+    state = read.store.state
+    assert (state.held, state.held_at, state.held_origin, state.released) == (None, None, None, False)
+    assert state.origin == MOVED.origin.mark
+    assert (await read(listing("a", "b", "c"), MOVED)).mode is Mode.DELTA
+    assert (await read(listing("a", "b", "c"), HERE)).ok is False  # and back is a change as well
+
+
+async def test_the_old_value_put_back_ends_it() -> None:
+    """Law: with the known origin again the feed goes on from its token, and nothing is held any more."""
+    read = await known()
+    await read(listing("c"), MOVED)
+    result = await read(listing("a", "b"))
+    assert (result.mode, result.ok, result.changes) == (Mode.DELTA, True, 0)
+    assert (read.store.state.held, read.store.state.held_origin) == (None, None)
+
+
+async def test_a_release_of_something_else_does_not_count() -> None:
+    """Law: what an operator has released is what was held then; another origin that comes after it is held itself."""
+    read = await known()
+    read.store.mark("held", "60 of 301 known records are missing")
+    read.store.mark("released", "1")
+    first = await read(listing("c"), MOVED)
+    assert (first.ok, first.held) == (False, first.error)
+    assert (await read(listing("c"), MOVED)).ok is False
+    read.store.mark("released", "1")
+    third = msgspec.structs.replace(MOVED, base_url="https://third.example.org")
+    other = await read(listing("c"), third)
+    assert (other.ok, other.held) == (False, other.error)
+    assert len(read.store.events) == 2
+
+
+async def test_a_feed_that_knows_no_record_has_no_origin_yet() -> None:
+    """Law: an address that was mistyped, or an API without records, holds nobody up when the right one comes."""
+    read = Round(HERE)
+    read.store.mark("kept", "0 0 0")
+    assert (await read(listing())).ok
+    result = await read(listing("a"), MOVED)
+    assert (result.ok, result.created) == (True, 1)
+    assert read.store.state.origin == MOVED.origin.mark
+
+
+async def test_the_origin_is_written_with_the_first_records() -> None:
+    """Law: a first reading that breaks off after its first page is held as well, should it go on at another API."""
+    read = Round(HERE)
+    read.store.mark("kept", "0 0 0")
+    broken = Script().on(records("a"), further="p").on(SourceUnavailable("down"), page="p")
+    assert (await read(broken)).created == 1
+    first = next(commit for commit in read.store.commits if commit.snapshots)
+    assert first.marks == {ORIGIN: HERE.origin.mark}
+    read.store.mark("kept", "1 0 0")
+    assert (await read(listing("c"), MOVED)).held is not None
+
+
+async def test_a_store_of_an_older_version_is_read_on() -> None:
+    """Law: where no origin is kept the one that is read now becomes known, by the next round that reads something."""
+    read = await known()
+    del read.store.fields[ORIGIN.encode()]
+    assert (await read(listing("a", "b"))).ok
+    assert read.store.state.origin == HERE.origin.mark
+    del read.store.fields[ORIGIN.encode()]
+    read.store.mark("query", "another")
+    assert (await read(listing("a", "b"), MOVED)).ok
+    assert read.store.state.origin == MOVED.origin.mark
+
+
+async def test_a_held_round_leaves_the_marks_of_reading_alone() -> None:
+    """Law: a held round is no reading: query, token and the moment of the last reading stay."""
+    read = await known()
+    await read(listing("c"), MOVED)
+    marks = read.store.commits[-1].marks
+    assert marks[HELD_ORIGIN] == MOVED.origin.mark
+    assert not {DELTA_TOKEN, ORIGIN, "query", "read_at", "good_at"} & marks.keys()
+
+
+# Laws of :mod:`poller.source.feed`: a round that takes long says how far it has come, and ends in time.
+
+
+class Endless:
+    """An API whose listings never end and whose pages always differ; or end after so many pages."""
+
+    def __init__(self, pages: int | None = None) -> None:
+        self.store = MemoryStore()
+        self.asked: list[str] = []
+        self.pages = pages
+
+    async def get(self, path: str, params: Params) -> bytes:
+        self.asked.append(path)
+        place = int(dict(params).get("pageToken", 0)) + 1
+        further = str(place) if self.pages is None or place < self.pages else None
+        return json.dumps({"results": records(f"{path} {place}"), "pageToken": further, "deltaToken": "d"}).encode()
+
+    async def round(self, feed: Feed, *, longest: float = 10, per_request: float = 0.5) -> RoundResult:
+        async def named(_: int) -> dict[str, int]:
+            return {}
+
+        feed = msgspec.structs.replace(feed, max_round=timedelta(seconds=longest))
+        async with slow_clock(per_request=per_request, asked=self.asked):
+            return await poll(feed, self.store, self.get, now=Clock(), qualifications=named)
+
+
+async def test_a_round_that_takes_too_long_is_given_up_and_what_it_read_is_kept() -> None:
+    """It fails, and says after how long and how much; its records are published; no token moves."""
+    api = Endless()
+    result = await api.round(FEED)
+    assert (result.ok, result.mode) == (False, Mode.BASELINE)
+    assert result.error is not None
+    assert result.error.startswith("the round is given up after 10 s (max_round), ")
+    assert 15 <= result.pages <= 21
+    assert len(api.store.events) == result.pages == result.created
+    assert (api.store.state.delta_token, api.store.state.read_at) == (None, None)
+
+
+async def test_one_listing_without_an_end_takes_the_time_of_the_round() -> None:
+    """Of a feed with many: the round fails by it, those read before are kept as read, and the next round goes on."""
+    api = Endless()
+    result = await api.round(ACHIEVEMENTS)
+    assert not result.ok
+    assert "given up after 10 s (max_round)" in (result.error or "")
+    assert api.store.kept_listings["q1"].tried
+    assert api.store.state.read_at is None
+
+
+async def test_many_listings_that_take_too_long_are_given_up_between_two() -> None:
+    """Those that were read are kept, and the error says so."""
+    api = Endless(1)
+    many = msgspec.structs.replace(ACHIEVEMENTS, qualifications=tuple(f"q{number}" for number in range(50)))
+    result = await api.round(many, longest=5)
+    assert "given up after 5 s (max_round)" in (result.error or "")
+    read = [name for name, listing in api.store.kept_listings.items() if listing.read]
+    assert 5 <= len(read) < 15
+    assert result.pages == len(read)
+
+
+async def test_confirming_readings_that_take_too_long_are_counted_and_come_to_an_end() -> None:
+    """Law: each counts as one of the five; after them deltas go on, and the feed is not read in full for ever."""
+    api = Endless(3)
+    assert (await api.round(FEED, longest=3600)).ok
+    assert confirmation_of(api.store.state.confirmation) == Confirmation()
+    api.pages = None
+    for number in range(1, MOST + 1):
+        result = await api.round(FEED, longest=2)
+        assert (result.ok, result.mode) == (False, Mode.RECONCILE)
+        assert confirmation_of(api.store.state.confirmation) == Confirmation(number, 0)
+    api.pages = 1
+    result = await api.round(FEED, longest=2)
+    assert (result.ok, result.mode) == (True, Mode.DELTA)
+
+
+async def test_the_confirming_readings_of_one_listing_that_take_too_long_are_counted() -> None:
+    """Law: of a feed with many, each counts as one of the five of that listing, and an ordinary one as none."""
+    api = Endless(3)
+    one = msgspec.structs.replace(ACHIEVEMENTS, qualifications=("q1",))
+    assert (await api.round(one, longest=3600)).ok
+    api.pages = None
+    for number in (*range(1, MOST + 1), MOST):
+        assert not (await api.round(one, longest=2)).ok
+        assert api.store.kept_listings["q1"].confirmation == Confirmation(number, 0)
+
+
+@pytest.mark.parametrize("feed", [FEED, ACHIEVEMENTS], ids=["one listing", "many listings"])
+async def test_a_round_that_is_given_up_says_what_to_do(feed: Feed) -> None:
+    """Law: its error names the limit and the way out."""
+    result = await Endless().round(feed)
+    assert "if a whole reading takes longer than that, make max_round longer" in (result.error or "")
+
+
+async def test_how_far_it_has_come_is_shown_while_it_runs_and_not_after() -> None:
+    """About once a second: mode, pages and records that are committed, and for how long it has run."""
+    api, shown = Endless(9), list[Progress | None]()
+
+    async def look(commit: Commit) -> None:
+        if PROGRESS in commit.marks:
+            shown.append(progress_of(commit.marks[PROGRESS]))
+
+    api.store.before_commit = look
+    assert (await api.round(FEED)).ok
+    *running, last = shown
+    assert last is None
+    assert 3 <= len(running) <= 5
+    assert [(one.mode, one.records) for one in running if one] == [("baseline", one.pages) for one in running if one]
+    assert [one.seconds for one in running if one] == sorted(one.seconds for one in running if one)
+    assert api.store.state.progress is None
+
+
+@pytest.mark.parametrize("left", [None, "{}"])
+async def test_a_short_round_writes_nothing_of_it(left: str | None) -> None:
+    """But takes away what a round has left that died on the way."""
+    api = Endless(3)
+    if left:
+        api.store.mark(PROGRESS, left)
+    assert (await api.round(FEED, per_request=0.01)).ok
+    assert [PROGRESS in commit.marks for commit in api.store.commits] == [False] * 3 + [left is not None]
+    assert (api.store.state.progress, progress_of(left)) == (None, None)
+
+
+# Laws of :mod:`poller.source.feed`.
 
 
 @pytest.mark.parametrize(
-    ("feed", "state", "expected"),
+    ("name", "type_name", "path", "detail_path", "delta"),
     [
-        ({}, {"read_at": None}, (Mode.BASELINE, None)),
-        ({}, {"read_at": None, "query": None, "delta_token": None}, (Mode.BASELINE, None)),
-        ({}, {}, (Mode.DELTA, "d")),
-        ({"query": Query(limit=5)}, {}, (Mode.RESYNC, None)),
-        ({}, {"query": None}, (Mode.RESYNC, None)),
-        ({"query": Query(keep="last", max_pages=3)}, {}, (Mode.DELTA, "d")),
-        ({}, {"delta_token": None}, (Mode.FULL, None)),
-        ({"delta": False}, {}, (Mode.FULL, None)),
-        ({}, {"read_at": NOON - DAY}, (Mode.RECONCILE, None)),
-        ({}, {"read_at": NOON - DAY + timedelta(microseconds=1)}, (Mode.DELTA, "d")),
-        ({"reconcile": None}, {"read_at": NOON - 1000 * DAY}, (Mode.DELTA, "d")),
-        ({}, {"read_at": NOON + DAY}, (Mode.RECONCILE, None)),
-        ({"delta": False}, {"read_at": NOON - 2 * DAY}, (Mode.FULL, None)),
-        ({"query": Query(limit=5)}, {"read_at": NOON - 2 * DAY}, (Mode.RESYNC, None)),
+        ("evidenceVariants", "evidenceVariant", "/evidenceVariants", "/evidenceVariants/{id}", True),
+        (
+            "employmentUnavailabilities",
+            "employmentUnavailability",
+            "/employmentUnavailabilities",
+            "/employmentUnavailabilities/{id}",
+            True,
+        ),
+        ("contractTypes", "contractType", "/contractTypes", "/contractTypes/{id}", True),
+        ("achievements", "achievement", "/qualifications/{id}/achievements", None, False),
     ],
 )
-def test_the_state_says_which_reading_is_due(
-    feed: dict[str, object], state: dict[str, object], expected: tuple[Mode, str | None]
+def test_the_four_resources_are_those_of_the_reference(
+    name: str, type_name: str, path: str, detail_path: str | None, delta: bool
 ) -> None:
-    """Never read: baseline. Another query: resync. No token: full. Too long ago: reconcile. Else a delta."""
-    assert due(msgspec.structs.replace(FEED, **feed), msgspec.structs.replace(READ, **state), NOON) == expected
+    """Names, paths, event types and delta tokens are as the reference and the contract have them."""
+    found = resource_of(name)
+    assert found is not None
+    assert (found.name, found.type_name, found.path) == (name, type_name, path)
+    assert (found.detail_path, found.delta) == (detail_path, delta)
+    assert len(KNOWN) == 4
 
 
-@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.SKIPPED])
-def test_events_say_where_they_come_from(mode: Mode) -> None:
-    """Source, type and cause of an event are the listing's, the resource's and the round's."""
-    frame = FEED.frame(generation="g", mode=mode, path="/contractTypes")
-    change = Change(Kind.CREATED, "k", "k", None, b"{}", b"{}", None, (), 1)
-    event = json.loads(frame.encode(change, event_id="0" * 32, sequence=1, recorded="2025-03-01T12:00:00.000Z"))
-    assert event["source"] == "https://api.example.org/v1/contractTypes"
-    assert event["type"] == "org.example.api.contractType.created.v1"
-    assert event["data"]["cause"] == mode
+def test_only_achievements_have_a_listing_for_each_qualification() -> None:
+    """There the id goes into the path; elsewhere the path stands as it is."""
+    assert [name for name, resource in KNOWN.items() if resource.per_qualification] == ["achievements"]
+    assert KNOWN["achievements"].listing_path("q-1") == "/qualifications/q-1/achievements"
+    assert KNOWN["contractTypes"].listing_path(None) == "/contractTypes"
 
 
-def test_every_reading_is_a_cause_and_nothing_else_is() -> None:
-    """The modes but ``skipped`` are the causes of the contract."""
-    assert {str(mode) for mode in Mode} - {"skipped"} == {str(cause) for cause in Cause}
+def test_any_other_list_endpoint_can_be_described() -> None:
+    """A name of one's own needs a path; its type is the name without a plural s unless said otherwise."""
+    assert resource_of("positions", path="/positions").type_name == "position"
+    assert resource_of("staff", path="/staff").type_name == "staff"
+    named = resource_of("staff", path="/v2/staff", detail_path="/v2/staff/{id}", type_name="person")
+    assert (named.type_name, named.path, named.detail_path) == ("person", "/v2/staff", "/v2/staff/{id}")
+    with pytest.raises(LookupError, match="positions"):
+        resource_of("positions")
+
+
+@pytest.mark.parametrize("subject", [".", "..", "a/..", "../a", "a/./b", "a\\..", "%2e", "%2E%2e", "a%2F.."])
+def test_an_id_that_leads_to_another_path_has_none_of_its_own(subject: str) -> None:
+    """Law: what a URL parser takes for a step to another path, now or after it has decoded it, is not asked for."""
+    assert KNOWN["contractTypes"].record_path(subject) is None
+    assert resource_of("staff", path="/staff", detail_path="/staff/{id}/all").record_path(subject) is None
+
+
+@pytest.mark.parametrize(
+    ("subject", "path"), [("a", "a"), ("...", "..."), (".a", ".a"), ("a..b", "a..b"), ("a/b", "a%2Fb"), ("?", "%3F")]
+)
+def test_any_other_id_is_one_segment_of_the_path(subject: str, path: str) -> None:
+    """Law: dots beside other characters are an id like any other; where there is no such endpoint, none has a path."""
+    assert KNOWN["contractTypes"].record_path(subject) == f"/contractTypes/{path}"
+    assert KNOWN["achievements"].record_path(subject) is None
+
+
+def test_a_known_resource_can_be_overridden_in_part() -> None:
+    """What the configuration says wins; the rest is the reference's."""
+    found = resource_of("achievements", path="/x/{id}/y", type_name="badge")
+    assert (found.path, found.type_name, found.detail_path, found.delta) == ("/x/{id}/y", "badge", None, False)
+
+
+# Laws of :mod:`poller.source.feed`.
+
+
+def test_a_result_has_the_fields_of_the_contract() -> None:
+    """What is printed has exactly the contract's names, in its order, as JSON."""
+    result = RoundResult.of("acme/f", Mode.DELTA, Tally(15, 1, 2, 3, 4, 5), pages=2, seconds=0.12345, error=None)
+    assert msgspec.json.decode(msgspec.json.encode(result.public)) == {
+        "feed": "acme/f",
+        "mode": "delta",
+        "ok": True,
+        "pages": 2,
+        "records": 15,
+        "created": 1,
+        "modified": 2,
+        "removed": 3,
+        "unchanged": 4,
+        "quarantined": 5,
+        "seconds": 0.123,
+        "error": None,
+    }
+    names = "feed mode ok pages records created modified removed unchanged quarantined seconds error"
+    assert list(result.public) == names.split()
+    assert result.changes == 6
+
+
+def test_a_result_is_ok_if_and_only_if_there_is_no_error() -> None:
+    """The error says why it is not; how long to wait is nobody's business outside."""
+    assert not RoundResult.of("acme/f", Mode.FULL, Tally(), pages=0, seconds=0, error="why").ok
+    skipped = RoundResult(feed="acme/f", mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=3))
+    assert "wait" not in skipped.public

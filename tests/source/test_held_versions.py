@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from poller.errors import SourceRefused, SourceUnavailable
-from poller.source.feed import Feed, Mode
-from poller.source.result import RoundResult
+from poller.source.feed import Feed, Mode, RoundResult
 from tests.source.round_sides import ACHIEVEMENTS, FEED, Round, Script
 
 NEWEST = msgspec.structs.replace(FEED, newest=True)

@@ -10,13 +10,11 @@ import msgspec
 import pytest
 
 from poller.changes.canonical import without
-from poller.changes.commit import Commit
+from poller.changes.plan import Commit
 from poller.errors import SourceRefused
-from poller.source.feed import Feed, Mode
-from poller.source.paging import Query
-from poller.source.reading import SLICE_RECORDS
-from poller.source.result import RoundResult
-from poller.store.state import CONFIRMATION, DELTA_TOKEN, ORIGIN, READ_AT
+from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.paging import SLICE_RECORDS, Query
+from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN, ORIGIN, READ_AT
 from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, NOON, Round, Script, records
 
 

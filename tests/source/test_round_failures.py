@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from poller.changes.commit import Commit
+from poller.changes.plan import Commit
 from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreError, StoreUnavailable
-from poller.source.feed import Mode
+from poller.source.feed import Mode, RoundResult
 from poller.source.paging import Params
-from poller.source.result import RoundResult
 from poller.source.round import poll
 from poller.store.feed import HeldElsewhere
 from tests.source.round_sides import ACHIEVEMENTS, DOWN, FEED, GONE, NOON, Round, Script, records

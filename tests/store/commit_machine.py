@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from poller.changes.commit import Commit
+from poller.changes.plan import Commit
 from poller.errors import Fenced, Stale
-from poller.store.orders import Order, give
-from poller.store.state import DELTA_TOKEN, FeedState
+from poller.store.commands import Order, give
+from poller.store.feed_state import DELTA_TOKEN, FeedState
 from tests.store.commit_model import Known, Model, Planned, Published, planned, removing
 from tests.store.commit_world import ALL, KEYS, NOTES, Process, Sent, World
 
 if TYPE_CHECKING:
-    from poller.store.losses import Remembered
+    from poller.store.recovery import Remembered
 
 PAGES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1)  # few: the same content comes again
 WORK = ("page", "wait", "send", "again", "remove", "finish")

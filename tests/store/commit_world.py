@@ -9,25 +9,22 @@ from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from poller.changes.commit import Commit
 from poller.changes.events import Cause, EventFrame
-from poller.changes.plan import Rules, plan
+from poller.changes.plan import Commit, Rules, plan, plan_removals
 from poller.changes.records import Record, record_reader
-from poller.changes.removal import plan_removals
-from poller.store.connection import commands
+from poller.redis.client import commands
 from poller.store.feed import FeedStore
+from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, remembered_key
-from poller.store.losses import Remembered
-from poller.store.remembering import Memory
+from poller.store.recovery import Memory, Remembered
 from poller.store.scripts import COMMIT, SHEBANG, Scripts
 from poller.store.snapshots import SnapshotCodec
-from poller.store.state import FeedState, state_of
 from tests.store.commit_model import Planned
 
 if TYPE_CHECKING:
     import asyncio
 
-    from poller.changes.classify import Snapshot
+    from poller.changes.diff import Snapshot
 
 T = TypeVar("T")
 Sent = tuple[Planned, Commit]

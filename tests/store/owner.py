@@ -14,9 +14,8 @@ from pathlib import Path
 
 import structlog
 
-from poller.store.connection import commands
-from poller.store.embedded import EmbeddedServer
-from poller.store.embedded_socket import until_gone
+from poller.redis.client import commands
+from poller.redis.embedded import EmbeddedServer, until_gone
 
 
 def _say(line: str) -> None:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis.asyncio import Redis
 
+from poller.redis.client import commands
 from poller.store.clock import StoreClock
-from poller.store.connection import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import Members, Seen
 

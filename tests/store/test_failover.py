@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.errors import Fenced, Stale, StoreUnavailable
-from poller.store.connection import commands
+from poller.redis.client import commands
 from tests.harness.waiting import patience, until
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, Open, begun, events, opened_by, write

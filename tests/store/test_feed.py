@@ -14,22 +14,18 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from poller.changes.classify import Snapshot
-from poller.changes.commit import Commit
+from poller.changes.diff import Snapshot
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion
-from poller.changes.listings import Listing, packed
-from poller.changes.plan import Rules, plan
+from poller.changes.plan import Commit, Listing, Rules, packed, plan
 from poller.changes.records import Rejected, record_reader
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
-from poller.store.arguments import rejected_digest
-from poller.store.connection import commands
-from poller.store.feed import FeedStore, HeldElsewhere
+from poller.redis.client import commands
+from poller.store.feed import FeedStore, HeldElsewhere, named_qualifications, rejected_digest
+from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from poller.store.keys import FeedKeys
-from poller.store.qualifications import named_qualifications
 from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
-from poller.store.state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from tests.store.records import unavailability
 from tests.stores import flushed, with_options
 

@@ -9,11 +9,10 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
-from poller.changes.commit import Commit
+from poller.changes.plan import Commit
 from poller.errors import StoreUnavailable
-from poller.store.connection import commands
-from poller.store.deliveries import PairStore, Settlement
-from poller.store.delivery_scripts import DeliveryScripts
+from poller.redis.client import commands
+from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys, PairKeys
 from poller.store.scripts import SHEBANG, Scripts

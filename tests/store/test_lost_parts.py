@@ -9,15 +9,15 @@ from typing import cast
 import pytest
 from redis.asyncio import Redis
 
-from poller.changes.commit import Commit
+from poller.changes.plan import Commit
 from poller.errors import Stale
+from poller.store.commands import Order, give
 from poller.store.feed import FeedStore, HeldElsewhere
+from poller.store.feed_state import DELTA_TOKEN, READ_AT, FeedState, Loss
 from poller.store.keys import remembered_key
-from poller.store.orders import Order, give
-from poller.store.remembering import NOTE_EVERY, Memory, notes
+from poller.store.recovery import NOTE_EVERY, Memory, notes
 from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
-from poller.store.state import DELTA_TOKEN, READ_AT, FeedState, Loss
 from tests.harness.waiting import turns
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, begun, events, opened_by, write

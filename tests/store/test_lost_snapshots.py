@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from poller.changes.classify import Snapshot
+from poller.changes.diff import Snapshot
 from poller.changes.events import EventFrame
-from poller.changes.removal import plan_removals
+from poller.changes.plan import plan_removals
 from poller.changes.schemas import event_schemas
 from poller.errors import StoreError
 from poller.store.feed import MANY

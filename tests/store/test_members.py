@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
-from poller.store.connection import commands
+from poller.redis.client import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import UNSAID, MemberConfiguration, Members, Seen, members_now, members_seen
 from tests.harness.waiting import until

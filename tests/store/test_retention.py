@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from poller.delivery.kept import Overrun, letter_of
+from poller.delivery.delivery_codec import Overrun, letter_of
 from poller.errors import Fenced
-from poller.store.connection import commands
-from poller.store.deliveries import PairStore, Settlement
-from poller.store.delivery_scripts import DeliveryScripts
+from poller.redis.client import commands
+from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
 from poller.store.keys import FeedKeys, PairKeys
-from poller.store.replays import ReplaySpan, begin, cancel
-from poller.store.retention import Rule, Trimmer
-from poller.store.standing import Watched
-from poller.store.trim_scripts import TrimScripts
+from poller.store.replay import ReplaySpan, begin, cancel
+from poller.store.retention import Rule, Trimmer, TrimScripts, Watched
 from tests.stores import all_keys
 
 FEED = "acme/contractTypes"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.classify import Snapshot
+from poller.changes.diff import Snapshot
 from poller.store.snapshots import SAMPLES, SnapshotCodec, UnknownDictionary
 from tests.store.records import unavailability
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import pytest
 from redis.asyncio import Redis
 
-from poller.store.connection import blocking, commands, connect
+from poller.redis.client import blocking, commands, connect
 from poller.store.stream import EARLIEST, Entry, append, arrivals, follow, last_id
 from tests.harness.waiting import patience
 from tests.stores import Stores

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from poller.telemetry.catalogue import REGISTRY
+from poller.telemetry.metrics import REGISTRY
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 

@@ -1,16 +1,207 @@
-"""Which span is current, and that nothing is where nobody traces."""
+"""What OpenTelemetry says of its troubles is told seldom, and holds no credential."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry.trace import StatusCode
+from structlog.testing import capture_logs
 
 from poller.errors import SourceUnavailable
 from poller.telemetry import tracing
+from poller.telemetry.tracing import EVERY, complaining, request_words, secrets_of, sent_again, tell_answer
 from tests.harness.waiting import turns
 from tests.telemetry.recording import parent, recorded, told, traceparent
+
+ENVIRON = {
+    "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20s3cret.one,x-key=s3cret-two",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "api-key=s3cret%2Fthree,spelt:s3cret-four",
+}
+LOG = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def said() -> Iterator[list[Any]]:
+    with capture_logs() as lines:
+        yield lines
+
+
+def test_one_in_a_minute(said: list[Any]) -> None:
+    """Law: and the next says how many were left out; from the first moment on, whatever the clock shows."""
+    clock = Clock()
+    with complaining({}, clock):
+        for _ in range(3):
+            LOG.error("Failed to export %s batch", "span")
+        clock.seconds += EVERY - 1
+        LOG.warning("once more")
+        clock.seconds += 1
+        logging.getLogger("urllib3.connectionpool").warning("and again")
+    assert [(line["event"], line["error"], line.get("left_out")) for line in said] == [
+        ("tracing fails", "Failed to export span batch", None),
+        ("tracing fails", "and again", 3),
+    ]
+    assert {line["log_level"] for line in said} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Header format invalid: authorization=Bearer%20s3cret.one,x-key=s3cret-two",
+        "Invalid character in header value: 'Bearer s3cret.one'",
+        "Invalid character in header value: 's3cret.one'",
+        "value s3cret-two",
+        "Header format invalid: spelt:s3cret-four",
+        "value s3cret/three or s3cret%2Fthree",
+        "http://me:s3cret@collector:4318/v1/traces?key=s3cret",
+    ],
+)
+def test_no_header_of_ours_is_in_it(text: str, said: list[Any]) -> None:
+    """Law: neither as it is written, nor decoded, nor the credential in it alone; not in an exception either."""
+    with complaining(ENVIRON, Clock()):
+        LOG.error("failed: %s", text)
+    assert len(said) == 1
+    assert "s3cret" not in said[0]["error"]
+
+
+def test_exceptions_are_one_line(said: list[Any]) -> None:
+    """Law: no traceback, which would show what it was called with."""
+    with complaining(ENVIRON, Clock()):
+        LOG.error("Exception while exporting.", exc_info=ValueError("with s3cret-two\nand more"))
+    assert said[0]["error"] == "Exception while exporting. ValueError: with [redacted] and more"
+    assert "exc_info" not in said[0]
+
+
+def test_debug_is_not_told(said: list[Any]) -> None:
+    """Law: these libraries are heard from WARNING up, at whatever level we log."""
+    with complaining({}, Clock()):
+        LOG.info("sent")
+        logging.getLogger("urllib3").debug("sent")
+    assert not said
+
+
+def test_silence_lasts(said: list[Any]) -> None:
+    """Law: once silenced, nothing of them is told by us or by anybody else."""
+    handlers = logging.getLogger("opentelemetry").handlers
+    before = handlers[:], logging.getLogger("opentelemetry").propagate
+    try:
+        with complaining({}, Clock()) as complaints:
+            complaints.silence()
+            LOG.error("too late")
+        LOG.error("too late")
+        assert not logging.getLogger("opentelemetry").propagate
+    finally:
+        for name in ("opentelemetry", "urllib3", "requests"):
+            logging.getLogger(name).removeHandler(complaints)
+            logging.getLogger(name).propagate = before[1]
+            logging.getLogger(name).setLevel(logging.NOTSET)
+    assert not said
+
+
+def test_they_speak_for_themselves_again() -> None:
+    """Law: what was set for the block is as it was."""
+    logger = logging.getLogger("opentelemetry")
+    before = (logger.level, logger.propagate, logger.handlers[:])
+    with complaining({}, Clock()):
+        assert (logger.level, logger.propagate) == (logging.WARNING, False)
+    assert (logger.level, logger.propagate, logger.handlers) == before
+
+
+def test_what_is_too_short_is_no_secret() -> None:
+    """Law: or every letter would be taken out."""
+    assert not secrets_of({"OTEL_EXPORTER_OTLP_HEADERS": "a=b"})
+
+
+# What redis-py looks for is not found until it is shown.
+
+_LOOK = """
+import sys
+from poller.telemetry.tracing import hidden, shown
+if {hide}:
+    hidden()
+import redis.asyncio
+print(len([name for name, module in sys.modules.items() if name.startswith("opentelemetry") and module]))
+shown()
+import opentelemetry.sdk.metrics
+print("found")
+"""
+
+
+def found(*, hide: bool) -> tuple[int, str]:
+    """How many modules of OpenTelemetry redis-py has imported, and what comes of importing it after."""
+    said = subprocess.run([sys.executable, "-c", _LOOK.format(hide=hide)], capture_output=True, text=True, check=True)
+    count, after = said.stdout.split()
+    return int(count), after
+
+
+def test_redis_py_does_not_find_it_and_others_do() -> None:
+    """Law: hidden, nothing of it is imported; left alone, redis-py does; once shown, it is there for whoever asks."""
+    assert found(hide=True) == (0, "found")
+    assert found(hide=False)[0] > 0
+
+
+# Requests in the words of the conventions.
+
+
+@pytest.mark.parametrize(
+    ("url", "full", "host", "port"),
+    [
+        ("https://api.example.org/v1/x?sinceDeltaToken=s3cret", "https://api.example.org/v1/x", "api.example.org", 443),
+        ("http://me:s3cret@127.0.0.1:8090/%C3%A9#s3cret", "http://127.0.0.1:8090/%C3%A9", "127.0.0.1", 8090),
+    ],
+)
+def test_a_place_and_no_secret(url: str, full: str, host: str, port: int) -> None:
+    """Law: neither query, fragment nor user information is told."""
+    assert request_words("GET", url) == {
+        "http.request.method": "GET",
+        "url.full": full,
+        "server.address": host,
+        "server.port": port,
+    }
+
+
+def test_what_is_no_url_is_left_out() -> None:
+    """Law: telling never fails."""
+    assert request_words("POST", "http://[x") == {"http.request.method": "POST"}
+
+
+@pytest.mark.parametrize(
+    ("status", "failure", "said", "code"),
+    [
+        (200, None, {"http.response.status_code": 200}, StatusCode.UNSET),
+        (304, None, {"http.response.status_code": 304}, StatusCode.UNSET),
+        (404, None, {"http.response.status_code": 404, "error.type": "404"}, StatusCode.ERROR),
+        (None, "timeout", {"error.type": "timeout"}, StatusCode.ERROR),
+        (None, None, {"error.type": "_OTHER"}, StatusCode.ERROR),
+    ],
+)
+def test_how_it_ended(status: int | None, failure: str | None, said: dict[str, object], code: StatusCode) -> None:
+    """Law: a status from 400 on, or none at all, is a failure; a redirect or a 304 is not."""
+    with recorded() as spans, tracing.root("x") as span:
+        tell_answer(span, status, text="what came", failure=failure)
+    assert told(spans.one("x")) == said
+    assert spans.one("x").status.status_code is code
+
+
+def test_repetitions_are_numbered() -> None:
+    """Law: from 1; the first request says nothing."""
+    assert [sent_again(0), sent_again(2)] == [{}, {"http.request.resend_count": 2}]
+
+
+# Which span is current, and that nothing is where nobody traces.
 
 
 def test_without_a_tracer_there_is_nothing() -> None:

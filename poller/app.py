@@ -1,0 +1,332 @@
+"""The daemon: its share of the feeds polled, its share of the subscriptions delivered, until told to stop.
+
+It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
+makes rounds fail and nothing else. The HTTP service answers before, and until the very end. Told to stop, it starts no
+more rounds, lets each running commit finish, gives its leases back so that another process can go on at once, and
+returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from poller import __version__
+from poller.config.settings import Settings
+from poller.control.orphans import Configurations, note_streams, stated
+from poller.daemon.cluster.membership import Membership
+from poller.daemon.deliver_role import Deliverer
+from poller.daemon.health import START, Readiness, StoreWatch
+from poller.daemon.poll_role import poll_until
+from poller.daemon.retention_role import Retaining
+from poller.daemon.round_runner import AfterRound, Polled, polled_feeds
+from poller.daemon.startup import look_first, look_for_credentials
+from poller.daemon.stored_metrics import StoredReadings
+from poller.daemon.supervision import Supervisor, counted, measured, supervised
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable
+from poller.lifecycle import ended, first_of
+from poller.source.feed import Mode, RoundResult
+from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
+from poller.store.lease import keep_renewed, member_name, release_all
+from poller.store.members import Members
+from poller.store.recovery import overhear
+from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, examined, opened_store, until_ready
+from poller.store.subscriptions import Registry
+from poller.telemetry.metrics import LOOP_LAG, RETENTION_MAX_BYTES
+from poller.web.app import serve, site
+from poller.web.context import Backing
+from poller.web.health import Exposition, metrics_routes
+
+_log = structlog.get_logger("poller.daemon")
+_ASKED_AGAIN: Final = 0.25  # seconds
+ROLES: Final = frozenset({"poll", "deliver", "serve"})
+T = TypeVar("T")
+
+
+async def run(
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    stop: asyncio.Event,
+    now: Callable[[], datetime],
+    roles: frozenset[str] = ROLES,
+) -> None:
+    """Poll and deliver until ``stop`` is set.
+
+    Args:
+        settings: the configuration.
+        environ: where tokens may be.
+        stop: ends it, in order.
+        now: the wall clock, UTC.
+        roles: which of them to do.
+
+    Raises:
+        ConfigurationError: something is set up wrongly, or the store is less durable than is required.
+        StoreError: the store does not want us, or the embedded one does not start.
+    """
+    daemon = _Daemon(settings, environ, now=now)
+    serving = settings.http.bind if "serve" in roles else None
+    if serving is None and roles == {"serve"}:
+        raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
+    over = asyncio.Event()
+    working = [daemon.work(roles, stop, over), daemon.told(stop, over)]
+    if serving is not None:
+        working.append(serve(daemon.site(), serving, until=over))
+    with measured(LOOP_LAG.observe, overslept=daemon.overslept):
+        await _all_of(working)
+    _log.info("stopped")
+
+
+class _Daemon:
+    """What is there before the store answers, and until everything else has ended."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], *, now: Callable[[], datetime]) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._wall = now
+        self._clock = clock_of(settings)
+        clock = asyncio.get_running_loop().time
+        RETENTION_MAX_BYTES.set(settings.retention.max_bytes)
+        self._watch = StoreWatch(settings.redis.durability, now=now, clock=clock)
+        self._readings = StoredReadings(settings, self._watch, now=self._clock.now, clock=clock)
+        self.overslept = self._watch.overslept
+        self._readiness = Readiness(self._watch)
+        self._registry: Registry | None = None
+        self._backing = Backing(settings, environ, now=self._clock.now)
+        self._deliverer: Deliverer | None = None
+
+    def site(self) -> Any:
+        """What is served; further routes go here."""
+        exposition = Exposition(self._readiness, self._watch, self._readings)
+        return site(self._backing, self._readiness, lambda: self._registry, *metrics_routes(exposition))
+
+    def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
+        """Keep informed whoever supervises this process."""
+        return supervised(Supervisor(self._environ), self._readiness, self._doing, stop=stop, over=over)
+
+    def _doing(self) -> str:
+        feeds = counted(len(self._settings.feed_ids), "feed")
+        return f"{feeds}, {counted(self._deliverer.subscriptions, 'subscription')}" if self._deliverer else feeds
+
+    async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
+        """Do everything but serving; ``over`` is set when it has ended."""
+        settings, environ, now, watch = self._settings, self._environ, self._clock.now, self._watch
+        try:
+            if "poll" in roles:
+                await look_for_credentials(settings.sources, environ)
+            async with AsyncExitStack() as stack:
+                # What may take long at the start is given up when told to stop.
+                opening = opened_store(settings, clock=self._clock)
+                store = await _unless_stopped(stack.enter_async_context(opening), stop)
+                shebang = await _unless_stopped(self._looked_at(store, roles), stop) if store else None
+                if store is None or shebang is None:
+                    return
+                self._registry = Registry(store.client, SubscriptionKeys.of(settings.redis.prefix))
+                await stack.enter_async_context(self._backing.standing(store))
+                only = None if "poll" in roles else frozenset[str]()
+                membership = _membership(settings, store, watch, shebang)
+                name = membership.name
+                feeds = await stack.enter_async_context(
+                    polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only, member=name)
+                )
+                ids = [polled.feed.id for polled in feeds]
+                _log.info("started", version=__version__, store=store.shown, feeds=ids, member=name)
+                self._readiness.started()
+                self._readings.attach(store.client)
+                stack.push_async_callback(self._readings.detach)
+                await stack.enter_async_context(membership.running())
+                configurations = Configurations(settings, store.client, membership)
+                working = [_watched(stop, watch), self._noted_stop(stop)]
+                if "poll" in roles:
+                    after = AfterRound(watch, self._readiness)
+                    ttl = settings.lease.ttl
+                    prefix = settings.redis.prefix
+                    working.append(
+                        poll_until(stop, feeds, membership, store.client, after, prefix=prefix, ttl=ttl, now=now)
+                    )
+                    stores = {polled.feed.id: polled.store for polled in feeds}
+                    clock = asyncio.get_running_loop().time
+                    retaining = Retaining(
+                        settings,
+                        store.client,
+                        stores,
+                        configurations,
+                        shebang=shebang,
+                        now=now,
+                        clock=clock,
+                        member=name,
+                        let_go=membership.tell,
+                    )
+                    working.append(retaining.run(stop))
+                    noted = remembered_key(prefix)
+                    working.append(overhear(stop, store.client, noted, stores.items()))
+                if "deliver" in roles:
+                    deliverer = Deliverer(
+                        settings, environ, store, membership, configurations, shebang=shebang, watch=watch, now=now
+                    )
+                    self._deliverer = deliverer
+                    self._readiness.delivering(deliverer.failing)
+                    working.append(deliverer.run(stop))
+                await _all_of(working)
+        finally:
+            over.set()
+
+    async def _looked_at(self, store: OpenStore, roles: frozenset[str]) -> str:
+        """The first line of scripts, once the store has answered all that is asked of it at the start."""
+        watch = self._watch
+        while True:
+            shebang = await until_ready(store, patience=None, away=partial(watch.failed, START))
+            try:
+                findings = await examined(self._settings, store, now=self._wall)
+                if "poll" in roles:
+                    await look_first(store.client, self._settings)
+                await note_streams(store.client, self._settings)
+            except StoreUnavailable as error:  # it went between two questions
+                watch.failed(START, str(error))
+                await asyncio.sleep(_ASKED_AGAIN)
+                continue
+            watch.attach(store.client, findings)
+            return shebang
+
+    async def _noted_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._readiness.stopping()
+
+
+def _membership(settings: Settings, store: OpenStore, watch: StoreWatch, shebang: str) -> Membership:
+    ttl, keys = settings.lease.ttl, MemberKeys.of(settings.redis.prefix)
+    members = Members(
+        store.client,
+        keys,
+        name=member_name(),
+        ttl=ttl,
+        shebang=shebang,
+        clock=store.clock,
+        configuration=stated(settings),
+    )
+    return Membership(members, ttl=ttl, watch=watch, clock=asyncio.get_running_loop().time)
+
+
+async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run them side by side until all have ended; the first failure of one ends the others and is raised."""
+    tasks = [asyncio.create_task(one) for one in working]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await ended(*tasks)
+
+
+async def _watched(stop: asyncio.Event, watch: StoreWatch) -> None:
+    watching = asyncio.create_task(watch.run(), name="store watch")
+    try:
+        await first_of(stop, watching)
+    finally:
+        await ended(watching)
+
+
+async def _unless_stopped(work: Coroutine[None, None, T], stop: asyncio.Event) -> T | None:
+    """The work's result; None where ``stop`` came first."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        await ended(working, stopping)
+
+
+# One round for every feed, then the end: for cron, for tests, for a first look.
+
+_LOOK_AGAIN: Final = timedelta(milliseconds=250)
+_SOONEST: Final = timedelta(milliseconds=100)
+
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def once(
+    settings: Settings,
+    environ: Mapping[str, str],
+    feed_ids: tuple[str, ...],
+    *,
+    now: Callable[[], datetime],
+    report: Callable[[RoundResult], None],
+    sleep: Sleep = asyncio.sleep,
+) -> bool:
+    """Run one round for each of these feeds; True where all went well.
+
+    Feeds run side by side; those that list by qualification come last, for the others name the qualifications.
+
+    Args:
+        settings: the configuration.
+        environ: where tokens may be.
+        feed_ids: which feeds, as ``SOURCE/NAME``.
+        now: the wall clock, UTC.
+        report: told each result as it comes.
+        sleep: waits for so many seconds.
+
+    Raises:
+        ConfigurationError: something is set up wrongly, or the store is less durable than is required.
+        Exception: what ``report`` raised, after the other rounds were stopped.
+    """
+    try:
+        async with opened_store(settings) as store:
+            shebang = await until_ready(store, patience=STORE_PATIENCE)
+            await examined(settings, store, now=now)
+            await look_first(store.client, settings)
+            async with polled_feeds(
+                settings, environ, store.client, shebang=shebang, now=store.clock.now, only=frozenset(feed_ids)
+            ) as feeds:
+                return await _rounds(feeds, settings.lease.ttl, report, sleep)
+    except StoreError as error:
+        for feed_id in feed_ids:
+            report(RoundResult(feed=feed_id, mode=Mode.SKIPPED, ok=False, error=str(error)))
+        return False
+
+
+async def _rounds(
+    feeds: tuple[Polled, ...], ttl: timedelta, report: Callable[[RoundResult], None], sleep: Sleep
+) -> bool:
+    async def run(polled: Polled) -> bool:
+        result = await _when_free(polled, sleep)
+        report(result)
+        return result.ok
+
+    stores = [polled.store for polled in feeds]
+    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=sleep), name="leases")
+    good: list[bool] = []
+    try:
+        for last in (False, True):
+            turn = (polled for polled in feeds if polled.feed.resource.per_qualification is last)
+            good += await _together(map(run, turn))
+    finally:
+        await ended(renewing)
+        await release_all(stores)
+    return all(good)
+
+
+async def _together(rounds: Iterable[Coroutine[None, None, bool]]) -> list[bool]:
+    """All their results; the first failure of one is raised when the others, cancelled, have ended too."""
+    tasks = [asyncio.create_task(one) for one in rounds]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await ended(*tasks)
+
+
+async def _when_free(polled: Polled, sleep: Sleep) -> RoundResult:
+    """A round; where another process has the lease, once it has run out. A lease that is renewed has a living owner."""
+    result = await polled.round(whole=True)
+    while result.wait is not None:
+        pause = max(_SOONEST, min(result.wait, _LOOK_AGAIN))
+        await sleep(pause.total_seconds())
+        again = await polled.round(whole=True)
+        if again.wait is not None and again.wait > result.wait:
+            return again
+        result = again
+    return result

@@ -1,0 +1,325 @@
+"""Where the ``Authorization`` header of a request comes from.
+
+A credential is asked anew for each request, so a token that is replaced is used from then on. When the API does not
+accept a token any more, the credential is told which, once for each request, and says whether there is another one.
+
+Its value is never part of a message. Tokens that have to be fetched are in :mod:`poller.auth.base`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from poller.errors import CredentialUnusable, SourceUnavailable
+from poller.lifecycle import ended
+
+
+class Credential(Protocol):
+    """Something that gives a bearer token, or none where the API needs none."""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in words fit for a message."""
+        ...
+
+    async def token(self) -> str | None:
+        """The token now.
+
+        Raises:
+            CredentialUnusable: it cannot be had.
+            SourceUnavailable: it cannot be had now; later it may.
+        """
+        ...
+
+    async def renew(self, rejected: str) -> bool:
+        """Whether :meth:`token` gives another one than this, which the API has just refused with 401.
+
+        Calls for the same token share one attempt to get another.
+
+        Raises:
+            CredentialUnusable, SourceUnavailable: as :meth:`token`.
+        """
+        ...
+
+
+class NoCredential:
+    """For an API that asks for none."""
+
+    origin = "a request without a credential"
+
+    async def token(self) -> str | None:
+        """None."""
+        return None
+
+    async def renew(self, rejected: str) -> bool:  # noqa: ARG002 -- the protocol's signature
+        """No: there is nothing to renew."""
+        return False
+
+
+class EnvironmentToken:
+    """A token in an environment variable."""
+
+    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
+        """Take the variable's name and the environment to look in."""
+        self.origin = f"the environment variable {name}"
+        self._name = name
+        self._environ = environ
+
+    async def token(self) -> str | None:
+        """The variable's value."""
+        return checked(self._environ.get(self._name, ""), self.origin)
+
+    async def renew(self, rejected: str) -> bool:
+        """Whether the variable has another value by now."""
+        return await self.token() != rejected
+
+
+class FileToken:
+    """A token in a file, read again whenever the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the file's path; it is read when the first token is asked for."""
+        self._file = SecretFile(path, "token")
+        self.origin = self._file.origin
+
+    async def token(self) -> str | None:
+        """The file's content without surrounding white space."""
+        return checked(self._file.text(), self.origin)
+
+    async def renew(self, rejected: str) -> bool:
+        """Whether the file, read again, holds another token: a rotation may have been quicker than the clock's tick."""
+        return checked(self._file.text(anew=True), self.origin) != rejected
+
+
+def checked(text: str, origin: str) -> str:
+    """The token that this text is, without surrounding white space.
+
+    Raises:
+        CredentialUnusable: it is none, for it could not stand in a header; the text is not shown.
+    """
+    token = text.strip()
+    if not token:
+        raise CredentialUnusable(f"{origin} holds no token")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise CredentialUnusable(f"{origin} does not hold a token: only printable ASCII without spaces can be one")
+    return token
+
+
+# Concurrent calls that want the same thing share one piece of work.
+#
+# Law: while the work runs, whoever asks waits for it and gets its result, the error too. It is nobody's own: a caller
+# that is cancelled leaves the others undisturbed, and when the last one has left, the work is cancelled and ended.
+
+T = TypeVar("T")
+
+
+class SingleFlight(Generic[T]):
+    """Call it to have the work done, or to join in where it is being done already."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """Take the work."""
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._waiting = 0
+
+    async def __call__(self) -> T:
+        """The work's result.
+
+        Raises:
+            Exception: whatever the work raises.
+        """
+        if self._task is None:
+            self._task, self._waiting = asyncio.create_task(self._work()), 0
+            self._task.add_done_callback(self._landed)
+        task = self._task
+        self._waiting += 1
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            await self._left(task)
+            raise
+        return task.result()
+
+    async def _left(self, task: asyncio.Task[T]) -> None:
+        if task is not self._task:
+            return  # it has landed
+        self._waiting -= 1
+        if not self._waiting:
+            self._task = None
+            await ended(task)
+
+    def _landed(self, task: asyncio.Task[T]) -> None:
+        if task is self._task:
+            self._task = None
+        if not task.cancelled():
+            task.exception()  # seen, even where all who asked were cancelled meanwhile
+
+
+# A secret in a file: read again whenever the file changes, and only where nobody else can read it.
+#
+# Law: a file that every user of the machine can read or write holds no secret, so it is refused and not only warned
+# about; the group may read, as it does where containers mount secrets. What counts is the file that a link leads to:
+# Kubernetes replaces secrets by moving links.
+#
+# Knows nothing of what the secret is for beyond a word for messages, and never shows it.
+
+_LARGEST: Final = 64 * 1024  # bytes; no token or client secret comes near
+_OTHERS: Final = 0o007
+_Stamp = tuple[int, int, int, int]
+
+
+class SecretFile:
+    """The file's text, which a rotation replaces at any time."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        """Take the file's path and the word for what it holds; it is read when the text is first asked for."""
+        self.origin = f"the file {path}"
+        self._path = path
+        self._what = what
+        self._seen: _Stamp | None = None
+        self._text = ""
+
+    def text(self, *, anew: bool = False) -> str:
+        """The content without surrounding white space; looks at the file each time, reads it when it changed.
+
+        Args:
+            anew: read it even if it looks unchanged.
+
+        Raises:
+            CredentialUnusable: it is missing, unreadable, open to every user, too large, not UTF-8 or empty.
+        """
+        try:
+            seen = self._stamp(os.stat(self._path))  # noqa: PTH116 -- microseconds on a local file, for each request
+            if anew or seen != self._seen:
+                self._text, self._seen = self._read()
+        except (OSError, UnicodeDecodeError) as error:
+            self._seen = None  # the next file may look like the last one, down to its inode
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise self._unusable(str(reason)) from None
+        if not self._text:
+            raise CredentialUnusable(f"{self.origin} holds no {self._what}")
+        return self._text
+
+    def _read(self) -> tuple[str, _Stamp]:
+        with self._path.open("rb") as file:
+            seen = self._stamp(os.fstat(file.fileno()))  # of what was opened, whatever the path leads to by now
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise self._unusable(f"it is larger than {_LARGEST} bytes")
+        return content.decode("utf-8").strip(), seen
+
+    def _stamp(self, found: os.stat_result) -> _Stamp:
+        if not stat.S_ISREG(found.st_mode):
+            raise self._unusable("it is not a regular file")
+        if os.name == "posix" and found.st_mode & _OTHERS:
+            raise self._unusable(
+                f"every user of this machine may use it (mode {stat.S_IMODE(found.st_mode):04o}); "
+                f"chmod 600 {self._path} (or 640; for a container's secret, mount it with mode 0440)"
+            )
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+
+    def _unusable(self, reason: str) -> CredentialUnusable:
+        return CredentialUnusable(f"the {self._what} cannot be read from {self.origin}: {reason}")
+
+
+# A token that has to be fetched: from an authorization server, from a command.
+#
+# Law: it is fetched when it is first needed, again some time before it expires, and at once when the API refuses it;
+# never twice at the same time. While it is still good, a fetch that fails for now is no failure: it is tried again a
+# little later, and meanwhile the old token serves.
+#
+# Knows nothing of how a token is fetched, only how long each one is good for. The clock is an argument.
+
+_NEXT_TRY: Final = timedelta(seconds=5)  # between fetches that fail while the old token is still good
+
+
+class Issued(msgspec.Struct, frozen=True):
+    """A token, and how long after it was asked for it is to be renewed, and cannot be used any more."""
+
+    value: str
+    renew_after: timedelta
+    valid_for: timedelta
+
+
+class Issuer(Protocol):
+    """Something that makes tokens."""
+
+    @property
+    def origin(self) -> str:
+        """What it is, in words fit for a message."""
+        ...
+
+    async def issue(self) -> Issued:
+        """A new token.
+
+        Raises:
+            CredentialUnusable: there is none to be had.
+            SourceUnavailable: there is none now; later there may be.
+        """
+        ...
+
+
+class _Held(msgspec.Struct, frozen=True):
+    token: str
+    renew_at: float
+    expires_at: float
+
+
+class IssuedToken:
+    """The credential of an issuer: the token that it made last, for as long as that is good."""
+
+    def __init__(self, issuer: Issuer, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take the issuer and a clock that only moves forward, in seconds."""
+        self.origin = issuer.origin
+        self._issuer = issuer
+        self._clock = clock
+        self._held: _Held | None = None
+        self._fetch = SingleFlight(self._fetched)
+
+    async def token(self) -> str | None:
+        """The token held, or a new one.
+
+        Raises:
+            CredentialUnusable, SourceUnavailable: see :meth:`Issuer.issue`.
+        """
+        if self._held is not None and self._clock() < self._held.renew_at:
+            return self._held.token
+        try:
+            return await self._fetch()
+        except SourceUnavailable:
+            held, now = self._held, self._clock()
+            if held is None or now >= held.expires_at:
+                raise
+            later = now + _NEXT_TRY.total_seconds()
+            self._held = msgspec.structs.replace(held, renew_at=max(held.renew_at, later))
+            return held.token
+
+    async def renew(self, rejected: str) -> bool:
+        """Whether there is another token than the one that the API refused.
+
+        Raises:
+            CredentialUnusable, SourceUnavailable: see :meth:`Issuer.issue`.
+        """
+        if self._held is not None and self._held.token != rejected:
+            return True  # whoever else was refused has renewed it already
+        self._held = None
+        return await self._fetch() != rejected
+
+    async def _fetched(self) -> str:
+        asked_at = self._clock()
+        issued = await self._issuer.issue()
+        self._held = _Held(
+            issued.value,
+            renew_at=asked_at + issued.renew_after.total_seconds(),
+            expires_at=asked_at + issued.valid_for.total_seconds(),
+        )
+        return issued.value

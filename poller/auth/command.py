@@ -1,0 +1,141 @@
+"""One run of a program of the operator's: no shell, no input, bounded in time and in what is kept of its output.
+
+Law: when the run is over, whichever way, nothing of it is left: the program has a process group of its own, which is
+killed when the time is up or the waiting is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from poller.auth.base import Issued, checked
+from poller.errors import CredentialUnusable
+
+KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and dropped
+_CHUNK: Final = 64 * 1024
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a program ended: its exit code (negative: the signal), the beginning of stdout, the end of stderr."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+
+async def run(command: Sequence[str], *, within: timedelta) -> Ended:
+    """Run a program to its end, which is when it has exited and nobody holds its outputs any more.
+
+    Raises:
+        TimeoutError: it took longer.
+        OSError, ValueError: it cannot be started.
+    """
+    async with asyncio.timeout(within.total_seconds()), AsyncExitStack() as stack:
+        out, its_out = await stack.enter_async_context(_pipe())
+        err, its_err = await stack.enter_async_context(_pipe())
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=its_out, stderr=its_err, start_new_session=True
+            )
+        finally:
+            its_out.close()
+            its_err.close()
+        try:
+            first, last = await asyncio.gather(_head(out), _tail(err))
+            return Ended(await process.wait(), first, last)
+        except asyncio.CancelledError:
+            with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
+
+
+@asynccontextmanager
+async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, FileIO]]:
+    # Pipes of our own: asyncio's keep a process "running" for as long as any descendant holds one.
+    ours, its = (FileIO(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True))
+    reader = asyncio.StreamReader()
+    with its:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), ours
+        )
+        try:
+            yield reader, its
+        finally:
+            transport.close()
+
+
+async def _head(stream: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while chunk := await stream.read(_CHUNK):
+        kept += chunk[: KEPT - len(kept)]
+    return kept
+
+
+async def _tail(stream: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while chunk := await stream.read(_CHUNK):
+        kept = (kept + chunk)[-KEPT:]
+    return kept
+
+
+# A token that a command prints: the operator's own program knows how to come by it.
+#
+# Law: the first line of standard output is the token, and nothing else of it is used. What goes wrong is told in one
+# line, without anything that the program printed: a complaint may quote a token that was good a minute ago. Only the
+# program's name is shown, never its arguments.
+
+TIME_LIMIT: Final = timedelta(seconds=10)
+KEPT_FOR: Final = timedelta(minutes=5)
+
+
+class TokenCommand:
+    """An issuer: each token is one run of the command."""
+
+    def __init__(self, command: Sequence[str], *, within: timedelta = TIME_LIMIT) -> None:
+        """Take the program with its arguments, and how long a run may take."""
+        self.origin = f"the command {Path(command[0]).name}"
+        self._command = tuple(command)
+        self._within = within
+
+    async def issue(self) -> Issued:
+        """A new token, good until the API refuses it or :data:`KEPT_FOR` is over.
+
+        Raises:
+            CredentialUnusable: the command cannot be run, fails, takes too long, or prints no token.
+        """
+        try:
+            ended = await run(self._command, within=self._within)
+        except TimeoutError:
+            seconds = self._within.total_seconds()
+            raise CredentialUnusable(f"{self.origin} has not ended within {seconds:g} s and was killed") from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "its arguments cannot be passed on"
+            raise CredentialUnusable(f"{self.origin} cannot be run: {reason}") from None
+        return Issued(self._token(ended), renew_after=KEPT_FOR, valid_for=KEPT_FOR)
+
+    def _token(self, ended: Ended) -> str:
+        if ended.code:
+            how = f"failed with exit code {ended.code}" if ended.code > 0 else f"was ended by signal {-ended.code}"
+            raise CredentialUnusable(f"{self.origin} {how}{_complaint(ended)}")
+        first = ended.out.partition(b"\n")[0].decode("utf-8", "replace")
+        if not first.strip():
+            raise CredentialUnusable(f"{self.origin} has printed no token{_complaint(ended)}")
+        return checked(first, f"the first line that {self.origin} has printed")
+
+
+def _complaint(ended: Ended) -> str:
+    """That there is more to read, and where: what a command says of its failure may hold an older token."""
+    if not ended.err.strip():
+        return ""
+    return "; what it says on standard error may hold a secret and is not shown: run it by hand"

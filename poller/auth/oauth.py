@@ -1,0 +1,217 @@
+"""What a token endpoint's answer means (RFC 6749, 5.1 and 5.2; RFC 6750).
+
+Law: an answer is a usable bearer token or an error that says why not; nothing of a token is ever in the error. What
+servers are known to get wrong and what does no harm is forgiven: a missing ``token_type``, a lifetime that is text.
+What is not forgiven is another kind of token, which would not work, and an ``error`` with status 200.
+
+Lifetimes: one that is missing or makes no sense (0 and less, text, infinite) is unknown, and counts as five minutes: a
+token that dies earlier is noticed by its first 401. None counts as longer than a day. A token is renewed 60 s before
+its end, or after 80 % of its lifetime where that is later: short-lived tokens are not renewed all the time.
+
+Pure: bytes in, values out. Knows neither sockets nor secrets; the caller passes what is to be hidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from base64 import b64encode
+from codecs import BOM_UTF8
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import quote, quote_plus, urlencode
+
+import msgspec
+
+from poller.auth.base import Issued, SecretFile, checked
+from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
+from poller.http.transport import FAILURES, Transport, http_client, reason_of, tls_of
+from poller.text import hidden, one_line
+
+UNKNOWN_LIFETIME: Final = timedelta(minutes=5)
+LONGEST: Final = timedelta(days=1)
+_MARGIN: Final = timedelta(seconds=60)
+_SHARE: Final = 0.8
+
+_OK: Final = 200
+_SERVER_ERROR: Final = 500
+_REDIRECTIONS: Final = range(300, 400)
+_CLIENT_REFUSED: Final = frozenset({400, 401})
+_TRANSIENT: Final = frozenset({408, 425, 429})
+_TRANSIENT_ERRORS: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Status and body. ``secrets`` are what the request held, in every spelling in which it may come back."""
+
+    status: int
+    body: bytes
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The body's members; none where it is no JSON object."""
+        try:
+            found = msgspec.json.decode(self.body.removeprefix(BOM_UTF8))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def refuses_client(self) -> bool:
+        """Whether it says that the client is unknown or has not proven itself in a way that the server takes."""
+        return self.status in _CLIENT_REFUSED and self.fields.get("error") == "invalid_client"
+
+
+def issued(answer: Answer, origin: str) -> Issued:
+    """The token of this answer.
+
+    Raises:
+        CredentialUnusable: it holds none that can be used.
+        SourceUnavailable: it holds none, but a later one may.
+    """
+    fields = answer.fields
+    error = fields.get("error")
+    if answer.status != _OK or error:
+        raise _refusal(answer, error, origin)
+    token, kind = fields.get("access_token"), fields.get("token_type")
+    if not isinstance(token, str):
+        raise CredentialUnusable(f"{origin} has answered 200 without an access_token")
+    if kind is not None and str(kind).lower() != "bearer":
+        shown = one_line(hidden(str(kind), token, *answer.secrets))
+        raise CredentialUnusable(f'{origin} issues tokens of type "{shown}"; only bearer tokens can be used')
+    lifetime = lifetime_of(fields.get("expires_in"))
+    return Issued(checked(token, f"the access_token of {origin}"), renewal(lifetime), lifetime)
+
+
+def lifetime_of(expires_in: object) -> timedelta:
+    """How long a token is good for whose answer has this ``expires_in``."""
+    try:
+        seconds = math.nan if isinstance(expires_in, bool) else float(expires_in)  # type: ignore[arg-type] # it may be
+    except (TypeError, ValueError):
+        seconds = math.nan
+    except OverflowError:
+        return LONGEST
+    if not math.isfinite(seconds) or seconds <= 0:
+        return UNKNOWN_LIFETIME
+    return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
+
+
+def renewal(lifetime: timedelta) -> timedelta:
+    """How long after it was asked for a token of this lifetime is renewed."""
+    return max(lifetime * _SHARE, lifetime - _MARGIN)
+
+
+def _refusal(answer: Answer, error: object, origin: str) -> SourceError:
+    # Only what is meant to be read: in the rest the secret may come back in a spelling that nobody thought of.
+    told = [str(part) for part in (error, answer.fields.get("error_description")) if part]
+    said = one_line(hidden(": ".join(told), *_all_secrets(answer)))
+    text = f"{origin} has answered {answer.status}" + (f": {said}" if said else "")
+    if answer.status in _TRANSIENT or answer.status >= _SERVER_ERROR or str(error) in _TRANSIENT_ERRORS:
+        return SourceUnavailable(text)
+    if answer.status in _REDIRECTIONS:
+        text += "; redirects are not followed"
+    return CredentialUnusable(text)
+
+
+def _all_secrets(answer: Answer) -> tuple[str, ...]:
+    tokens = (answer.fields.get(name) for name in ("access_token", "refresh_token", "id_token"))
+    return (*answer.secrets, *(token for token in tokens if isinstance(token, str)))
+
+
+# Tokens from an OAuth 2 authorization server, by the client credentials grant (RFC 6749, 4.4).
+#
+# Law: the client's secret is read from its file for each new token, goes to the token endpoint and nowhere else, and
+# is
+# in no message in any spelling. The client proves itself by HTTP Basic, which every server has to take (2.3.1); where
+# one
+# answers that with ``invalid_client``, once by parameters of the form, and what worked is tried first from then on.
+#
+# The endpoint is reached as the source is: its certificates, its proxy, its time limit. The source's extra
+# headers stay with it.
+
+_LARGEST: Final = 64 * 1024  # bytes of an answer
+_Proof = Literal["basic", "form"]
+
+
+class Client(msgspec.Struct, frozen=True):
+    """Who asks where for what."""
+
+    token_url: str
+    client_id: str
+    client_secret_file: Path
+    scope: str | None = None
+    audience: str | None = None
+
+
+class ClientCredentials:
+    """An issuer: each token is one exchange with the token endpoint, at most two where the first proof is not taken."""
+
+    def __init__(self, client: Client, *, transport: Transport, within: timedelta) -> None:
+        """Take what to ask for, the source's transport, and how long one whole exchange may take.
+
+        Raises:
+            ConfigurationError: a certificate file cannot be used.
+        """
+        self.origin = f"the token endpoint {client.token_url.partition('?')[0]}"
+        self._client = client
+        self._secret = SecretFile(client.client_secret_file, "client secret")
+        self._transport = transport
+        self._tls = tls_of(transport)
+        self._within = within
+        self._proof: _Proof = "basic"
+
+    async def issue(self) -> Issued:
+        """A new token.
+
+        Raises:
+            CredentialUnusable: the secret cannot be read, or the server refuses or answers nonsense.
+            SourceUnavailable: no answer, or one that may be better later.
+        """
+        secret, proof = self._secret.text(), self._proof
+        answer = await self._ask(proof, secret)
+        if answer.refuses_client and proof == "basic":
+            proof = "form"
+            answer = await self._ask(proof, secret)
+        if answer.refuses_client:
+            self._proof = "basic"  # what used to work does no more: begin again next time
+        made = issued(answer, self.origin)
+        self._proof = proof
+        return made
+
+    async def _ask(self, proof: _Proof, secret: str) -> Answer:
+        wanted = {"scope": self._client.scope, "audience": self._client.audience}
+        form = {"grant_type": "client_credentials", **{name: text for name, text in wanted.items() if text}}
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        basic = b64encode(f"{quote_plus(self._client.client_id)}:{quote_plus(secret)}".encode()).decode()
+        if proof == "basic":
+            headers["Authorization"] = f"Basic {basic}"
+        else:
+            form |= {"client_id": self._client.client_id, "client_secret": secret}
+        secrets = (secret, *_spellings(secret), basic)
+        try:
+            async with asyncio.timeout(self._within.total_seconds()):
+                status, body = await self._post(urlencode(form).encode(), headers)
+        except TimeoutError:
+            seconds = self._within.total_seconds()
+            raise SourceUnavailable(f"{self.origin}: no complete answer within {seconds:g} s") from None
+        except FAILURES as error:
+            raise SourceUnavailable(f"{self.origin}: {reason_of(error, *secrets)}") from None
+        return Answer(status, body, secrets)
+
+    async def _post(self, form: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+        client = http_client(self._transport, self._tls, connections=1)
+        async with client as http, http.stream("POST", self._client.token_url, content=form, headers=headers) as answer:
+            body = b""
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > _LARGEST:
+                    raise CredentialUnusable(f"{self.origin} has answered with more than {_LARGEST} bytes")
+            return answer.status_code, body
+
+
+def _spellings(secret: str) -> tuple[str, ...]:
+    encoded = (quote_plus(secret), quote(secret, safe=""), quote(secret))
+    return (*encoded, *(re.sub("%..", lambda found: found[0].lower(), text) for text in encoded))

@@ -1,0 +1,122 @@
+"""How keys and values are shown in a message.
+
+Law: what may be a secret is not shown: nothing under a key that sounds like one, nothing that looks like one, no user
+or password of a URL. A value shown too little costs a look into the file; one shown too much cannot be taken back.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from poller.config.http import host_only, redacted
+
+LONGEST: Final = 60
+_ENOUGH: Final = 3
+
+_SECRET_WORD: Final = re.compile(r"token|secret|passw|pwd|credential|auth|private|key|headers|command|bearer|signature")
+_INNOCENT: Final = frozenset({"allow_private", "delta_token"})
+_SECRET_LOOK: Final = re.compile(
+    r"whs[ekp][ck]_|-----BEGIN|\b(?:bearer|basic) |\beyJ|(?<![A-Za-z])(?:gh[opusr]_|glpat-|sk-|sk_|pk_|xox[abp]-|AKIA)|"
+    r"(?=[A-Za-z0-9_+/=-]*[0-9])(?=[A-Za-z0-9_+/=-]*[A-Za-z])[A-Za-z0-9_+=-]{20,}",
+    re.IGNORECASE,
+)
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def sounds_secret(key: str) -> bool:
+    """Whether what stands under this key may be a secret."""
+    return key not in _INNOCENT and bool(_SECRET_WORD.search(key.lower()))
+
+
+def shown_key(key: Key) -> str:
+    """``sources[0].feeds[1].interval``; a key that looks like a secret is ``…``."""
+    text = ""
+    for part in key:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f"{'.' if text else ''}{_shown_part(part)}"
+    return text
+
+
+def shown_problem(problem: Problem, *, where: str, name: str | None, secrets: Collection[str]) -> str:
+    """One line: where, the key path (or ``name``, the variable), the value if it may be shown, what is expected.
+
+    ``secrets`` are values known to be secret: what holds one of them is not shown either.
+    """
+    key = shown_key(problem.key) if name is None else name
+    value = None if _hidden(problem, name) else _shown_value(_without_path(problem), secrets)
+    at = f"{key} = {value}" if value is not None else key
+    return f"{where}{': ' if name is None else ' '}{at}{': ' if at else ''}{problem.expected}"
+
+
+def shown_value(problem: Problem) -> str | None:
+    """The value as it may be shown; None where it may not, or there is none."""
+    return None if _hidden(problem, None) else _shown_value(_without_path(problem), ())
+
+
+def _without_path(problem: Problem) -> Any:
+    """The value; of a sink without its path, which may be a secret."""
+    is_sink = bool(problem.key) and problem.key[-1] == "sink" and isinstance(problem.value, str)
+    return host_only(problem.value) if is_sink else problem.value
+
+
+def _hidden(problem: Problem, name: str | None) -> bool:
+    words = [part for part in problem.key if isinstance(part, str)] + ([name] if name else [])
+    return problem.value is ABSENT or any(sounds_secret(word) for word in words)
+
+
+def _shown_part(part: str) -> str:
+    if len(part) > LONGEST or _SECRET_LOOK.search(part) or "@" in part:
+        return "…"
+    return part if _BARE.fullmatch(part) else json.dumps(part)
+
+
+def _shown_value(value: Any, secrets: Collection[str]) -> str | None:
+    if isinstance(value, dict):
+        return None
+    if isinstance(value, list | tuple):
+        shown = [_shown_value(one, secrets) or "{…}" for one in value[:_ENOUGH]]
+        return f"[{', '.join(shown)}{', …' if len(value) > _ENOUGH else ''}]"
+    if not isinstance(value, str):
+        return json.dumps(value) if isinstance(value, bool | int | float) and abs(value) < 10**LONGEST else None
+    if any(secret in value for secret in secrets) or _looks_secret(value):
+        return '"…"'
+    text = redacted(value)
+    return json.dumps(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…", ensure_ascii=False)
+
+
+def _looks_secret(value: str) -> bool:
+    return bool(_SECRET_LOOK.search(_UUID.sub("", value)))
+
+
+# One thing that is wrong with a configuration, and where.
+#
+# Law: a problem says where, and what is expected there. It carries the value only to have it shown by ``showing``.
+
+Key = tuple[str | int, ...]
+"""A key path: ``("sources", 0, "feeds", 1, "interval")``."""
+
+ABSENT: Final = object()
+"""No value to be shown: there is none, or it is nobody's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong at ``key``; () stands for the whole.
+
+    Attributes:
+        expected: what the operator should do, without the value.
+        value: as in the file or the environment; ``ABSENT`` where it is not to be shown.
+    """
+
+    key: Key
+    expected: str
+    value: Any = ABSENT

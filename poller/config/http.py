@@ -1,0 +1,331 @@
+"""URLs as configured: checked, trimmed, and made fit to be shown.
+
+Law: user and password have no place in a URL that a file holds, and no message shows any part of them.
+
+Pure: nothing is resolved, nothing is connected. Whether an address may be reached is the address guard's question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+
+from poller.config.types import FilePath, Flag, Table, Text, Variable
+from poller.http.ssrf import misspelling, network_of
+
+REDIS_SCHEMES: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+
+_EXPECTED_REDIS: Final = (
+    "expected redis://HOST:PORT/DB, rediss://…, unix:///PATH, redis+sentinel://H:PORT,H2:PORT/SERVICE/DB "
+    "or redis+cluster://H:PORT,H2:PORT"
+)
+_SECRET_PATH: Final = 8  # characters
+_SECRET_PIECE: Final = 16
+_HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+
+
+def check_url(value: str) -> str:
+    """An absolute http or https URL, as written.
+
+    Raises:
+        ValueError: anything else; user, password or a fragment in it; characters outside ASCII.
+    """
+    _split(value)
+    return value
+
+
+def check_base_url(value: str) -> str:
+    """As :func:`check_url`, without a query, and with trailing slashes trimmed.
+
+    Raises:
+        ValueError: as there.
+    """
+    if _split(value).query or "?" in value:
+        raise ValueError("expected a URL without a query")
+    return value.rstrip("/")
+
+
+def check_proxy(value: str) -> str:
+    """As :func:`check_base_url`, and nothing after host and port.
+
+    Raises:
+        ValueError: as there.
+    """
+    checked = check_base_url(value)
+    if urlsplit(checked).path:
+        raise ValueError("expected http:// or https://, a host and a port, and nothing after them")
+    return checked
+
+
+def check_redis_url(value: str) -> str:
+    """A URL of one of ``REDIS_SCHEMES``, as written; credentials may be in it, for it may come from the environment.
+
+    Raises:
+        ValueError: another scheme, no host, a port out of range, no path of a socket, no Sentinel service.
+    """
+    scheme, separator, rest = value.partition("://")
+    if not separator or scheme not in REDIS_SCHEMES or re.search(r"[\x00-\x20\x7f]", value):
+        raise ValueError(_EXPECTED_REDIS)
+    where, _, _ = rest.partition("?")
+    authority, _, path = where.rpartition("@")[2].partition("/")
+    if scheme == "unix":
+        if authority or not path:
+            raise ValueError("expected an absolute path, as in unix:///run/redis.sock")
+        return value
+    hosts = authority.split(",") if "+" in scheme else [authority]
+    if not all(_is_host(host) for host in hosts):
+        raise ValueError(_EXPECTED_REDIS)
+    if scheme == "redis+sentinel" and not path.partition("/")[0]:
+        raise ValueError("expected the name of the service, as in redis+sentinel://h:26379/SERVICE/0")
+    return value
+
+
+def check_host_or_network(value: str) -> str:
+    """A DNS name, an IP address or a network in CIDR notation, as written.
+
+    Raises:
+        ValueError: anything else; a network whose address has bits beyond its prefix.
+    """
+    if network_of(value) is None and (value.startswith("[") or misspelling(value)):
+        raise ValueError('expected a host name, an IP address or a network such as "10.1.0.0/16"')
+    return value
+
+
+def holds_password(url: str) -> bool:
+    """Whether a Redis URL brings a password along, before the host or in the query."""
+    rest, _, query = url.partition("://")[2].partition("?")
+    user_and_password, at, _ = rest.rpartition("@")
+    return (bool(at) and ":" in user_and_password) or any(
+        name.lower() in {"password", "sentinel_password"} for name, _ in parse_qsl(query, keep_blank_values=True)
+    )
+
+
+def reversed_host(url: str) -> str:
+    """The host backwards, as in ``org.example.api``; for localhost and addresses ``poller``."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    labels = host.split(".")
+    if host == "localhost" or is_address(host) or re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
+        return "poller"
+    return ".".join(reversed(labels))
+
+
+def same_host(one: str, other: str) -> bool:
+    """Whether two URLs have the same scheme, host and port, as they are written; False where one cannot be read."""
+    try:
+        first, second = urlsplit(one), urlsplit(other)
+        return (first.scheme, first.hostname, first.port) == (second.scheme, second.hostname, second.port)
+    except ValueError:
+        return False
+
+
+def redacted(text: str) -> str:
+    """Text as it may be shown: without user, password, query and fragment of a URL in it."""
+    scheme, separator, rest = text.partition("://")
+    if "@" in text:  # where exactly a malformed URL's password ends, nobody knows
+        return f"{scheme}://…" if separator and scheme.replace("+", "").isalpha() else "…"
+    shown, mark, _ = rest.partition("?") if "?" in rest else rest.partition("#")
+    return f"{scheme}://{shown}{mark and mark + '…'}" if separator else text
+
+
+def host_only(url: str) -> str:
+    """A sink as it may be shown to everybody: scheme, host and port, for in chat webhooks the path is the secret."""
+    scheme, separator, rest = redacted(url).partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}://{host}/…" if separator and rest.removeprefix(host) not in {"", "/"} else redacted(url)
+
+
+def path_secrets(url: str) -> tuple[str, ...]:
+    """What of a sink's path and query nobody is to repeat, as it is written and decoded; short parts are no secrets."""
+    parts = urlsplit(url)
+    whole = [one for one in (parts.path, parts.query) if len(one) >= _SECRET_PATH]
+    pieces = [one for one in re.split(r"[/&=;:]", f"{parts.path}&{parts.query}") if len(one) >= _SECRET_PIECE]
+    return tuple(dict.fromkeys(text for one in (*whole, *pieces) for text in (one, unquote(one))))
+
+
+def _split(value: str) -> SplitResult:
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+        host = parts.hostname
+    except ValueError:  # urlsplit's text repeats what it could not read
+        raise ValueError("expected a URL whose host and port can be read") from None
+    if parts.scheme not in {"http", "https"} or not host or re.search(r"[^\x21-\x7e]", value):
+        raise ValueError("expected a URL that begins with http:// or https:// and a host, in ASCII")
+    if "@" in parts.netloc:
+        raise ValueError("expected a URL without user and password: a credential goes into auth")
+    if "#" in value:
+        raise ValueError("expected a URL without a fragment (#…)")
+    if parts.port == 0 or not _is_host(parts.netloc.removesuffix(":")):
+        raise ValueError("expected a URL whose host and port can be read")
+    return parts
+
+
+def _is_host(authority: str) -> bool:
+    match = _HOST_AND_PORT.fullmatch(authority)
+    return match is not None and (match[1] is None or 1 <= int(match[1]) <= 65535)  # noqa: PLR2004  # the largest port
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is spelled as an IP address, without brackets."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+_AS_URL: Final = {"type": "string", "format": "uri", "pattern": "^https?://[^@#]+$"}
+_AS_REDIS: Final = {"type": "string", "pattern": r"^(rediss?|unix|redis\+sentinel|redis\+cluster)://"}
+_AS_HOST: Final = {"type": "string", "pattern": "^[0-9A-Za-z._:-]+(/[0-9]+)?$"}
+
+Url = Annotated[str, AfterValidator(check_url), WithJsonSchema(_AS_URL)]
+BaseUrl = Annotated[str, AfterValidator(check_base_url), WithJsonSchema(_AS_URL | {"pattern": "^https?://[^@#?]+$"})]
+ProxyUrl = Annotated[str, AfterValidator(check_proxy), WithJsonSchema(_AS_URL | {"pattern": "^https?://[^@#?/]+/?$"})]
+HostOrNetwork = Annotated[str, AfterValidator(check_host_or_network), WithJsonSchema(_AS_HOST)]
+RedisUrl = Annotated[str, AfterValidator(check_redis_url), WithJsonSchema(_AS_REDIS)]
+
+
+# How to come by a credential: the table ``auth`` of a source or of a subscription.
+#
+# Law: exactly one kind, and never the secret itself, only where it is kept.
+#
+# Reads no secret: that is done where it is used, each time it is needed, so that a rotated file counts at once.
+
+Kind = Literal["token_file", "token_env", "oauth2", "command", "none"]
+
+KINDS = (
+    'expected exactly one of { token_file = "…" }, { token_env = "NAME" }, { oauth2 = { … } }, { command = ["…"] } '
+    "or { none = true }"
+)
+
+
+class OAuth2Settings(Table):
+    """The client credentials grant (RFC 6749, 4.4)."""
+
+    token_url: Url = Field(description="Where tokens are asked for: an http or https URL.")
+    client_id: Text = Field(description="The client's id, as the authorization server knows it.")
+    client_secret_file: FilePath = Field(
+        description="The file that holds the client's secret; read for each new token."
+    )
+    scope: Text | None = Field(
+        default=None, description="The scope asked for, words separated by spaces. Default: none."
+    )
+    audience: Text | None = Field(
+        default=None, description="The audience asked for, where the server wants one. Default: none."
+    )
+
+
+class AuthSettings(Table):
+    """Exactly one of the kinds; each says where the credential is kept, never the credential."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    token_file: FilePath | None = Field(
+        default=None, description="The file that holds the bearer token; read again when it changes."
+    )
+    token_env: Variable | None = Field(
+        default=None, description="The name of the environment variable that holds the bearer token."
+    )
+    oauth2: OAuth2Settings | None = Field(
+        default=None,
+        description="Tokens from an OAuth 2 server, by the client credentials grant; renewed before they expire.",
+    )
+    command: Annotated[tuple[Text, ...], Field(min_length=1)] | None = Field(
+        default=None, description="A program and its arguments; the first line that it prints is the bearer token."
+    )
+    none: Flag = Field(default=False, description="true: no credential is sent.")
+
+    @field_validator("none")
+    @classmethod
+    def _only_true(cls, value: bool) -> bool:  # noqa: FBT001  # pydantic calls it with the value alone
+        if not value:
+            raise ValueError("expected true; leave none out where there is another kind")
+        return value
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if len(self._given()) != 1:
+            raise ValueError(KINDS)
+        return self
+
+    @property
+    def kind(self) -> Kind:
+        """Which one it is."""
+        return self._given()[0]
+
+    def _given(self) -> tuple[Kind, ...]:
+        kinds: tuple[Kind, ...] = ("token_file", "token_env", "oauth2", "command")
+        given = tuple(kind for kind in kinds if getattr(self, kind) is not None)
+        return (*given, "none") if self.none else given
+
+
+def no_credential() -> AuthSettings:
+    """The default: a public or a local API needs none."""
+    return AuthSettings(none=True)
+
+
+# Extra request headers: which names and values may be written into a request.
+#
+# Law: no value can begin a header of its own (no CR, no LF), no header that the program itself sets can be set twice,
+# and a credential is not a header but ``auth``. A refusal names the header and never shows its value.
+#
+# Pure.
+
+CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+OWN: Final = frozenset(
+    {"connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive"}
+    | {"proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
+)
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_VALUE: Final = re.compile(r"[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?|")
+_LONGEST: Final = 8192
+
+
+def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers, as given.
+
+    Raises:
+        ValueError: a name that is no HTTP token or that is given twice (case does not count), a value that is no HTTP
+            field value, a credential, a header that the program sets itself.
+    """
+    seen: set[str] = set()
+    for name, value in headers.items():
+        _check_name(name, seen)
+        if len(value) > _LONGEST or not _VALUE.fullmatch(value):
+            raise ValueError(f"expected a value of {name} without line breaks, control characters or spaces around it")
+        seen.add(name.lower())
+    return headers
+
+
+def check_sink_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """As :func:`check_headers`, and none that belongs to CloudEvents or to Standard Webhooks.
+
+    Raises:
+        ValueError: as there.
+    """
+    check_headers(headers)
+    for name in headers:
+        if name.lower().startswith(("ce-", "webhook-")):
+            raise ValueError(f"expected no {name}: the delivery sets it")
+    return headers
+
+
+def _check_name(name: str, seen: set[str]) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError("expected header names of letters, digits and hyphens")
+    if name.lower() in seen:
+        raise ValueError(f"expected {name} once; upper and lower case do not differ")
+    if name.lower() in CREDENTIALS:
+        raise ValueError(f"expected no {name}: a credential goes into auth, by file, environment or command")
+    if name.lower() in OWN:
+        raise ValueError(f"expected no {name}: the program sets it")
+
+
+Headers = Annotated[Mapping[str, str], AfterValidator(check_headers), Field(repr=False)]
+SinkHeaders = Annotated[Mapping[str, str], AfterValidator(check_sink_headers), Field(repr=False)]

@@ -1,0 +1,243 @@
+"""What pydantic found wrong, in plain words.
+
+Law: an operator reads what to write, never how the program checks it. A key that is unknown gets the nearest one that
+is known; a key that sounds like a secret gets the place where a secret belongs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from poller.config.errors import ABSENT, Key, Problem, shown_problem, sounds_secret
+from poller.config.settings import Settings, broken_relations, chosen, related
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.types import SLOWEST, Table, did_you_mean
+from poller.errors import ConfigurationError
+
+_KEEP: Final = (
+    "a secret has no place in the file: put it into a file of its own or into the environment, and name that with "
+)
+_PLACES: Final = {
+    "sources": _KEEP + 'auth = { token_file = "…" } or { token_env = "NAME" }',
+    "subscriptions": _KEEP + 'secret_files = ["…"], or for the Authorization header auth = { token_file = "…" }',
+    "http": _KEEP + 'admin_token_file = "…"',
+    "redis": "a secret has no place in the file: put the whole URL into the environment as REDIS_URL",
+    "oauth2": _KEEP + 'client_secret_file = "…"',
+}
+_WORDS: Final = {
+    "missing": "expected a value: this key is required",
+    "string_type": "expected text in quotes",
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "finite_number": "expected a number",
+    "bool_type": "expected true or false",
+    "literal_error": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected {ge} or more",
+    "less_than_equal": "expected {le} or less",
+    "too_short": "expected at least one entry",
+    "tuple_type": "expected a list",
+    "model_type": "expected a table",
+    "model_attributes_type": "expected a table",
+    "dict_type": "expected a table",
+    "mapping_type": "expected a table",
+    "recursion_loop": "expected filters that are not nested so deep",
+}
+_ELSEWHERE: Final = frozenset({"default_factory_not_called", "relations"})
+"""The first follows from another problem; the second is said by ``relations`` itself, in more words."""
+
+
+def problems_of(invalid: ValidationError) -> Iterator[Problem]:
+    """Everything that validation found, in its order."""
+    for error in invalid.errors(include_url=False):
+        if not _follows(error):
+            yield _problem(error)
+
+
+def _follows(error: ErrorDetails) -> bool:
+    """Whether this is only the echo of another problem: a list is also called too short where its entries are wrong."""
+    return error["type"] in _ELSEWHERE or (error["type"] == "too_short" and bool(error["input"]))
+
+
+def _problem(error: ErrorDetails) -> Problem:
+    key = tuple(part for part in error["loc"] if part != "[key]")
+    if error["type"] == "extra_forbidden":
+        return Problem(key, _unknown(key))
+    context: dict[str, Any] = {
+        name: int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+        for name, bound in error.get("ctx", {}).items()
+    }
+    if error["type"] == "value_error":
+        return Problem(key, str(context["error"]), _value(error))
+    wording = _WORDS.get(error["type"], "expected another value")
+    return Problem(
+        key, wording.format(**context).replace("'", '"'), ABSENT if error["type"] == "missing" else _value(error)
+    )
+
+
+def _value(error: ErrorDetails) -> Any:
+    return ABSENT if error["input"] is None else error["input"]
+
+
+def _unknown(key: Key) -> str:
+    """What to say of a key that its table does not know."""
+    *table, last = key
+    name, known = str(last), _keys_at(tuple(table))
+    hint = did_you_mean(name, known)
+    if sounds_secret(name) and name not in _everywhere(Settings):
+        return next((_PLACES[part] for part in reversed(table) if part in _PLACES), f"unknown key{hint}")
+    if hint:
+        return f"unknown key{hint}"
+    homes = [home for home in _everywhere(Settings).get(name, ()) if home]
+    return f"unknown key; it belongs in {' or '.join(homes)}" if homes else f"unknown key; known are {', '.join(known)}"
+
+
+def _keys_at(table: Key) -> list[str]:
+    model: type[BaseModel] | None = Settings
+    for part in table:
+        if isinstance(part, str) and model is not None:
+            fields = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+            model = _model(fields.get(part))
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _everywhere(model: type[BaseModel], at: str = "") -> dict[str, list[str]]:
+    """Every key of every table, with the headings it may stand under; filters contain themselves and are left out."""
+    homes: dict[str, list[str]] = {}
+    for name, field in model.model_fields.items():
+        homes.setdefault(field.alias or name, []).append(at)
+        inner = _model(field.annotation)
+        if inner is not None and name != "filters":
+            path = f"{at.strip('[]')}.{name}".lstrip(".")
+            for key, headings in _everywhere(
+                inner, f"[[{path}]]" if "tuple" in str(field.annotation) else f"[{path}]"
+            ).items():
+                homes.setdefault(key, []).extend(headings)
+    return homes
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    """The table that a field holds, itself, or in a list, or optionally."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for found in map(_model, get_args(annotation)) if found), None)
+
+
+# One subscription that stands in no file: given on the command line or by a request, and kept as JSON.
+#
+# Law: it is held to the same rules as one in the file, and what is wrong with it is said in the same words. What is
+# kept
+# is what was written, without the defaults; equal settings are equal bytes.
+
+_WITHIN = 2  # keys that lead to the one table: "subscriptions", 0
+
+
+class _Within(Table):
+    """Where a subscription stands in the file, so that its keys have the paths that the wording knows."""
+
+    subscriptions: tuple[SubscriptionSettings, ...]
+
+
+def subscription_of(values: Any, settings: Settings, *, where: str) -> SubscriptionSettings:
+    """The subscription that these values make.
+
+    Args:
+        values: the keys and values of a ``[[subscriptions]]`` table.
+        settings: the configuration, for which feeds there are.
+        where: what the values came by, as a message names it.
+
+    Raises:
+        ConfigurationError: it cannot be used. The message has a line for each problem and shows no secret.
+    """
+    made = subscription_or_problems(values, settings)
+    if isinstance(made, SubscriptionSettings):
+        return made
+    lines = [shown_problem(one, where=where, name=None, secrets=()) for one in made]
+    raise ConfigurationError("\n".join(dict.fromkeys(lines)))
+
+
+def subscription_or_problems(values: Any, settings: Settings) -> SubscriptionSettings | list[Problem]:
+    """As :func:`subscription_of`; where it cannot be used, what is wrong with it, each by its key."""
+    try:
+        subscription = _read(values)
+    except ValidationError as invalid:
+        problems = [*problems_of(invalid), *_unrelated(values, settings)]
+    else:
+        problems = _unrelated(chosen(subscription), settings)
+        if not problems:
+            return subscription
+    return [Problem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
+
+
+def kept_subscription(kept: bytes) -> SubscriptionSettings:
+    """The subscription that was kept.
+
+    Raises:
+        ConfigurationError: this version cannot use it.
+    """
+    try:
+        return _read(_audible(msgspec.json.decode(kept)))
+    except (ValidationError, msgspec.DecodeError, RecursionError) as wrong:
+        which = "; ".join(one.expected for one in problems_of(wrong)) if isinstance(wrong, ValidationError) else "JSON"
+        raise ConfigurationError(f"a subscription is kept that this version cannot use: {which}") from None
+
+
+def _audible(kept: Any) -> Any:
+    """What an earlier version has kept may have a rate that is refused by now."""
+    rate = kept.get("rate") if isinstance(kept, dict) else None
+    return {**kept, "rate": SLOWEST} if isinstance(rate, int | float) and 0 < rate < SLOWEST else kept
+
+
+def written(subscription: SubscriptionSettings) -> bytes:
+    """As it is kept: the keys that were set, as in the file, in JSON."""
+    return subscription.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+def _read(values: Any) -> SubscriptionSettings:
+    return _Within.model_validate({"subscriptions": [values]}).subscriptions[0]
+
+
+def _unrelated(values: Any, settings: Settings) -> list[Problem]:
+    """Feeds, types and event sources that the configuration does not have."""
+    named = {key: values.get(key) for key in ("feeds", "types", "filters")} if isinstance(values, Mapping) else {}
+    return broken_relations({"sources": [related(one) for one in settings.sources], "subscriptions": [named]})
+
+
+# Keys that stand twice in an object of a JSON text, which most readers pass over without a word.
+#
+# **Invariants**
+#
+# - Of what a person or a program has written, nothing is dropped silently: whoever takes it refuses such a text.
+#
+# Pure.
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The members of an object, the same key as often as it stands there."""
+
+
+def repeated_keys(text: str | bytes) -> Iterator[Key]:
+    """Where each of them stands, by its path.
+
+    Raises:
+        RecursionError: the text is nested too deep.
+        ValueError: it is no JSON.
+    """
+    waiting: list[tuple[Key, Any]] = [((), json.loads(text, object_pairs_hook=_Pairs))]
+    while waiting:
+        key, value = waiting.pop()
+        if isinstance(value, _Pairs):
+            seen: set[str] = set()
+            for name, inner in value:
+                if name in seen:
+                    yield (*key, name)
+                seen.add(name)
+                waiting.append(((*key, name), inner))
+        elif isinstance(value, list):
+            waiting += [((*key, place), inner) for place, inner in enumerate(value)]

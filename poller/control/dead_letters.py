@@ -1,0 +1,212 @@
+"""The dead letters of both kinds as one: records that could not be used, and events that were given up on.
+
+Law: whoever moves deliveries to where they wait tells so afterwards, whether or not there was something to move: so an
+order that was cut short in between is made good by giving it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.changes.events import recorded_time
+from poller.delivery.delivery_codec import Letter, Overrun, delivery_again, encode, letter_of
+from poller.errors import PollerError
+from poller.store import dead_letters
+from poller.store import dead_letters as given_up
+from poller.store.dead_letters import DeadLetter, LetterId, Listed, Mark, Moved, Opened, Owner
+from poller.store.entry_id import place_of
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.subscriptions import Registry, moment_of, require_registered
+
+
+class OpenedEvent(msgspec.Struct, frozen=True):
+    """An event that was given up on.
+
+    Attributes:
+        listed: what is listed of it.
+        letter: all that is kept.
+    """
+
+    listed: DeadLetter
+    letter: Letter
+
+
+class Redelivered(msgspec.Struct, frozen=True):
+    """What became of letters that were to be redelivered.
+
+    Attributes:
+        moved: so many wait for delivery now.
+        absent: these were not there, or not any more.
+        full: these stay, for so many wait already.
+        empty: these hold no event, for the stream had lost it.
+        overruns: these hold none, for each tells of many that went.
+    """
+
+    moved: int
+    absent: tuple[LetterId, ...] = ()
+    full: tuple[LetterId, ...] = ()
+    empty: tuple[LetterId, ...] = ()
+    overruns: tuple[LetterId, ...] = ()
+
+
+class Letters:
+    """The dead letters of one store. Each method may raise StoreError."""
+
+    def __init__(self, client: Redis, prefix: str) -> None:
+        """Take where they are."""
+        self._client = client
+        self._prefix = prefix
+        self._registry = Registry(client, SubscriptionKeys.of(prefix))
+
+    async def newest(self, feeds: Sequence[str], *, most: int, subscription: str | None = None) -> Listed:
+        """The newest of these feeds, ``most`` of all; where a subscription is named, events alone, and its own.
+
+        Raises:
+            SubscriptionUnknown: there is no such subscription.
+        """
+        kept = await self._registry.all()
+        if subscription is not None:
+            require_registered(kept, subscription)
+        pairs = given_up.pairs_of(self._prefix, feeds, [subscription] if subscription else sorted(kept.registered))
+        marks, total = await given_up.newest_events(self._client, pairs, most=most)
+        events = await self._listed(marks)
+        records = Listed((), 0)
+        if subscription is None:
+            keys = {feed: FeedKeys.of(self._prefix, feed) for feed in feeds}
+            records = await dead_letters.newest(self._client, keys, most=most)
+        together = sorted([*records.letters, *events], key=lambda letter: letter.at)
+        shown = together[-most:]
+        hidden = records.hidden + total - len(events) + len(together) - len(shown)
+        return Listed(tuple(shown), max(hidden, 0))
+
+    async def opened(self, wanted: LetterId) -> Opened | OpenedEvent | None:
+        """One with all that it holds; None where it is not there, or not any more."""
+        if wanted.subscription is None:
+            return await dead_letters.opened(self._client, wanted.feed, self._feed(wanted.feed), wanted.entry)
+        raw = await self._read(wanted)
+        if raw is None:
+            return None
+        letter = _letter(wanted, raw)
+        return OpenedEvent(_event(Owner(wanted.feed, wanted.subscription), wanted.entry, letter.at, letter), letter)
+
+    async def drop(self, wanted: LetterId) -> bool:
+        """Drop it. False: it is not there, or not any more."""
+        if wanted.subscription is None:
+            return await dead_letters.drop(self._client, self._feed(wanted.feed), wanted.entry)
+        return bool(await given_up.drop_events(self._client, self._pair(wanted), [wanted.entry]))
+
+    async def drop_records(self, feed: str) -> int:
+        """Drop all records of a feed that could not be used; how many it were."""
+        return await dead_letters.drop_all(self._client, self._feed(feed))
+
+    async def drop_events(self, wanted: Sequence[LetterId]) -> int:
+        """Drop these events; how many there were."""
+        count = 0
+        for owner in dict.fromkeys((one.feed, one.subscription or "") for one in wanted):
+            entries = [one.entry for one in wanted if (one.feed, one.subscription) == owner]
+            count += await given_up.drop_events(self._client, PairKeys.of(self._prefix, *owner), entries)
+        return count
+
+    async def all_of(self, subscription: str, feeds: Iterable[str]) -> list[LetterId]:
+        """All events of a subscription that were given up on, the oldest of each feed first.
+
+        Raises:
+            SubscriptionUnknown: there is no such subscription.
+        """
+        require_registered(await self._registry.all(), subscription)
+        pairs = given_up.pairs_of(self._prefix, feeds, [subscription])
+        return [
+            LetterId(owner.feed, entry, subscription)
+            for owner, keys in pairs.items()
+            for entry in sorted(await given_up.entries(self._client, keys), key=place_of)
+        ]
+
+    async def redeliver(self, wanted: Sequence[LetterId]) -> Redelivered:
+        """Have events delivered once more, from their first attempt on, whoever delivers."""
+        became: dict[LetterId, Moved | type[Overrun] | None] = {}
+        try:
+            for one in wanted:
+                became[one] = await self._redeliver(one)
+        finally:
+            await self._registry.tell_parked()
+        return Redelivered(
+            sum(moved is Moved.MOVED for moved in became.values()),
+            *(
+                tuple(one for one, moved in became.items() if moved is what)
+                for what in (Moved.ABSENT, Moved.FULL, None, Overrun)
+            ),
+        )
+
+    async def _redeliver(self, wanted: LetterId) -> Moved | type[Overrun] | None:
+        raw = await self._read(wanted)
+        if raw is None:
+            return Moved.ABSENT
+        letter = _letter(wanted, raw)
+        if letter.overrun:
+            return Overrun
+        try:
+            delivery = encode(delivery_again(letter))
+        except ValueError:
+            return None
+        return await given_up.redeliver(self._client, self._pair(wanted), wanted.entry, letter=raw, delivery=delivery)
+
+    async def _listed(self, marks: Sequence[Mark]) -> list[DeadLetter]:
+        found: list[DeadLetter] = []
+        for mark in marks:  # one by one: a letter holds a whole event
+            wanted = LetterId(mark.owner.feed, mark.entry, mark.owner.subscription)
+            raw = await self._read(wanted)
+            if raw is not None:
+                at = recorded_time(moment_of(mark.at))
+                found.append(_event(mark.owner, mark.entry, at, _letter(wanted, raw)))
+        return found
+
+    async def _read(self, wanted: LetterId) -> bytes | None:
+        (raw,) = await given_up.letters(self._client, [(self._pair(wanted), wanted.entry)])
+        return raw
+
+    def _feed(self, feed: str) -> FeedKeys:
+        return FeedKeys.of(self._prefix, feed)
+
+    def _pair(self, wanted: LetterId) -> PairKeys:
+        return PairKeys.of(self._prefix, wanted.feed, wanted.subscription or "")
+
+
+def _letter(wanted: LetterId, raw: bytes) -> Letter:
+    try:
+        return letter_of(raw)
+    except msgspec.MsgspecError:
+        raise PollerError(f"{wanted.text} cannot be read: another version of the program wrote it") from None
+
+
+def _event(owner: Owner, entry: str, at: str, letter: Letter) -> DeadLetter:
+    name = LetterId(owner.feed, entry, owner.subscription).text
+    if letter.overrun:
+        reason = f"{_counted(letter.overrun)}: {letter.reason}"
+        return DeadLetter(name, "overrun", owner.feed, at, reason, 0, owner.subscription)
+    of = _attributes(bytes(letter.event))
+    return DeadLetter(
+        name, "event", owner.feed, at, letter.reason, len(letter.event), owner.subscription, of.type, of.subject
+    )
+
+
+class _Attributes(msgspec.Struct, frozen=True):
+    type: str | None = None
+    subject: str | None = None
+
+
+def _attributes(event: bytes) -> _Attributes:
+    try:
+        return msgspec.json.decode(event, type=_Attributes)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Attributes()
+
+
+def _counted(overrun: Overrun) -> str:
+    """How many events went, and which."""
+    count = f"{overrun.events} event{'' if overrun.events == 1 else 's'}"
+    if overrun.sequence is None or overrun.last_sequence is None:
+        return count
+    return f"{count}, sequence {overrun.sequence} to {overrun.last_sequence}"

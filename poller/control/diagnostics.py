@@ -1,0 +1,544 @@
+"""What ``poller check`` finds out: does the store keep its promises, does each feed answer. Asks, and changes nothing.
+
+No lease is taken, no state written, no embedded server started; a feed is asked for its first page, without a token, a
+sink whether it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import unquote, urlsplit
+
+import httpx
+import msgspec
+from redis.asyncio import Redis
+
+from poller.changes.records import Record, Rejected, record_reader
+from poller.config.event_types import required_sources, unknown_source, unmatched
+from poller.config.settings import Address, Settings, chosen
+from poller.config.sources import SourceSettings
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.types import did_you_mean
+from poller.config.validation import kept_subscription
+from poller.control.feeds import client_of, feed_of
+from poller.control.orphans import HERE, differences, orphaned_feeds, stated
+from poller.control.sinks import signing_secrets, sink_of
+from poller.control.subscriptions import registry_of
+from poller.delivery.handshake import Asked, Awaiting, Granted, asked_of, origin, state_after, stored_state, ungranted
+from poller.delivery.outcome import Failure
+from poller.delivery.sinks.webhook import SinkResponse
+from poller.errors import (
+    AddressTaken,
+    ConfigurationError,
+    SourceError,
+    SourceNotAsked,
+    SourceUnavailable,
+    StoreError,
+    StoreUnavailable,
+)
+from poller.http.server import listener
+from poller.redis.client import commands, shown
+from poller.redis.data_directory import located
+from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, asked
+from poller.redis.health import Severity, check_store, refused, weighed
+from poller.source.client import ApiClient
+from poller.source.envelope import Page, decode_page
+from poller.source.feed import Feed
+from poller.store.keys import MemberKeys
+from poller.store.members import members_seen
+from poller.store.subscriptions import Subscriptions
+from poller.web.auth import CLOSED, Token, admin_token, is_closed, read_token
+
+
+async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
+    """Everything that can be asked without changing anything, as it is found.
+
+    Raises:
+        ConfigurationError: ``redis.url`` cannot be used, or a file that it names.
+    """
+    kept = _Kept()
+    async with aclosing(_check_store(settings, kept)) as findings:
+        async for found in findings:
+            yield found
+    for found in await check_service(settings, environ, running=kept.running):
+        yield found
+    for source in settings.sources:
+        async with aclosing(_check_source(source, environ)) as findings:
+            async for found in findings:
+                yield found
+    subscriptions = (*settings.subscriptions, *kept.added)
+    for subscription in subscriptions:
+        for found in check_choices(settings, subscription):
+            yield found
+    permissions = Permissions(settings.http.public_url, kept.handshakes)
+    async with aclosing(check_sinks(subscriptions, environ, permissions)) as findings:
+        async for found in findings:
+            yield found
+
+
+class _Kept(msgspec.Struct):
+    """What the store says of that is checked elsewhere.
+
+    Attributes:
+        added: subscriptions of run time.
+        handshakes: whether their sinks have granted events.
+        running: whether a daemon polls or delivers on the store; None where that is not known.
+    """
+
+    added: tuple[SubscriptionSettings, ...] = ()
+    handshakes: Mapping[str, bytes] = {}
+    running: bool | None = None
+
+
+async def _check_store(settings: Settings, kept: _Kept) -> AsyncGenerator[Checked]:
+    """What is found, and what else is to be known goes to ``kept``."""
+    url = settings.redis.url
+    if url is None:
+        directory = settings.embedded.data_dir.absolute()
+        try:
+            if await asked(located(directory) / SOCKET) is not SocketState.READY:
+                kept.running = False
+                yield _not_started(directory)
+                return
+            url = EmbeddedServer(directory).url
+        except ConfigurationError as error:
+            yield Checked("error", "store", str(error))
+            return
+    client = commands(url)  # what is no URL is a wrong configuration, not a store that does not answer
+    try:
+        async with client:
+            findings = await check_store(client, now=partial(datetime.now, UTC))
+            yield Checked("ok", "store", f"{shown(url)} answers")
+            for finding in findings:
+                yield Checked(weighed(finding, settings.redis.durability).severity, "store", finding.text)
+            rights = await check_rights(client, settings, url)
+            if rights is not None:
+                yield rights
+            registered = await registry_of(settings, client).all()
+            kept.added, kept.handshakes = tuple(_added(registered)), registered.handshakes
+            for one in await orphaned_feeds(client, settings, now=datetime.now(UTC), kept=registered):
+                yield Checked("warning", one.feed, one.text)
+            seen = await members_seen(client, MemberKeys.of(settings.redis.prefix))
+            kept.running = bool(seen.roles)
+            for difference in differences({HERE: stated(settings), **seen.configurations}):
+                yield Checked("warning", "configuration", difference.text)
+    except (StoreError, ConfigurationError) as error:
+        out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
+        yield Checked("error", "store", f"{error}; {out}" if out else str(error))
+
+
+def _added(kept: Subscriptions) -> list[SubscriptionSettings]:
+    """Those that were added at run time."""
+    return [kept_subscription(bytes(one.settings)) for one in kept.registered.values() if one.origin == "run"]
+
+
+def _not_started(directory: Path) -> Checked:
+    if directory.is_dir():
+        return Checked("ok", "store", f"embedded server on {directory}: not running, it will be started")
+    nearest = next((parent for parent in directory.parents if parent.exists()), Path("/"))
+    if directory.exists() or not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        return Checked("error", "store", f"embedded server: {directory} cannot be made; set embedded.data_dir")
+    return Checked("ok", "store", f"embedded server will be started in {directory}")
+
+
+async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
+    """The feeds that stand for themselves side by side, then those that list by qualification."""
+    try:
+        client = client_of(source, environ)
+        feeds = [feed_of(source, feed) for feed in source.feeds]
+    except ConfigurationError as error:
+        yield Checked("error", f"source {source.name}", str(error))
+        return
+    yield Checked("ok", f"source {source.name}", f"configured, {source.base_url}; what it answers, each feed says")
+    seen: dict[str, None] = {}
+    async with client as api:
+        own = [feed for feed in feeds if not feed.resource.per_qualification]
+        pages = dict(zip(own, await asyncio.gather(*(_first_page(api, feed) for feed in own)), strict=True))
+        unanswered = next((feed for feed, page in pages.items() if type(page) is SourceUnavailable), None)
+        for feed, page in pages.items():
+            yield _judged(feed, _said_of(page, unanswered), seen, proxied=source.proxy is not None)
+        for feed in feeds:
+            if feed.resource.per_qualification:
+                yield await _check_listings(api, feed, seen, unanswered)
+        if apart := clock_apart(api.date, now=datetime.now(UTC)):
+            yield Checked("warning", f"source {source.name}", apart)
+
+
+async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None], unanswered: Feed | None) -> Checked:
+    qualifications = (*feed.qualifications, *(seen if feed.discover else ()))
+    if not qualifications:
+        return Checked("warning", feed.id, "not asked: no qualification is known so far")
+    page = _said_of(await _first_page(api, feed, qualifications[0]), unanswered)
+    return _judged(feed, page, {}, of=f" of qualification {qualifications[0]}")
+
+
+async def _first_page(api: ApiClient, feed: Feed, qualification: str | None = None) -> Page | SourceError:
+    try:
+        return decode_page(await api.get(feed.resource.listing_path(qualification), feed.query.first(None)))
+    except SourceError as error:
+        return error
+
+
+def _said_of(page: Page | SourceError, unanswered: Feed | None) -> Page | SourceError:
+    """What is said of a feed that was not asked: whose failure stands for its own."""
+    if isinstance(page, SourceNotAsked) and unanswered is not None:
+        return SourceNotAsked(f"not asked: the API has not answered for {unanswered.id}, see there")
+    return page
+
+
+def _judged(
+    feed: Feed, page: Page | SourceError, seen: dict[str, None], *, of: str = "", proxied: bool = False
+) -> Checked:
+    if isinstance(page, SourceError):
+        out = way_out(str(page), proxied=proxied)
+        return Checked("error", feed.id, f"{page}; {out}" if out else str(page))
+    read = record_reader(feed.id_field)
+    records = [read(raw) for raw in page.records]
+    seen.update((one.qualification, None) for one in records if isinstance(one, Record) and one.qualification)
+    rejected = [one for one in records if isinstance(one, Rejected)]
+    warnings = _warnings(feed, page, rejected)
+    delta = "a delta token" if page.delta_token else "no delta token"
+    more = "further pages" if page.page_token else "no further page"
+    text = "; ".join((f"answers: {len(records)} records on the first page{of}, {delta}, {more}", *warnings))
+    return Checked("warning" if warnings else "ok", feed.id, text)
+
+
+def _warnings(feed: Feed, page: Page, rejected: Sequence[Rejected]) -> list[str]:
+    warnings = []
+    if rejected:
+        warnings.append(f"{len(rejected)} cannot be used ({rejected[0].reason})")
+    if feed.delta and page.delta_token is None and page.page_token is None:
+        warnings.append("without a delta token each round reads everything")
+    return warnings
+
+
+# What an operator can do about what a source, or the store, has answered.
+#
+# The messages are those of this program, as rounds leave them in the state and ``poller check`` finds them; each way
+# out
+# goes by the words that one of them is known to hold. What is not known has none.
+#
+# Pure.
+
+CLOCK_APART: Final = 60.0
+"""Seconds. ``Date`` is of whole ones, and a proxy may have kept the answer for a while."""
+
+_SOURCE: Final[tuple[tuple[str, str], ...]] = (
+    (r"the API answered 401\b", "is the credential in auth right, and not expired?"),
+    (r"the API answered 403\b", "the credential is known, and may not read this: ask the API's owner for the right"),
+    (r"the API answered 404\b", "is base_url right, and path, if it is set? Does the API have this resource?"),
+    (r"the API answered 30[12378]\b", "redirects are not followed: set base_url to where this one leads"),
+    (r"the API answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (r"the API answered 4(?:00|13|14|22)\b", "it does not take the request: look at limit, fields and fields_style"),
+    (r"the API answered 429\b", "it is asked too often: set rate, or a longer interval"),
+    (r"the API answered 5\d\d\b", "it fails by itself: nothing is to be done here; the next round tries again"),
+    (
+        r"of markup|<html|<!doctype",
+        "a page for people, not the API: is base_url right, or is a login or proxy in between?",
+    ),
+    (
+        r"expected the key results",
+        'no {"results": […], "pageToken": "…", "deltaToken": "…"}: are lists wrapped otherwise here, or is path wrong?',
+    ),
+    (r"not JSON|not a list envelope", "this is no list of records: is base_url right, and path, if it is set?"),
+    (r"(?i)certificate|self.signed", "set ca_file to the authority's certificate, or correct the name in base_url"),
+    (r"(?i)wrong version number|record layer", "no TLS is spoken there: is it http://, or another port?"),
+    (r"(?i)name or service|getaddrinfo|resolve|nodename|DNS", "is the host's name in base_url right, and known here?"),
+    (
+        r"(?i)server disconnected",
+        "it hangs up without an answer: is it https://, or another port? Does it want a client certificate?",
+    ),
+    (r"the answer is not HTTP\b", "no web server answers there: are scheme, host and port in base_url right?"),
+    (r"the proxy answered 407\b", "the proxy wants a credential: proxy = http://USER:PASSWORD@HOST:PORT"),
+    (r"(?i)connection refused|connect call failed", "nothing listens there: are host and port in base_url right?"),
+    (r"(?i)no complete answer|timeout|timed out", "raise timeout, or look whether a firewall drops what is sent"),
+    (r"max_page_bytes", "set a smaller limit, or a larger max_page_bytes"),
+)
+_KNOWN: Final = tuple((re.compile(pattern), text) for pattern, text in _SOURCE)
+
+
+def way_out(message: str, *, proxied: bool = False) -> str | None:
+    """What can be done about the failure of a round, or of a first page; None where nothing more is known.
+
+    Args:
+        message: of the failure.
+        proxied: whether the source is known to be asked through a proxy.
+    """
+    if proxied and "cannot connect to" in message:
+        return "is proxy right, and does it run and let this machine through?"
+    return next((text for pattern, text in _KNOWN if pattern.search(message)), None)
+
+
+def clock_apart(date: str | None, *, now: datetime) -> str | None:
+    """The words where an answer's ``Date`` and our clock are far apart; None where they are not, or nobody can tell."""
+    try:
+        sent = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    seconds = ((sent if sent.tzinfo else sent.replace(tzinfo=UTC)) - now).total_seconds()
+    if abs(seconds) <= CLOCK_APART:
+        return None
+    which = "ahead of" if seconds > 0 else "behind"
+    return f"its clock is {abs(seconds):.0f} s {which} this machine's (by the Date of its answer): set both by NTP"
+
+
+# What of a subscription's choice can match nothing: an event type or source that its feeds lack, an absent feed.
+#
+# A subscription that is kept in the store may have been right when it was added, or be right for another process on
+# that
+# store with another configuration. So this is a warning, where the same in the file or in a request is refused.
+#
+# Pure.
+
+
+def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[Checked]:
+    """One warning for each entry that matches nothing."""
+    subject = f"subscription {subscription.id}"
+    there = set(settings.feed_ids)
+    for name in subscription.feeds or ():
+        if name not in there:
+            meant = did_you_mean(name, sorted(there))
+            yield Checked("warning", subject, f'feeds has "{name}", which is no feed of this configuration{meant}')
+    types = settings.types_of(subscription.feeds)
+    for _, name, expected in unmatched(subscription.types or (), types):
+        yield Checked("warning", subject, f'types has "{name}", which no feed of it publishes: {expected}')
+    sources = settings.event_sources_of(subscription.feeds)
+    for _, name in required_sources(chosen(subscription).get("filters")) if sources else ():
+        known = unknown_source(name, sources)
+        if known:
+            yield Checked("warning", subject, f'filters have the source "{name}", which no feed of it has: {known}')
+
+
+# One line of what ``poller check`` finds.
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """How it is, what was looked at, what was found."""
+
+    severity: Severity
+    subject: str
+    text: str
+
+
+# What ``poller check`` finds out about the HTTP service: whether its address is free, and its token can be read.
+#
+# Law: an address that a daemon of this store has is no fault; one that another program has is, another poller too.
+
+_SUBJECT: Final = "http"
+_PROBE_SECONDS: Final = 2.0
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- where to ask whoever listens everywhere
+
+
+async def check_service(
+    settings: Settings, environ: Mapping[str, str], *, running: bool | None = None
+) -> list[Checked]:
+    """What is to be said of it; nothing where it is off and no token is named.
+
+    Args:
+        settings: the configuration.
+        environ: the environment.
+        running: whether a daemon polls or delivers on the configured store; None where that is not known.
+    """
+    http = settings.http
+    found = [] if http.bind is None else [await _address(http.bind, running=running)]
+    tokens = {"read": read_token(http, environ), "admin": admin_token(http, environ)}
+    texts = {name: _text(name, token, found) for name, token in tokens.items() if token}
+    if texts.get("read") and texts.get("read") == texts.get("admin"):
+        found.append(Checked("warning", _SUBJECT, "read token and admin token are the same: who reads may change"))
+    if is_closed(http, environ):
+        found.append(Checked("warning", _SUBJECT, f"nobody may read on {http.bind}: {CLOSED}"))
+    elif http.open_reads and tokens["read"]:
+        found.append(Checked("warning", _SUBJECT, "http.open_reads has no effect: a read token is set, and is needed"))
+    elif http.open_reads:
+        found.append(Checked("warning", _SUBJECT, "http.open_reads: everybody who reaches the port reads all records"))
+    return found
+
+
+def _text(name: str, token: Token, found: list[Checked]) -> str | None:
+    """The token, once it is said whether it can be read."""
+    try:
+        text = token.text()
+    except SourceError as error:
+        who = f"; it is read as user id {os.getuid()}" if hasattr(os, "getuid") else ""
+        found.append(Checked("error", _SUBJECT, f"http.{name}_token_file: {error}{who}"))
+        return None
+    found.append(Checked("ok", _SUBJECT, f"the {name} token can be read"))
+    return text
+
+
+async def _address(address: Address, *, running: bool | None) -> Checked:
+    host, port = address
+    try:
+        listener(host, port).close()
+    except AddressTaken as taken:
+        if running is not False and await _is_ours(_ANY.get(host, host), port):
+            return Checked("ok", _SUBJECT, f"a poller listens on {host} port {port}")
+        return Checked("warning", _SUBJECT, f'{taken}: set http.bind or POLLER_HTTP_BIND to another, or "off"')
+    except ConfigurationError as error:
+        return Checked("error", _SUBJECT, f"{error}: set http.bind or POLLER_HTTP_BIND to an address of this machine")
+    return Checked("ok", _SUBJECT, f"{host} port {port} is free")
+
+
+async def _is_ours(host: str, port: int) -> bool:
+    """Whether whoever listens answers as the daemon does: alive, and ready or not for reasons."""
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS), httpx.AsyncClient(trust_env=False) as client:
+            answer = await client.get(f"http://{shown}:{port}/readyz")
+            return "reasons" in answer.json() or answer.status_code == httpx.codes.OK
+    except (httpx.HTTPError, TimeoutError, ValueError):
+        return False
+
+
+# What ``poller check`` finds out about the store's user, and about a port that speaks another protocol than was
+# meant.
+#
+# Law: the finding names what is missing in the words of the rule that would add it.
+
+_HELLO: Final = b"*1\r\n$4\r\nPING\r\n"
+_PORT: Final = 6379
+
+
+async def check_rights(client: Redis, settings: Settings, url: str) -> Checked | None:
+    """Whether the user may do what is needed; None where that cannot be asked.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    prefix = settings.redis.prefix
+    found = await refused(client, prefix, next(iter(settings.feed_ids), "x/x"))
+    if found is None:
+        return None
+    user = unquote(urlsplit(url).username or "") or "default"
+    if found.keys:
+        text = f"user {user} may touch no key of {prefix}:*: ACL SETUSER {user} ~{prefix}:*"
+    else:
+        rules = " ".join(f"+{name}" for name in found.commands)
+        text = f"user {user} may not {', '.join(found.commands)}: ACL SETUSER {user} {rules}"
+    return Checked("error", "store", f"{text}; keep it in the ACL file as well, as deploy/redis/users.acl has it")
+
+
+async def other_protocol(url: str) -> str | None:
+    """The words where a port speaks TLS to a URL without, or none to a URL with it; None where that is not so."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"redis", "rediss"} or not parts.hostname:
+        return None
+    meant: Literal["TLS", "plain"] = "TLS" if parts.scheme == "rediss" else "plain"
+    speaks = await _speaks(parts.hostname, parts.port or _PORT)
+    if speaks is None or speaks == meant:
+        return None
+    if speaks == "TLS":
+        return "this port speaks TLS: redis.url is rediss://…"
+    return "this port speaks no TLS: redis.url is redis://…, or name the port that does (tls-port)"
+
+
+async def _speaks(host: str, port: int) -> Literal["TLS", "plain"] | None:
+    with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(_PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(_HELLO)
+                answer = await reader.read(1)
+            finally:
+                writer.close()
+        if answer in {b"+", b"-"}:
+            return "plain"
+    return "TLS" if await _shakes_hands(host, port) else None
+
+
+async def _shakes_hands(host: str, port: int) -> bool:
+    """Whether TLS is spoken, whoever it is: nothing is sent there, so no certificate is asked for."""
+    any_peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    any_peer.check_hostname = False
+    any_peer.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(host, port, ssl=any_peer)
+            writer.close()
+    except ssl.SSLError as error:
+        return "ALERT" in str(error).upper()  # it asks for a certificate of ours, in TLS
+    except (OSError, TimeoutError):
+        return False
+    return True
+
+
+# What ``poller check`` finds out about the sinks: can they be reached, can what is sent to them be signed.
+#
+# A sink is asked with OPTIONS, which carries no event. What it answers does not count, only that it does: many answer
+# 404
+# or 405. Where ``validate`` wants its permission, that is asked for, without offering a callback; nothing is kept of
+# it.
+
+_ADVICE = {
+    Failure.ADDRESS: "allow_private = true or allow_hosts lets it through, if it is meant",
+    Failure.DNS: "is the name right, and known here?",
+}
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """What is known of the permissions of sinks.
+
+    Attributes:
+        public_url: by which sinks may call back.
+        kept: the state of the handshake of each subscription, as it is kept.
+    """
+
+    public_url: str | None = None
+    kept: Mapping[str, bytes] = {}
+
+
+_UNKNOWN: Final = Permissions()
+
+
+async def check_sinks(
+    subscriptions: Sequence[SubscriptionSettings], environ: Mapping[str, str], permissions: Permissions = _UNKNOWN
+) -> AsyncGenerator[Checked]:
+    """One line for each subscription, all asked side by side."""
+    for asking in [asyncio.create_task(_checked(one, environ, permissions)) for one in subscriptions]:
+        yield await asking
+
+
+async def _checked(settings: SubscriptionSettings, environ: Mapping[str, str], permissions: Permissions) -> Checked:
+    subject = f"subscription {settings.id}"
+    try:
+        secrets = signing_secrets(settings.secret_files)
+        asked = asked_of(settings, origin(permissions.public_url))
+        async with sink_of(settings, environ) as sink:
+            answer = await sink.options(asked.headers if settings.handshake else ())
+    except (ConfigurationError, SourceError) as error:
+        return Checked("error", subject, str(error))
+    outcome = answer.outcome
+    if outcome.status is None:
+        advice = _ADVICE.get(outcome.failure) if outcome.failure else None
+        return Checked("error", subject, outcome.text + (f"; {advice}" if advice else ""))
+    signed = f"signed with {len(secrets)} secret{'s' if len(secrets) > 1 else ''}" if secrets else "not signed"
+    told = f"the sink is there (it answers {outcome.status} to OPTIONS), {signed}"
+    refused = _refused(settings, answer, asked, permissions) if settings.handshake else None
+    return refused or Checked("ok", subject, told + (", and grants events" if settings.handshake else ""))
+
+
+def _refused(
+    settings: SubscriptionSettings, answer: SinkResponse, asked: Asked, permissions: Permissions
+) -> Checked | None:
+    """What keeps events from a sink that is to grant them; None where it does, or has."""
+    kept, status = stored_state(permissions.kept.get(settings.id)), answer.outcome.status
+    if isinstance(kept, Granted) and kept.origin == asked.origin:
+        return None
+    state = state_after(answer.headers, asked, status=status or 0, before=kept)
+    if isinstance(state, Granted):
+        return None
+    subject = f"subscription {settings.id}"
+    if status is not None and 200 <= status < 300 and permissions.public_url:  # noqa: PLR2004 -- the class of statuses
+        said = ungranted(kept) if isinstance(kept, Awaiting) else "it is offered a callback when the daemon starts"
+        return Checked("warning", subject, f"the sink has not granted events yet: {said}")
+    return Checked("error", subject, f"the sink does not grant events: {ungranted(state)}")

@@ -1,0 +1,451 @@
+"""Feeds that the store keeps and no running configuration has: what waits at them, and their end.
+
+**Invariants**
+
+- What waits for a subscription at an orphaned feed is delivered until it is done; the stream needs no source for that.
+- A feed is forgotten only while no live process has it in its configuration and under its lease, so no round writes to
+  it meanwhile. First the processes learn that it is gone, then its keys go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import Final, Literal
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.config.types import did_you_mean
+from poller.control.subscriptions import registry_of, until_let_go
+from poller.daemon.cluster.membership import Membership
+from poller.errors import ConfigurationError, PollerError, StoreRefused
+from poller.redis.client import servers
+from poller.redis.errors import translated
+from poller.store.entry_id import place_of
+from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, group_of, remembered_key
+from poller.store.lease import in_whose_hands, member_name, nonce_of
+from poller.store.members import MemberConfiguration, Members, Seen, members_seen
+from poller.store.recovery import known_feeds, note_unread
+from poller.store.retention import groups_of
+from poller.store.scripts import Scripts, answered
+from poller.store.stats import Backlog, backlogs
+from poller.store.stream import EARLIEST, last_id
+from poller.store.subscriptions import Registered, Subscriptions, forget_feed, health_field
+
+SEARCH_SECONDS: Final = 1.0
+LEASE: Final = timedelta(seconds=15)
+LEASE_PATIENCE: Final = 3.0  # seconds; a stream is trimmed under the feed's lease, which takes milliseconds
+_PAUSE: Final = 0.1
+_OURS: Final = group_of("")
+_MARKS: Final = ("place", "replay_after", "replay_to")
+
+
+class OrphanedBacklog(msgspec.Struct, frozen=True):
+    """What waits for one subscription at an orphaned feed.
+
+    Attributes:
+        subscription: its id.
+        events: not delivered yet, those that wait for their next attempt included; None where that cannot be told.
+        dead_letters: events given up.
+        paused: whether the subscription is paused, so that they stay.
+        owner: the process that delivers; None where none does.
+    """
+
+    subscription: str
+    events: int | None
+    dead_letters: int
+    paused: bool
+    owner: str | None
+
+
+class OrphanedFeed(msgspec.Struct, frozen=True):
+    """One of the ``orphaned_feeds`` of ``poller status --json``, key for key.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        stream_length: events in its stream.
+        undelivered: how many of them wait for subscriptions, each counted once for each of those.
+        subscriptions: those for which something waits, or was given up.
+    """
+
+    feed: str
+    stream_length: int
+    undelivered: int
+    subscriptions: tuple[OrphanedBacklog, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The state of it in words, with what to do."""
+        names = ", ".join(one.subscription for one in self.subscriptions if one.events != 0)
+        waits = f"{self.undelivered} events wait for {names} and are delivered" if names else "nothing waits"
+        return (
+            f"no running configuration has this feed; its stream holds {self.stream_length} events, {waits}; "
+            f"`poller feeds forget {self.feed}` deletes what is kept of it"
+        )
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    feeds: tuple[str, ...] | None = None
+    start: Literal["now", "earliest"] = "now"
+
+
+async def orphaned_feeds(
+    client: Redis, settings: Settings, *, now: datetime, seen: Seen | None = None, kept: Subscriptions | None = None
+) -> list[OrphanedFeed]:
+    """Every orphaned feed with what waits at it; ``seen`` and ``kept`` where they were read just now.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    prefix = settings.redis.prefix
+    seen = seen or await members_seen(client, MemberKeys.of(prefix))
+    names = orphaned(await known_feeds(client, remembered_key(prefix)), seen, settings.feed_ids)
+    if not names:
+        return []
+    kept = kept or await registry_of(settings, client).all()
+    return [await orphaned_feed(client, prefix, name, kept, now=now) for name in names]
+
+
+async def orphaned_feed(client: Redis, prefix: str, feed: str, kept: Subscriptions, *, now: datetime) -> OrphanedFeed:
+    """One of them.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        length = await client.xlen(FeedKeys.of(prefix, feed).events)
+    found = await backlogs(client, prefix, [(name, feed) for name in kept.registered], now=now)
+    waiting = await waiting_at(client, prefix, feed, kept, now=now)
+    backs = []
+    for (name, _), one in sorted(found.items()):
+        if name not in waiting and not one.dead_letters:
+            continue
+        unknown = name in waiting and one.entries is None and not one.parked
+        events = None if unknown else (one.entries or 0) + one.parked
+        backs.append(OrphanedBacklog(name, events, one.dead_letters, name in kept.paused, one.owner))
+    return OrphanedFeed(feed, length, sum(one.events or 0 for one in backs), tuple(backs))
+
+
+async def waiting_at(client: Redis, prefix: str, feed: str, kept: Subscriptions, *, now: datetime) -> frozenset[str]:
+    """The subscriptions for which something is left at a feed to which nothing is added any more.
+
+    That is known by what they have there, whatever their settings say now: one that names its feeds has followed the
+    feed to its new name. One that has nothing there yet counts where it wants the feed and begins before its end.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    names = list(kept.registered)
+    found = await backlogs(client, prefix, [(name, feed) for name in names], now=now)
+    last = await last_id(client, FeedKeys.of(prefix, feed).events)
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for name in names:
+            asking.hmget(PairKeys.of(prefix, feed, name).state, list(_MARKS))
+        marks = await asking.execute()
+    return frozenset(
+        name
+        for name, marked in zip(names, marks, strict=True)
+        if _is_left(found[name, feed], marked, kept.registered[name], feed, last)
+    )
+
+
+def _is_left(backlog: Backlog, marks: list[bytes | None], registered: Registered, feed: str, last: str) -> bool:
+    place, replay_after, replay_to = marks
+    if backlog.parked or (replay_after is not None and replay_to is not None):
+        return True
+    if backlog.seconds is not None:  # there is a group; where nobody can tell how far it is behind, it may be
+        return backlog.entries is None or backlog.entries > 0
+    if last == EARLIEST:
+        return False
+    return _is_wanted(registered, feed, last) if place is None else place_of(last) > place_of(place.decode())
+
+
+def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
+    """Whether one that has nothing at a feed yet begins before its last entry."""
+    try:
+        wanted = msgspec.json.decode(registered.settings, type=_Outline)
+    except msgspec.MsgspecError:  # another version's
+        return False
+    if wanted.feeds is not None and feed not in wanted.feeds:
+        return False
+    return wanted.start == "earliest" or 0 < registered.asked <= place_of(last)[0]
+
+
+async def note_streams(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:
+    """Let the feeds be known whose streams are under the prefix and of which nothing is noted, as far as is found.
+
+    This finds what a version has kept that noted nothing. A user who may not SCAN finds nothing, and works all the
+    same.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    prefix = settings.redis.prefix
+    key = remembered_key(prefix)
+    noted = {*settings.feed_ids, *await known_feeds(client, key)}
+    pattern = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in prefix) + ":{*/*}:events"
+    with suppress(TimeoutError, StoreRefused):
+        async with asyncio.timeout(within):
+            for one in await servers(client):
+                with translated(one):
+                    async for name in one.scan_iter(match=pattern, count=1000):
+                        text = name.decode("utf-8", "replace")
+                        feed = text.removeprefix(f"{prefix}:{{").removesuffix("}:events")
+                        if text == FeedKeys.of(prefix, feed).events and feed not in noted:
+                            await note_unread(client, key, feed)
+
+
+class ForgottenFeed(msgspec.Struct, frozen=True):
+    """What went with a feed; see :class:`OrphanedFeed`."""
+
+    feed: str
+    stream_length: int
+    undelivered: int
+
+
+async def forgettable(client: Redis, settings: Settings, feed: str, *, now: datetime) -> OrphanedFeed:
+    """What would go with a feed, which may be named without its source where only one is meant.
+
+    Raises:
+        ConfigurationError: the configuration at hand has it, or nothing is kept of it.
+        PollerError: a live process has it in its configuration, or may have.
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    prefix = settings.redis.prefix
+    await note_streams(client, settings)
+    known = await known_feeds(client, remembered_key(prefix))
+    meant = [one for one in dict.fromkeys([*settings.feed_ids, *known]) if feed in {one, one.partition("/")[2]}]
+    if len(meant) > 1:
+        raise ConfigurationError(f'"{feed}" is the name of several feeds: {", ".join(meant)}')
+    feed = meant[0] if meant else feed
+    if feed in settings.feed_ids:
+        raise ConfigurationError(
+            f"{feed} is in the configuration: take it out of there first, and start the daemon again"
+        )
+    if feed not in known:
+        others = sorted(set(known) - set(settings.feed_ids))
+        there = f"; known and not configured: {', '.join(others)}" if others else ""
+        raise ConfigurationError(f'nothing is kept of a feed "{feed}"{did_you_mean(feed, others)}{there}')
+    _refuse_claimed(feed, await members_seen(client, MemberKeys.of(prefix)))
+    return await orphaned_feed(client, prefix, feed, await registry_of(settings, client).all(), now=now)
+
+
+async def forget(
+    client: Redis,
+    settings: Settings,
+    feed: str,
+    *,
+    now: datetime,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> ForgottenFeed:
+    """Delete what is kept of a feed, whatever waits there.
+
+    Raises:
+        ConfigurationError: see :func:`forgettable`.
+        PollerError: likewise, or a process has the feed's lease.
+        StoreError: see :func:`~poller.redis.client.translated`. What is still there may be forgotten again.
+    """
+    prefix = settings.redis.prefix
+    lost = await forgettable(client, settings, feed, now=now)
+    keys, scripts, nonce = FeedKeys.of(prefix, feed), Scripts(client), nonce_of(member_name())
+    await _take(client, scripts, keys, nonce, sleep)
+    try:
+        members = MemberKeys.of(prefix)
+        _refuse_claimed(feed, await members_seen(client, members))
+        with translated(client):
+            await client.hdel(remembered_key(prefix), feed)
+        await Members(client, members, name="", ttl=LEASE).look(Seen(), tell=True)
+        kept = await registry_of(settings, client).all()
+        names = {*kept.registered, *(one.id for one in settings.subscriptions)}
+        with translated(client):
+            there = await client.exists(keys.events)
+        groups = await groups_of(client, keys.events) if there else {}
+        names |= {name.removeprefix(_OURS) for name in groups if name.startswith(_OURS)}
+        pairs = [PairKeys.of(prefix, feed, name) for name in sorted(names)]
+        await until_let_go(client, [pair.lease for pair in pairs], sleep)
+        if not await forget_feed(client, keys, pairs, nonce=nonce):
+            await note_unread(client, remembered_key(prefix), feed)
+            raise PollerError(  # noqa: TRY301 -- what follows lets go of the lease in any case
+                f"another process has taken the lease of {feed}; nothing was deleted: try again"
+            )
+        if names:
+            with translated(client):
+                await client.hdel(SubscriptionKeys.of(prefix).health, *(health_field(name, feed) for name in names))
+    except BaseException:
+        with answered(client):
+            await scripts.renew([keys.lease], [nonce, 0])
+        raise
+    return ForgottenFeed(feed, lost.stream_length, lost.undelivered)
+
+
+async def _take(
+    client: Redis, scripts: Scripts, keys: FeedKeys, nonce: str, sleep: Callable[[float], Awaitable[None]]
+) -> None:
+    for _ in range(round(LEASE_PATIENCE / _PAUSE)):
+        with answered(client):
+            if await scripts.take([keys.lease], [nonce, int(LEASE.total_seconds() * 1000)]) is None:
+                return
+        await sleep(_PAUSE)
+    raise PollerError(
+        f"a process has the lease of {keys.feed}{await in_whose_hands(client, keys.lease)}: a round may be under way; "
+        "nothing was deleted, try again when that has ended"
+    )
+
+
+def _refuse_claimed(feed: str, seen: Seen) -> None:
+    having = [name for name, one in seen.configurations.items() if feed in (one.feeds or ())]
+    if having:
+        raise PollerError(
+            f"{', '.join(having)} has {feed} in its configuration: stop it, or start it without the feed, and try again"
+        )
+    if claimed(seen) is None:
+        silent = [name for name, one in seen.configurations.items() if one.feeds is None]
+        raise PollerError(
+            f"{', '.join(silent)} does not say which feeds it has, for another version runs there: stop it first"
+        )
+
+
+# The configurations of the processes that share a store, against each other and against what the store keeps.
+#
+# **Invariants**
+#
+# - A feed is orphaned where the store keeps it and no configuration of a live process has it. A process that does not
+# say
+#   which feeds it has may have any, so no feed is orphaned while one of those is live.
+# - A difference in what must be equal everywhere (a source's ``base_url``, a subscription's ``sink``) is reported
+# with
+#   the processes on either side. Only digests are compared; a sink's address may be a secret.
+
+LOOK_SECONDS: Final = 5.0
+HERE: Final = "this configuration"
+
+ADVICE: Final = (
+    "it was renamed or dropped: what waits for subscriptions is delivered, and nothing new comes; "
+    "`poller feeds forget {feed}` ends it. A feed that is to go on keeps its name"
+)
+
+_log = structlog.get_logger("poller.members")
+
+
+class ConfigurationDifference(msgspec.Struct, frozen=True):
+    """Something that must be equal everywhere, and is not.
+
+    Attributes:
+        what: in words, such as ``base_url of source acme``.
+        processes: those that agree with each other, one tuple for each value.
+    """
+
+    what: str
+    processes: tuple[tuple[str, ...], ...]
+
+    @property
+    def text(self) -> str:
+        """The difference as a sentence that names both sides."""
+        sides = " than in ".join(", ".join(side) for side in self.processes)
+        return f"{self.what} is another one in {sides}: give all processes of a store the same configuration"
+
+
+def stated(settings: Settings) -> MemberConfiguration:
+    """What a process with this configuration says of it."""
+    return MemberConfiguration(
+        settings.feed_ids,
+        {source.name: _digest(source.base_url) for source in settings.sources},
+        {one.id: _digest(str(one.sink)) for one in settings.subscriptions},
+    )
+
+
+def claimed(seen: Seen, own: Iterable[str] = (), *, role: str | None = None) -> frozenset[str] | None:
+    """The feeds that a live process has, of those that do ``role``, and those in ``own``; None: it may be any."""
+    listed = seen.listed(name for name, roles in seen.roles.items() if roles and (role is None or role in roles))
+    return None if listed is None else listed.union(own)
+
+
+def orphaned(known: Iterable[str], seen: Seen, own: Iterable[str] = ()) -> tuple[str, ...]:
+    """Those of the known feeds that no live process has, and that are not in ``own``."""
+    having = claimed(seen, own)
+    return () if having is None else tuple(sorted(set(known) - having))
+
+
+def differences(said: Mapping[str, MemberConfiguration]) -> list[ConfigurationDifference]:
+    """What these processes do not agree in, by what each says."""
+    values: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for member, one in sorted(said.items()):
+        for name, digest in one.sources.items():
+            values[f"base_url of source {name}"][digest].append(member)
+        for name, digest in one.sinks.items():
+            values[f"sink of subscription {name}"][digest].append(member)
+    return [
+        ConfigurationDifference(what, tuple(tuple(members) for members in sides.values()))
+        for what, sides in sorted(values.items())
+        if len(sides) > 1
+    ]
+
+
+class Configurations:
+    """The configurations as one process sees them. Used within one event loop.
+
+    Attributes:
+        orphans: the orphaned feeds.
+        undelivered: feeds that a live process has, and none of those that deliver.
+        claimed: the feeds that a live process has; None: it may be any.
+    """
+
+    def __init__(self, settings: Settings, client: Redis, membership: Membership) -> None:
+        """Nothing is known yet."""
+        self.orphans: tuple[str, ...] = ()
+        self.undelivered: tuple[str, ...] = ()
+        self.claimed: frozenset[str] | None = None
+        self.version = 0
+        self._own = settings.feed_ids
+        self._client = client
+        self._key = remembered_key(settings.redis.prefix)
+        self._membership = membership
+        self._seen: Seen | None = None
+        self._look_at = 0.0
+        self._reported: frozenset[str] = frozenset()
+        self._differences: list[ConfigurationDifference] = []
+
+    async def look(self) -> int:
+        """Look again where that is due; a number that is another one after each look.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        clock, seen = asyncio.get_running_loop().time, self._membership.seen
+        if self._membership.name not in seen.roles or (seen is self._seen and clock() < self._look_at):
+            return self.version
+        found = await known_feeds(self._client, self._key)
+        self._seen, self._look_at, self.version = seen, clock() + LOOK_SECONDS, self.version + 1
+        self.claimed = claimed(seen, self._own)
+        self.orphans = orphaned(found, seen, self._own)
+        delivered = claimed(seen, self._own if "deliver" in seen.roles[self._membership.name] else (), role="deliver")
+        self.undelivered = (
+            ()
+            if None in (self.claimed, delivered)
+            else tuple(sorted((self.claimed or frozenset()) - (delivered or frozenset())))
+        )
+        self._report(seen)
+        return self.version
+
+    def _report(self, seen: Seen) -> None:
+        for feed in self.orphans:
+            if feed not in self._reported:
+                _log.warning("orphaned feed", feed=feed, advice=ADVICE.format(feed=feed))
+        self._reported = frozenset(self.orphans)
+        found = differences(seen.configurations)
+        for one in found:
+            if one not in self._differences:
+                _log.warning("configurations differ", what=one.what, processes=one.processes, reason=one.text)
+        self._differences = found
+
+
+def _digest(value: str) -> str:
+    return blake2b(value.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,222 @@
+"""Asking for replays: which events a span covers, and whether the stream still holds them all.
+
+Law: what is asked for is looked at for every feed before anything is asked of any. A replay covers only what was read
+for the subscription already, for the rest is going to be delivered anyway.
+
+How many events a span covers is told by their sequence numbers, which have no gaps: two entries are read, not all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.changes.events import recorded_time
+from poller.config.settings import Settings
+from poller.config.validation import kept_subscription
+from poller.control.subscriptions import registered, registry_of
+from poller.delivery.cloudevent import envelope_of
+from poller.errors import ConfigurationError, PollerError
+from poller.store import replay as replays
+from poller.store.entry_id import before, place_of
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.replay import ReplayedEntry, ReplaySpan
+from poller.store.subscriptions import Registry
+from poller.text import one_line
+
+EARLIEST = "-"
+LATEST = "+"
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A replay of one feed.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        subscription: its id.
+        span: which entries.
+        entry: its first entry.
+        first: the sequence number of the event there.
+        events: how many it covers, before the subscription's filters.
+    """
+
+    feed: str
+    subscription: str
+    span: ReplaySpan
+    entry: str
+    first: int
+    events: int
+
+    @property
+    def since(self) -> str:
+        """When its first event was published, RFC 3339."""
+        return _moment(self.entry)
+
+
+class Subscribed(msgspec.Struct, frozen=True):
+    """The feeds of a subscription, and whether it is paused."""
+
+    feeds: tuple[str, ...]
+    paused: bool
+
+
+async def subscribed(client: Redis, settings: Settings, subscription: str) -> Subscribed:
+    """Which feeds a subscription has.
+
+    Raises:
+        SubscriptionUnknown: there is no such subscription.
+        ConfigurationError: what is kept of it cannot be used.
+        StoreError: the store is away.
+    """
+    kept = await registry_of(settings, client).all()
+    one = kept_subscription(bytes(registered(kept, settings, subscription).settings))
+    return Subscribed(tuple(one.feeds or settings.feed_ids), subscription in kept.paused)
+
+
+class Replays:
+    """The replays of one subscription. Each method may raise StoreError."""
+
+    def __init__(self, client: Redis, prefix: str, subscription: str) -> None:
+        """Take where they are."""
+        self._client = client
+        self._prefix = prefix
+        self._subscription = subscription
+
+    async def planned(self, feed: str, start: str, end: str, *, name: str) -> Planned | None:
+        """The replay of a feed from one place to another, both included; None where there are no events.
+
+        Args:
+            feed: ``SOURCE/NAME``.
+            start: an entry's id, or :data:`EARLIEST`.
+            end: an entry's id, or :data:`LATEST`.
+            name: the id that the replay gets.
+
+        Raises:
+            PollerError: the stream does not go back so far, or nothing was ever delivered here.
+        """
+        events = FeedKeys.of(self._prefix, feed).events
+        read = await replays.last_read(self._client, events, self._subscription)
+        if read is None:
+            raise PollerError(f"{feed} was not begun for {self._subscription} yet; poller run does that")
+        oldest = await replays.first(self._client, events)
+        if oldest and start != EARLIEST and _sequence(oldest) > 1 and place_of(start) < place_of(oldest[0]):
+            raise PollerError(
+                f"{feed} does not go back so far any more: it begins at {_moment(oldest[0])}, "
+                f"--from {oldest[0]} (or earliest) takes all that there is"
+            )
+        if oldest is None and start != EARLIEST and place_of(start) <= place_of(read) != (0, 0):
+            raise PollerError(f"{feed} holds none of its events any more; the last of them was from {_moment(read)}")
+        upto = read if end == LATEST or place_of(end) > place_of(read) else end
+        first = await replays.first(self._client, events, start)
+        last = await replays.last(self._client, events, upto)
+        if first is None or last is None or place_of(first[0]) > place_of(last[0]):
+            return None
+        count = _sequence(last) - _sequence(first) + 1
+        return Planned(
+            feed,
+            self._subscription,
+            ReplaySpan(name, before(first[0]), last[0]),
+            first[0],
+            _sequence(first),
+            max(count, 1),
+        )
+
+    async def begin(self, wanted: Sequence[Planned]) -> list[str]:
+        """Ask for them; the feeds on which one is under way already, where nothing was changed.
+
+        Raises:
+            Stale: what one of them begins with was trimmed since; it and those after it are not asked for.
+        """
+        try:
+            return [one.feed for one in wanted if not await self._begin(one)]
+        finally:
+            await self._tell()
+
+    async def _begin(self, one: Planned) -> bool:
+        events = FeedKeys.of(self._prefix, one.feed).events
+        return await replays.begin(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
+
+    async def under_way(self, feed: str) -> Planned | None:
+        """What is left of the replay of a feed that is under way; None where there is none."""
+        span = await replays.replay_of(self._client, self._pair(feed))
+        if span is None:
+            return None
+        events = FeedKeys.of(self._prefix, feed).events
+        first = await replays.first(self._client, events, f"({span.after}")
+        last = await replays.last(self._client, events, span.to)
+        left = _sequence(last) - _sequence(first) + 1 if first and last else 0
+        entry, number = (first[0], _sequence(first)) if first else (span.to, 1)
+        return Planned(feed, self._subscription, span, entry, number, max(left, 0))
+
+    async def cancel(self, feeds: Sequence[str]) -> list[str]:
+        """End those that are under way; on which of these feeds there was one."""
+        ended = [feed for feed in feeds if await replays.cancel(self._client, self._pair(feed))]
+        await self._tell()
+        return ended
+
+    async def progress(self, one: Planned, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
+        """How many of its events are settled or parked, again and again until all are.
+
+        Args:
+            one: which was begun.
+            pause: waits between two looks.
+
+        Raises:
+            PollerError: it was cancelled, or the subscription is paused, so that it does not go on by itself.
+        """
+        keys = self._pair(one.feed)
+        events = FeedKeys.of(self._prefix, one.feed).events
+        while (kept := await replays.replay_of(self._client, keys)) and kept.id == one.span.id:
+            following = await replays.first(self._client, events, f"({kept.after}")
+            yield max(_sequence(following) - one.first, 0) if following else one.events
+            await self._refuse_paused()
+            await pause()
+        if not await replays.ended(self._client, keys, one.span.id):
+            raise PollerError(f"{one.feed}: the replay was cancelled")
+        yield one.events
+
+    async def parked(self, feed: str) -> int:
+        """How many events of a feed wait for their next attempt."""
+        return await replays.parked(self._client, self._pair(feed))
+
+    async def _refuse_paused(self) -> None:
+        kept = await Registry(self._client, SubscriptionKeys.of(self._prefix)).all()
+        pause = kept.paused.get(self._subscription)
+        if pause is not None:
+            raise PollerError(
+                f"{self._subscription} is paused ({pause.by}: {one_line(pause.reason)}): the replay stays, and goes on "
+                f"after `poller subscriptions resume {self._subscription}`"
+            )
+
+    def _pair(self, feed: str) -> PairKeys:
+        return PairKeys.of(self._prefix, feed, self._subscription)
+
+    async def _tell(self) -> None:
+        await Registry(self._client, SubscriptionKeys.of(self._prefix)).tell_parked()
+
+
+def feeds_of(all_of: Subscribed, named: Sequence[str], subscription: str) -> tuple[str, ...]:
+    """Those that are named, or all.
+
+    Raises:
+        ConfigurationError: one of them is not the subscription's.
+    """
+    for feed in named:
+        if feed not in all_of.feeds:
+            raise ConfigurationError(f"{subscription} does not subscribe to {feed}")
+    return tuple(named) or all_of.feeds
+
+
+def _sequence(entry: ReplayedEntry) -> int:
+    """The event's sequence number; 1 where it has none."""
+    try:
+        return int(envelope_of(entry[1]).sequence or 1)
+    except ValueError:
+        return 1
+
+
+def _moment(entry: str) -> str:
+    return recorded_time(datetime.fromtimestamp(place_of(entry)[0] / 1000, UTC))

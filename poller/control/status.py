@@ -1,0 +1,606 @@
+"""What is known of each feed: its state, its last round, its streams, who has its lease. Reads only."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.changes.confirmation import confirmation_of
+from poller.changes.events import recorded_time
+from poller.config.http import host_only
+from poller.config.settings import Settings
+from poller.control.subscriptions import filed, registry_of
+from poller.delivery.endpoint_health import Health, health_of, of_subscription
+from poller.delivery.handshake import Granted, HandshakeState, stored_state, ungranted
+from poller.redis.errors import translated
+from poller.redis.health import Durability, Severity, check_store, weighed
+from poller.source.feed import REFUSALS, Progress, progress_of
+from poller.source.paging import learnt_of
+from poller.store.commands import Pause, pause_of
+from poller.store.feed_state import FeedState, state_of
+from poller.store.keys import FeedKeys, MemberKeys
+from poller.store.lease import owner_of
+from poller.store.members import members_now
+from poller.store.retention import Rule, held_by, stream_of
+from poller.store.session import OpenStore
+from poller.store.stats import Backlog, backlogs
+from poller.store.subscriptions import WHOLE, Origin, Pauser, Subscriptions, moment_of
+from poller.text import ago
+
+FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What the last round counted; see :class:`poller.source.feed.RoundResult`."""
+
+    pages: int = 0
+    records: int = 0
+    created: int = 0
+    modified: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+
+
+class FeedStatus(msgspec.Struct, frozen=True):
+    """One line of ``poller status --json``, key for key.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        state: ``never read``; ``reading``, its first round has begun and not ended; ``ok`` or ``failing``, as the last
+            round ended; ``held``, removals wait for ``poller release``; ``paused``, by an operator, whatever
+            else is true.
+        mode: of the last round; None before the first.
+        error: of the last round, where it failed.
+        good_at: when the last good round ended, RFC 3339.
+        good_age_seconds: how long ago that is.
+        round: what the last round counted; None before the first.
+        records: how many are known and not removed.
+        events: how many were published so far.
+        stream_length: how many of these the stream still holds.
+        stream_bytes: the memory that it takes, about; None where nobody asked.
+        stream_oldest: when the first of these was published, RFC 3339; None where there is none, or nobody asked.
+        held_by: the consumer group for which that one stays, though it is older than ``retention.age``; None likewise.
+        quarantined: how many unusable records are kept.
+        unidentified: how many records of the last full reading had no id that can be read; if any, it removed nothing.
+        delta_token: whether the next round is a delta.
+        paging: how its listings were seen to end; None before one was read.
+        delta_token_on: on which pages of a listing a delta token stood; None likewise.
+        refused: the parameters that the API refused and that are left out since, in words.
+        listings: how many are read, of a feed with one for each qualification; else 0.
+        oldest_seconds: how long ago the listing was read that was not read for the longest time; None before all were.
+        lost: what the store has lost of the feed last, in words; None where nothing was lost.
+        lost_at: when that was noticed, RFC 3339.
+        lost_age_seconds: how long ago that is.
+        lease: whether some process polls the feed now.
+        lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
+        owner: the process that has the lease; None where there is none, or its name cannot be told.
+        next_at: when the next round is due, RFC 3339, as the process that polls it last wrote it; None where it is
+            paused, or nobody polls it.
+        next_seconds: in how many seconds that is; negative where it is over, and the round under way or late.
+        paused_by: who has paused it; None where it is not paused.
+        paused_reason: why, in words; may be empty.
+        paused_at: since when, RFC 3339.
+        paused_age_seconds: for how long.
+        backwards: how many versions were older than the known one by their lastModifiedAt, ever.
+        held_versions: how many of these are held back now, with ``versions = "newest"``.
+        held_reason: why removals wait, in words, with the way out; None where none do. Good rounds leave it.
+        held_at: since when, RFC 3339; None likewise, or where it is not known.
+        held_age_seconds: for how long.
+        confirming: whether it is read in full again at its next turns, for records may have slipped over the edge of a
+            page while it was read.
+        confirmations: how many such readings there were, where it is, or was given up.
+        late: how many records they brought that neither the readings before nor a delta had brought.
+        progress: how far the round has come that is under way, where it takes longer than a moment.
+    """
+
+    feed: str
+    state: FeedCondition
+    mode: str | None
+    error: str | None
+    good_at: str | None
+    good_age_seconds: float | None
+    round: Counts | None
+    records: int
+    events: int
+    stream_length: int
+    quarantined: int
+    delta_token: bool
+    paging: str | None
+    delta_token_on: str | None
+    refused: tuple[str, ...]
+    listings: int
+    oldest_seconds: float | None
+    lost: str | None
+    lost_at: str | None
+    lost_age_seconds: float | None
+    lease: Literal["held", "free"]
+    lease_seconds: float | None
+    owner: str | None = None
+    stream_bytes: int | None = None
+    stream_oldest: str | None = None
+    held_by: str | None = None
+    next_at: str | None = None
+    next_seconds: float | None = None
+    paused_by: str | None = None
+    paused_reason: str | None = None
+    paused_at: str | None = None
+    paused_age_seconds: float | None = None
+    unidentified: int = 0
+    backwards: int = 0
+    held_versions: int = 0
+    held_reason: str | None = None
+    held_at: str | None = None
+    held_age_seconds: float | None = None
+    confirming: bool = False
+    confirmations: int = 0
+    late: int = 0
+    progress: Progress | None = None
+
+    @property
+    def under_way(self) -> str | None:
+        """How far the round has come that takes long, in words."""
+        if self.progress is None:
+            return None
+        counts = f"{self.progress.pages} pages, {self.progress.records} records"
+        return f"a round has run for {ago(self.progress.seconds)} ({self.progress.mode}): {counts} so far"
+
+    @property
+    def confirmation(self) -> str | None:
+        """Whether records may have slipped over the edge of a page, in words."""
+        brought = f"{self.confirmations} further readings brought {self.late} records late"
+        if self.confirming:
+            so_far = f"; {brought}" if self.confirmations else ""
+            return f"being confirmed: it is read in full again, for pages may have moved while they were read{so_far}"
+        if self.confirmations and not self.late:
+            return (
+                f"not confirmed: {self.confirmations} further readings could not tell whether records slipped between "
+                "pages; if they took longer than max_round, make it longer"
+            )
+        if self.confirmations:
+            return f"not confirmed: {brought}, for pages move while they are read; a larger limit makes fewer of them"
+        return None
+
+
+class _LastRound(Counts, frozen=True):
+    mode: str | None = None
+    ok: bool = True
+    error: str | None = None
+
+
+async def feed_statuses(
+    client: Redis, settings: Settings, *, now: datetime, feeds: Sequence[str] | None = None
+) -> list[FeedStatus]:
+    """The status of every feed, in the order of the configuration, with what is known of its stream.
+
+    Args:
+        client: of the store.
+        settings: the configuration.
+        now: UTC.
+        feeds: these alone, in this order.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    prefix, found = settings.redis.prefix, []
+    oldest = Rule(settings.retention.age, settings.retention.max_bytes).oldest(now)
+    for feed in settings.feed_ids if feeds is None else feeds:
+        keys = FeedKeys.of(prefix, feed)
+        status = await feed_status(client, feed, keys, now=now)
+        stream = await stream_of(client, keys.events)
+        holding = await held_by(client, prefix, feed, stream, oldest=oldest)
+        found.append(
+            msgspec.structs.replace(
+                status,
+                stream_bytes=stream.size,
+                stream_oldest=recorded_time(moment_of(stream.first[0])) if stream.first else None,
+                held_by=holding,
+            )
+        )
+    return found
+
+
+async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datetime) -> FeedStatus:
+    """The status of one feed, without what is known of its stream.
+
+    Args:
+        client: of the store.
+        feed_id: ``SOURCE/NAME``.
+        keys: where it is kept.
+        now: UTC.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        asking.hgetall(keys.state)
+        asking.hlen(keys.snapshots)
+        asking.xlen(keys.events)
+        asking.xlen(keys.quarantine)
+        asking.hlen(keys.listings)
+        asking.pttl(keys.lease)
+        asking.get(keys.lease)
+        asking.get(keys.pause)
+        fields, *sizes, lease_ms, holder, kept = await asking.execute()
+    status = _status(feed_id, state_of(fields), sizes, lease_ms, now, owner=owner_of(holder))
+    return status if kept is None else _paused(status, pause_of(kept), now)
+
+
+def _status(
+    feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, now: datetime, *, owner: str | None
+) -> FeedStatus:
+    last = _last_round(state.round)
+    held = lease_ms > 0
+    records, length, quarantined, listings = sizes
+    learnt = learnt_of(state.learnt)
+    confirmation = confirmation_of(state.confirmation)
+    return FeedStatus(
+        feed=feed_id,
+        state="held" if state.held else _word(last, begun=held or records > 0),
+        mode=last.mode if last else None,
+        error=last.error if last else None,
+        good_at=_written(state.good_at),
+        good_age_seconds=_age(state.good_at, now),
+        round=_counts(last) if last else None,
+        records=max(records - (state.tombstones or 0), 0),
+        events=state.sequence,
+        stream_length=length,
+        quarantined=quarantined,
+        delta_token=state.delta_token is not None,
+        paging=learnt.paging,
+        delta_token_on=learnt.delta_token,
+        refused=(*learnt.refused, *(("sinceDeltaToken",) if state.refusals >= REFUSALS else ())),
+        listings=listings,
+        oldest_seconds=_age(state.oldest, now),
+        lost=state.lost,
+        lost_at=_written(state.lost_at),
+        lost_age_seconds=_age(state.lost_at, now),
+        lease="held" if held else "free",
+        lease_seconds=lease_ms / 1000 if held else None,
+        owner=owner,
+        next_at=_written(state.next_at) if held else None,
+        next_seconds=_ahead(state.next_at, now) if held else None,
+        unidentified=state.unidentified,
+        backwards=state.backwards,
+        held_versions=state.held_versions,
+        held_reason=state.held,
+        held_at=_written(state.held_at) if state.held else None,
+        held_age_seconds=_age(state.held_at, now) if state.held else None,
+        confirming=confirmation is not None and confirmation.due,
+        confirmations=confirmation.readings if confirmation else 0,
+        late=confirmation.late if confirmation else 0,
+        progress=progress_of(state.progress) if held else None,
+    )
+
+
+def _paused(status: FeedStatus, pause: Pause, now: datetime) -> FeedStatus:
+    return msgspec.structs.replace(
+        status,
+        state="paused",
+        next_at=None,
+        next_seconds=None,
+        paused_by=pause.by,
+        paused_reason=pause.reason,
+        paused_at=_written(pause.at),
+        paused_age_seconds=_age(pause.at, now),
+    )
+
+
+def _written(moment: datetime | None) -> str | None:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
+
+
+def _age(moment: datetime | None, now: datetime) -> float | None:
+    return round((now - moment).total_seconds(), 3) if moment else None
+
+
+def _ahead(moment: datetime | None, now: datetime) -> float | None:
+    return round((moment - now).total_seconds(), 3) if moment else None
+
+
+def _word(last: _LastRound | None, *, begun: bool) -> FeedCondition:
+    if last is None:
+        return "reading" if begun else "never read"
+    return "ok" if last.ok else "failing"
+
+
+def _last_round(text: str | None) -> _LastRound | None:
+    """The state's last round; None where there is none, or another version wrote it in a form that is not ours."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=_LastRound)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _counts(last: _LastRound) -> Counts:
+    counted: dict[str, Any] = {name: getattr(last, name) for name in Counts.__struct_fields__}
+    return Counts(**counted)
+
+
+# How each subscription does: whether it delivers, and if not why, and what waits. Reads only.
+#
+# Law: one that the file holds and no daemon has seen yet is told too. Of the sink its place is shown, never what may
+# be
+# a credential.
+
+Doing = Literal["new", "active", "failing", "paused"]
+
+
+class SubscriptionStatus(msgspec.Struct, frozen=True):
+    """One line of ``poller subscriptions list --json``, and of ``poller status --json`` after the feeds; key for key.
+
+    Attributes:
+        subscription: its id.
+        origin: ``file``: the configuration's; ``run``: added at run time.
+        sink: where its events go, without the path.
+        state: ``new``, of the file and seen by no daemon yet; ``active``; ``failing``, nothing has succeeded since, or
+            its sink has not granted events; ``paused``.
+        paused_by: ``operator``, ``sink``, ``failures`` or ``removed`` (from the file); None where it is not paused.
+        reason: why it is paused, in words.
+        since: since when it is paused or failing, RFC 3339.
+        until: until when its sink wants nothing, RFC 3339; None where that is not so.
+        handshake: whether its sink has granted events, in a word: ``granted``, ``refused``, ``revoked``,
+            ``awaiting callback`` or ``unanswered``; None where it is not to be asked, or was not yet.
+        delivered: attempts that succeeded, in all, as of when whoever delivers last noted it.
+        failed: attempts that did not, likewise.
+        lag_entries: how many its groups have not delivered, over its feeds; None where that is known of none.
+        lag_seconds: age of the oldest event that is not delivered; None likewise.
+        parked: how many wait for their next attempt.
+        dead_letters: how many were given up.
+        lost: how many went before they were delivered, ever, for a stream outgrew ``retention.max_bytes``.
+        error: how the last attempt failed, or why events are not granted and what to do, in words, where it is failing;
+            None elsewhere.
+        all_feeds: whether it gets all feeds that there are.
+        feeds: what waits at each feed that it gets.
+    """
+
+    subscription: str
+    origin: Origin
+    sink: str
+    state: Doing
+    paused_by: Pauser | None
+    reason: str | None
+    since: str | None
+    until: str | None
+    handshake: str | None
+    delivered: int
+    failed: int
+    lag_entries: int | None
+    lag_seconds: float | None
+    parked: int
+    dead_letters: int
+    lost: int
+    all_feeds: bool
+    feeds: tuple[Backlog, ...]
+    error: str | None = None
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    """What is shown of kept settings, whichever version wrote them."""
+
+    sink: str = "?"
+    feeds: tuple[str, ...] | None = None
+    handshake: bool = msgspec.field(default=False, name="validate")
+
+
+def status_of_new(name: str, sink: str, *, all_feeds: bool) -> SubscriptionStatus:
+    """The status of one that was added at run time just now, as it is known without asking for it.
+
+    Args:
+        name: its id.
+        sink: where its events go.
+        all_feeds: whether it gets all feeds that there are.
+    """
+    return SubscriptionStatus(
+        subscription=name,
+        origin="run",
+        sink=host_only(sink),
+        state="active",
+        paused_by=None,
+        reason=None,
+        since=None,
+        until=None,
+        handshake=None,
+        delivered=0,
+        failed=0,
+        lag_entries=None,
+        lag_seconds=None,
+        parked=0,
+        dead_letters=0,
+        lost=0,
+        all_feeds=all_feeds,
+        feeds=(),
+    )
+
+
+async def subscription_statuses(
+    client: Redis, settings: Settings, *, now: datetime, only: Collection[str] | None = None
+) -> list[SubscriptionStatus]:
+    """The status of every subscription, by id.
+
+    Args:
+        client: of the store.
+        settings: the configuration.
+        now: UTC.
+        only: the ids of these alone.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    kept = await registry_of(settings, client).all()
+    texts = dict(filed(settings)) | {name: bytes(one.settings) for name, one in kept.registered.items()}
+    outlines = {name: _outline(text) for name, text in sorted(texts.items()) if only is None or name in only}
+    pairs = [(name, feed) for name, one in outlines.items() for feed in one.feeds or settings.feed_ids]
+    found = await backlogs(client, settings.redis.prefix, pairs, now=now)
+    own: defaultdict[str, list[Backlog]] = defaultdict(list)
+    for (name, _), backlog in found.items():
+        own[name].append(backlog)
+    return [_subscription_status(name, one, kept, tuple(own[name]), now) for name, one in outlines.items()]
+
+
+def _subscription_status(
+    name: str, outline: _Outline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
+) -> SubscriptionStatus:
+    registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
+    health = health_in(kept, name)
+    permission = stored_state(kept.handshakes.get(name)) if outline.handshake else None
+    refusal = ungranted(permission)
+    failing_since = health.failing_since if refusal is None else _since(permission)
+    since = pause.at if pause else failing_since
+    failing = refusal is not None or health.failing_since is not None
+    return SubscriptionStatus(
+        subscription=name,
+        origin=registered.origin if registered else "file",
+        sink=host_only(outline.sink),
+        state="new" if not registered else "paused" if pause else "failing" if failing else "active",
+        paused_by=pause.by if pause else None,
+        reason=pause.reason if pause else None,
+        since=_utc_text(since) if since else None,
+        until=_utc_text(until) if until and until > now else None,
+        handshake=_permission_text(permission),
+        delivered=health.delivered,
+        failed=health.failed,
+        lag_entries=_sum([one.entries for one in feeds]),
+        lag_seconds=max((one.seconds for one in feeds if one.seconds is not None), default=None),
+        parked=sum(one.parked for one in feeds),
+        dead_letters=sum(one.dead_letters for one in feeds),
+        lost=sum(one.lost for one in feeds),
+        all_feeds=outline.feeds is None,
+        feeds=feeds,
+        error=refusal or (health.error if health.failing_since else None),
+    )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _outline(text: bytes) -> _Outline:
+    try:
+        return msgspec.json.decode(text, type=_Outline)
+    except msgspec.DecodeError:
+        return _Outline()
+
+
+def health_in(kept: Subscriptions, name: str) -> Health:
+    """How a subscription does, over all of its feeds."""
+    feeds = dict(kept.health.get(name, {}))
+    subscription = health_of(feeds.pop(WHOLE, None))
+    return of_subscription(subscription, map(health_of, feeds.values()))
+
+
+def is_ungranted(kept: Subscriptions, name: str) -> bool | None:
+    """Whether its sink has not granted events; None where it is not to be asked."""
+    outline = _outline(bytes(kept.registered[name].settings))
+    return ungranted(stored_state(kept.handshakes.get(name))) is not None if outline.handshake else None
+
+
+def _permission_text(permission: HandshakeState | None) -> str | None:
+    return None if permission is None else str(msgspec.to_builtins(permission)["state"])
+
+
+def _since(permission: HandshakeState | None) -> datetime | None:
+    return None if permission is None or isinstance(permission, Granted) else permission.since
+
+
+def _utc_text(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# What is known of the store: where it is, and how it keeps the promises. Reads only.
+
+
+class StoreCheck(msgspec.Struct, frozen=True):
+    """One thing that was looked at; see :class:`poller.redis.health.Finding`."""
+
+    name: str
+    severity: Severity
+    text: str
+
+
+class StoreStatus(msgspec.Struct, frozen=True):
+    """What ``poller status --json`` has under ``store``, key for key.
+
+    Attributes:
+        url: where it is, without anything secret.
+        ok: whether nothing is an error.
+        version: of the server, in words; None where it does not tell.
+        checks: everything that was looked at.
+    """
+
+    url: str
+    ok: bool
+    version: str | None
+    checks: tuple[StoreCheck, ...]
+
+
+async def store_status(store: OpenStore, durability: Durability, *, now: Callable[[], datetime]) -> StoreStatus:
+    """Look at the store.
+
+    Args:
+        store: open.
+        durability: decides how grave it is what is found.
+        now: the wall clock, UTC.
+
+    Raises:
+        StoreError: it does not answer.
+    """
+    found = [weighed(one, durability) for one in await check_store(store.client, now=now)]
+    return StoreStatus(
+        url=store.shown,
+        ok=all(one.severity != "error" for one in found),
+        version=next((one.text for one in found if one.name == "version" and one.severity == "ok"), None),
+        checks=tuple(StoreCheck(one.name, one.severity, one.text) for one in found),
+    )
+
+
+# The processes that share the work, with what each does and how much it has. Reads only.
+
+
+class MemberStatus(msgspec.Struct, frozen=True):
+    """One of the ``members`` of the last line of ``poller status --json``, key for key.
+
+    Attributes:
+        member: the process: machine, process id, and something random.
+        roles: what it does: of ``poll`` and ``deliver``, in their order; none while it is leaving.
+        feeds: how many it polls.
+        deliveries: to how many feeds of subscriptions it delivers.
+    """
+
+    member: str
+    roles: tuple[str, ...]
+    feeds: int
+    deliveries: int
+
+
+async def member_statuses(
+    client: Redis, prefix: str, feeds: Iterable[FeedStatus], subscriptions: Iterable[SubscriptionStatus]
+) -> list[MemberStatus]:
+    """All that are there, and those that still have something.
+
+    Args:
+        client: of the store.
+        prefix: of the store's keys.
+        feeds: as they were read just now.
+        subscriptions: likewise.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    there = await members_now(client, MemberKeys.of(prefix))
+    polling = Counter(one.owner for one in feeds if one.owner)
+    delivering = Counter(feed.owner for one in subscriptions for feed in one.feeds if feed.owner)
+    return [
+        MemberStatus(name, tuple(sorted(there.get(name, ()), reverse=True)), polling[name], delivering[name])
+        for name in sorted({*there, *polling, *delivering})
+    ]

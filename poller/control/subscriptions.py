@@ -1,0 +1,318 @@
+"""What is asked of the subscriptions while the program runs: to add, change, remove and resume one.
+
+Law: the file has the last word on those it holds. One of the file is not changed and not removed and its id not given
+away here, and one that was taken out of the file does not go on before it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.validation import kept_subscription, written
+from poller.control.feeds import keys_of
+from poller.control.sinks import Form, signing_secrets, sink_of
+from poller.delivery.cloudevent import envelope_of
+from poller.delivery.endpoint_health import Health, resumed
+from poller.delivery.formats import Request
+from poller.delivery.handshake import Granted, stored_state, ungranted
+from poller.delivery.operational_events import Announcement, Kind, announce, operational_event
+from poller.delivery.outcome import Outcome
+from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
+from poller.redis.errors import translated
+from poller.store.keys import PairKeys, SubscriptionKeys, remembered_key
+from poller.store.recovery import known_feeds
+from poller.store.subscriptions import (
+    Following,
+    Paused,
+    Registered,
+    Registry,
+    Subscriptions,
+    forget,
+    require_registered,
+)
+
+LEFT_ALONE: Final = 5.0  # seconds that deliveries of a removed subscription are given to end by themselves
+_PAUSE: Final = 0.1
+_BY: Final = {"by": "operator"}
+
+
+def registry_of(settings: Settings, client: Redis) -> Registry:
+    """The subscriptions of this configuration's store."""
+    return Registry(client, SubscriptionKeys.of(settings.redis.prefix))
+
+
+def filed(settings: Settings) -> list[tuple[str, bytes]]:
+    """The subscriptions of the file as :meth:`~poller.store.subscriptions.Registry.sync` takes them."""
+    return [(one.id, written(one)) for one in settings.subscriptions]
+
+
+async def add(
+    registry: Registry,
+    settings: Settings,
+    wanted: SubscriptionSettings,
+    *,
+    secrets: Sequence[str],
+    now: datetime,
+    credential: bytes | None = None,
+) -> None:
+    """Add one.
+
+    Args:
+        registry: of the store.
+        settings: the configuration.
+        wanted: what is added.
+        secrets: made for it.
+        now: UTC.
+        credential: brought for its sink, as it is to be kept.
+
+    Raises:
+        SubscriptionTaken: there is one of this id, in the file or not.
+        SecretUnusable: a secret file holds none.
+        CredentialUnusable: it cannot be read.
+    """
+    if _in_file(settings, wanted.id):
+        raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
+    signing_secrets(wanted.secret_files)
+    await registry.add(wanted.id, written(wanted), secrets, now, credential=credential)
+
+
+async def change(
+    registry: Registry,
+    settings: Settings,
+    wanted: SubscriptionSettings,
+    following: Following = lambda _, credential: credential,
+) -> None:
+    """Have one that was added at run time be this from now on. It goes on where it was, with the secrets that it has.
+
+    Args:
+        registry: of the store.
+        settings: the configuration.
+        wanted: what it is to be.
+        following: says what becomes of the credential that was brought for its sink.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        SubscriptionFiled: it is in the file.
+    """
+    kept = await registry.all()
+    if _in_file(settings, wanted.id) or (wanted.id in kept.registered and kept.registered[wanted.id].origin == "file"):
+        raise SubscriptionFiled(
+            f'subscription "{wanted.id}" is in the configuration file: change it there and start the daemon again'
+        )
+    await registry.change(wanted.id, written(wanted), following)
+
+
+async def pause(client: Redis, settings: Settings, subscription: str, *, reason: str, now: datetime) -> Paused | None:
+    """Let one rest because an operator wants it, and announce it; the pause that it was in before. None: it was active.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
+    """
+    registry = registry_of(settings, client)
+    registered(await registry.all(), settings, subscription)
+    before = await registry.pause(subscription, Paused("operator", reason, now))
+    if before is None or before.by == "removed":  # any other stays as it is
+        await _announce(client, settings, Announcement(Kind.SUBSCRIPTION_PAUSED, subscription, now, reason, _BY))
+    return before
+
+
+async def resume(client: Redis, settings: Settings, subscription: str, *, now: datetime) -> Paused | None:
+    """Let one go on, as if it had not failed, and announce it; the pause that it was in. None: it was active.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
+        SubscriptionFiled: it was taken out of the file.
+    """
+    registry = registry_of(settings, client)
+    one = registered(await registry.all(), settings, subscription)
+    if one.origin == "file" and not _in_file(settings, subscription):
+        raise SubscriptionFiled(
+            f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
+            f"with `poller subscriptions remove {subscription}`"
+        )
+    before = await registry.resume(subscription, health_resumed)
+    if before is not None:
+        reason = f"it had been paused: {before.reason}"
+        await _announce(client, settings, Announcement(Kind.SUBSCRIPTION_RESUMED, subscription, now, reason, _BY))
+    return before
+
+
+async def remove(
+    client: Redis,
+    settings: Settings,
+    subscription: str,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Delete one and all that waits for it.
+
+    Who delivers for it is told by the version and given a moment to end; then what it has at its feeds goes.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        SubscriptionFiled: it is in the file.
+    """
+    registry = registry_of(settings, client)
+    kept = await registry.all()
+    refuse_filed(kept, settings, subscription)
+    await registry.remove(subscription)
+    prefix = settings.redis.prefix
+    everywhere = await known_feeds(client, remembered_key(prefix))  # feeds that were renamed or dropped, too
+    feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
+    pairs = {feed: PairKeys.of(prefix, feed, subscription) for feed in feeds}
+    await until_let_go(client, [pair.lease for pair in pairs.values()], sleep)
+    for feed, pair in pairs.items():
+        await forget(client, keys_of(settings, feed), pair, subscription)
+
+
+def registered(kept: Subscriptions, settings: Settings, subscription: str) -> Registered:
+    """The one of this id.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
+    """
+    if subscription not in kept.registered and _in_file(settings, subscription):
+        raise SubscriptionUnknown(
+            f'subscription "{subscription}" is in the configuration file, but no daemon has been started with it yet'
+        )
+    return require_registered(kept, subscription)
+
+
+def refuse_filed(kept: Subscriptions, settings: Settings, subscription: str) -> None:
+    """Nothing, where it may be removed.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        SubscriptionFiled: it is in the file.
+    """
+    filed_now = _in_file(settings, subscription)
+    if filed_now and (subscription not in kept.registered or kept.registered[subscription].origin == "file"):
+        raise SubscriptionFiled(
+            f'subscription "{subscription}" is in the configuration file: take it out of there; after that '
+            f"`poller subscriptions remove {subscription}` deletes what is kept of it"
+        )
+    require_registered(kept, subscription)
+
+
+def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> SubscriptionSettings:
+    """The settings of one that was added or taken over, else of the file.
+
+    Raises:
+        SubscriptionUnknown: there is none of this id.
+        ConfigurationError: what is kept of it cannot be used.
+    """
+    if subscription not in kept.registered:
+        for one in settings.subscriptions:
+            if one.id == subscription:
+                return one
+    return kept_subscription(bytes(require_registered(kept, subscription).settings))
+
+
+def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:
+    """Where it may have something: the feeds that are configured, and those that it names."""
+    named = msgspec.json.decode(kept.registered[subscription].settings, type=_Named).feeds or ()
+    return tuple(dict.fromkeys((*settings.feed_ids, *named)))
+
+
+def health_resumed(health: bytes) -> bytes:
+    """The kept health of one that starts again; what cannot be read stays."""
+    try:
+        return msgspec.json.encode(resumed(msgspec.json.decode(health, type=Health)))
+    except msgspec.DecodeError:
+        return health
+
+
+class _Named(msgspec.Struct, frozen=True):
+    feeds: tuple[str, ...] | None = None
+
+
+async def _announce(client: Redis, settings: Settings, announcement: Announcement) -> None:
+    with suppress(StoreError):  # what was asked holds all the same, and the status says so
+        await announce(client, settings.redis.prefix, announcement)
+
+
+async def until_let_go(client: Redis, leases: Sequence[str], sleep: Callable[[float], Awaitable[None]]) -> None:
+    """Wait until none of these leases is held any more, or for :data:`LEFT_ALONE`."""
+    for _ in range(round(LEFT_ALONE / _PAUSE)):
+        with translated(client):
+            if not any([await client.exists(lease) for lease in leases]):
+                return
+        await sleep(_PAUSE)
+
+
+def _in_file(settings: Settings, subscription: str) -> bool:
+    return any(one.id == subscription for one in settings.subscriptions)
+
+
+# One sample event to a sink, sent as the subscription's own events are: its mode, headers, secrets and credential.
+#
+# Law: nothing is noted of it. Neither health nor pauses nor any place in a stream change, whatever the sink answers.
+# A
+# sink that has to grant events first, and has not, is sent nothing.
+
+TYPE: Final = "poller.subscription.test.v1"
+
+
+class NotGranted(PollerError):
+    """The sink has to grant events before any is sent, and has not."""
+
+
+class Sampled(msgspec.Struct, frozen=True):
+    """What was sent, without the credential, and how it ended."""
+
+    request: Request
+    outcome: Outcome
+
+
+async def sample(
+    settings: SubscriptionSettings,
+    *,
+    secrets: Sequence[str],
+    handshake: bytes | None,
+    environ: Mapping[str, str],
+    event_id: str,
+    now: datetime,
+    brought: bytes | None = None,
+) -> Sampled:
+    """Send one sample event.
+
+    Args:
+        settings: the subscription's.
+        secrets: those that no file holds.
+        handshake: whether the sink has granted events, as it is kept.
+        environ: where a credential may be.
+        event_id: of the event.
+        now: UTC.
+        brought: the credential that a request has brought, as it is kept.
+
+    Raises:
+        NotGranted: see above.
+        ConfigurationError: credential or secrets cannot be set up.
+        CredentialUnusable: a secret file cannot be read.
+    """
+    state = stored_state(handshake) if settings.handshake else None
+    granted = state if isinstance(state, Granted) else None
+    if settings.handshake and granted is None:
+        why = ungranted(state) or "no daemon has asked it yet"
+        raise NotGranted(
+            f"{settings.id}: validate = true, and its sink has not granted events: {why}; nothing was sent"
+        )
+    event = sample_event(settings.id, event_id=event_id, now=now)
+    request = Form(settings, secrets, granted)([(envelope_of(event), event)], int(now.timestamp()))
+    async with sink_of(settings, environ, brought=brought, now=lambda: now) as sink:
+        return Sampled(request, await sink.post(tuple(request.headers.items()), request.body))
+
+
+def sample_event(subscription: str, *, event_id: str, now: datetime) -> bytes:
+    """The event, as it would stand in a stream."""
+    text = "A test: no record has changed."
+    return operational_event(type_=TYPE, subject=subscription, event_id=event_id, at=now, data={"text": text})

@@ -1,0 +1,643 @@
+"""Sharing leases with the other processes that do the same work: taking, handing back, noticing what was lost.
+
+:mod:`poller.daemon.cluster.assignment` says what is to be done; this looks at the leases and does it. A lease is
+looked at when
+the list of processes changes, when one that nobody in the list has runs out, and once in a while; so a quiet second
+costs nothing, whatever there is to share.
+
+The law: what is done under a lease begins after it was taken, and has ended before it is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, Literal, Protocol
+
+import structlog
+from redis.asyncio import Redis
+
+from poller.daemon.cluster.assignment import Extra, Moves, moves, offers_counted
+from poller.daemon.cluster.membership import Among, Membership, Watch
+from poller.errors import Fenced, StoreError, StoreUnavailable
+from poller.lifecycle import ended, unless
+from poller.store.feed import HeldElsewhere
+from poller.store.keys import PairKeys
+from poller.store.lease import RELEASE_SECONDS, Held, Lease, held_leases
+from poller.telemetry.metrics import LeaseKind, lease_changed, leases_held
+
+_SIDE_BY_SIDE: Final = 100
+_REFUSED: Final = 5.0  # seconds before a lease is tried again that the store does not let us take
+
+_log = structlog.get_logger("poller.members")
+
+
+class Sharing:
+    """The leases of one kind of work in one process. Used within one event loop."""
+
+    def __init__(
+        self,
+        role: str,
+        membership: Membership,
+        client: Redis,
+        *,
+        ttl: timedelta,
+        watch: Watch,
+        clock: Callable[[], float],
+    ) -> None:
+        """Take what it works with.
+
+        Args:
+            role: the work.
+            membership: this process among the others.
+            client: of the store.
+            ttl: how long leases live.
+            watch: told when the store is away.
+            clock: seconds that only go forward; the loop's.
+        """
+        self._role = role
+        self._kind: LeaseKind = "feed" if role == "poll" else "delivery"
+        self._membership = membership
+        self._ttl = ttl.total_seconds()
+        self._watch = watch
+        self._clock = clock
+        self._lots = Lots(client, ttl=self._ttl, clock=clock)
+        self._wake = asyncio.Event()
+        self._version = ""
+        self._names: tuple[str, ...] = ()
+        self._over = False
+        self._handing: set[asyncio.Task[None]] = set()
+        self._failing: str | None = None
+        self._reported: tuple[int, int, int] | None = None
+        membership.listen(self.wake)
+
+    def add(self, lot: Lot) -> None:
+        """Share this one, too."""
+        self._lots.add(lot)
+        self.wake()
+
+    def drop(self, lot: Lot) -> None:
+        """Share it no more; ending it is the caller's business."""
+        if self._lots.drop(lot):
+            lease_changed(self._kind, "released")
+        self.wake()
+
+    def wake(self) -> None:
+        """Look what has changed."""
+        self._wake.set()
+
+    def rested(self, lot: Lot) -> None:
+        """This one is not busy any more, which changes something only where it is lost, or is to be handed back."""
+        if self._over or not lot.held:
+            self.wake()
+
+    def tell(self) -> None:
+        """A lease was let go of: others may take it."""
+        self._membership.tell()
+
+    async def run(self) -> None:
+        """Take and hand back until cancelled; what is being handed back then is finished, or given up soon."""
+        try:
+            while True:
+                self._wake.clear()
+                await self._tried()
+                await _until(self._wake, self._lots.next_look)
+        finally:
+            if self._handing:
+                await asyncio.wait(self._handing, timeout=RELEASE_SECONDS)
+            await ended(*self._handing)
+
+    async def _tried(self) -> None:
+        try:
+            await self._turn()
+            self._watch.worked(f"leases to {self._role}")
+            self._failing = None
+        except StoreUnavailable as error:
+            self._watch.failed(f"leases to {self._role}", str(error))
+            await asyncio.sleep(LOOK_AGAIN)
+        except StoreError as error:
+            if str(error) != self._failing:
+                self._failing = str(error)
+                _log.warning("leases cannot be shared", role=self._role, error=self._failing)
+            await asyncio.sleep(LOOK_AGAIN)
+
+    async def _turn(self) -> None:
+        lots, seen = self._lots, self._membership.seen
+        for _ in range(lots.notice_lost()):
+            lease_changed(self._kind, "lost")
+        among = self._membership.among(self._role)
+        if among is None:
+            return
+        if among.names != self._names:
+            self._names = among.names
+            lots.members_changed()
+        if seen.version != self._version:
+            self._version = seen.version
+            lots.look_at_all()
+        await lots.look(seen.roles.keys())
+        while True:
+            now = self._moves(among)
+            self._over = now.over
+            if not (now.take or now.beyond or now.hand):
+                break
+            hand, take, beyond = ([lots[name] for name in names] for names in (now.hand, now.take, now.beyond))
+            for place in hand:
+                self._hand(place)
+            await self._taken(take)
+            await self._taken(beyond, beyond=True)
+        self._report(among)
+
+    def _moves(self, among: Among) -> Moves:
+        lots = self._lots
+        return moves(
+            tuple(lots),
+            ours=lots.ours,
+            busy=lots.busy,
+            free=lots.free,
+            place=among.place,
+            members=len(among.names),
+            patience=self._ttl,
+            extras=lots.extras(self._membership.listed(self._role)),
+        )
+
+    async def _taken(self, wanted: Sequence[Place], *, beyond: bool = False) -> None:
+        """Take those of these that are to be had.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        for first in range(0, len(wanted), _SIDE_BY_SIDE):
+            some = wanted[first : first + _SIDE_BY_SIDE]
+            results = await asyncio.gather(*map(self._take, some), return_exceptions=True)
+            for place, result in zip(some, results, strict=True):
+                if result is True:
+                    self._begin(place, beyond=beyond)
+            for failed in (one for one in results if isinstance(one, BaseException)):
+                raise failed
+
+    async def _take(self, place: Place) -> bool:
+        try:
+            held = await place.lot.take()
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            _log.warning("lease cannot be taken", lease=place.lot.lease, error=str(error))
+            place.elsewhere(self._clock() + _REFUSED)
+            return False
+        if held is not None:  # by whom, the next look tells
+            place.elsewhere(self._clock())
+            return False
+        return True
+
+    def _begin(self, place: Place, *, beyond: bool) -> None:
+        """Begin with a lease that was taken. All of a turn in one breath, for they may wait for one another."""
+        if not self._lots.knows(place):  # it was dropped meanwhile
+            self._hand(place)
+            return
+        place.state = "ours"
+        if beyond:
+            self._lots.taken_beyond(place)
+        lease_changed(self._kind, "taken")
+        place.lot.begin()
+
+    def _hand(self, place: Place) -> None:
+        if place.state == "ours":
+            lease_changed(self._kind, "released")
+        self._lots.handed(place)
+        task = asyncio.create_task(self._handed(place), name=f"handing back {place.lot.name}")
+        self._handing.add(task)
+        task.add_done_callback(self._handing.discard)
+
+    async def _handed(self, place: Place) -> None:
+        """A store that is away is asked again for as long as the lease may last."""
+        until = self._clock() + self._ttl
+        while True:
+            try:
+                await place.lot.end()
+            except StoreUnavailable:
+                if self._clock() < until:
+                    await asyncio.sleep(LOOK_AGAIN)
+                    continue
+            except StoreError as error:
+                _log.warning("lease cannot be handed back", lease=place.lot.lease, error=str(error))
+            break
+        place.elsewhere(self._clock() + self._ttl)
+        self.tell()
+
+    def _report(self, among: Among) -> None:
+        now = len(self._lots.ours), len(self._lots), len(among.names)
+        leases_held(self._kind, now[0])
+        if now != self._reported and (now[1] or self._reported):
+            self._reported = now
+            _log.info("share", role=self._role, ours=now[0], of=now[1], processes=now[2])
+
+
+async def _until(event: asyncio.Event, moment: float) -> None:
+    try:
+        async with asyncio.timeout_at(moment):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+# Owning pairs: one process at a time delivers a feed's events to a subscription, and another takes over when it goes.
+#
+# Who is to own a pair is settled elsewhere (:mod:`poller.daemon.cluster.leases`); here it is delivered from when its
+# lease
+# was
+# taken until it is to be handed back, which waits for what is in flight. A store that fails, or a lease that was
+# lost,
+# ends a run; after a moment the pair may be taken up again, from what is written. So does anything that was not
+# foreseen:
+# it costs a pause, no more.
+
+_delivery_log = structlog.get_logger("poller.delivery")
+_AFTER_FAILURE: Final = 1.0
+# Whoever removes a subscription takes its leases away. Who delivers it learns of that at his next look at the registry,
+# and must not have begun anew by then.
+_AFTER_LOSS: Final = 2.0
+_AFTER_FAULT: Final = 5.0
+
+
+class Leased(Lease, Protocol):
+    """The pair's lease; see :class:`poller.store.consumer_state.PairStore`."""
+
+    keys: PairKeys
+    nonce: str
+    claimed: bool
+
+    async def take(self) -> HeldElsewhere | None:
+        """Take it; None: it is ours."""
+        ...
+
+
+class Runs(Protocol):
+    """What is done while the lease is held; see :class:`poller.delivery.feed_consumer.Pair`."""
+
+    feed: str
+
+    def ready(self) -> None:
+        """It is to be done anew, though it was told to stop before."""
+        ...
+
+    async def run(self) -> None:
+        """Do it until told to stop."""
+        ...
+
+    def stop(self) -> None:
+        """Come to an end, soon."""
+        ...
+
+
+class Owned:
+    """A pair and its lease; see :class:`poller.daemon.cluster.leases.Lot`. :meth:`run` it until it is told to stop."""
+
+    def __init__(
+        self,
+        pair: Runs,
+        store: Leased,
+        *,
+        subscription: str,
+        watch: Watch,
+        changed: Callable[[], None],
+        let_go: Callable[[], None],
+        pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+    ) -> None:
+        """Nothing is delivered yet.
+
+        Args:
+            pair: what is run.
+            store: its lease.
+            subscription: its id.
+            watch: told when the store is away.
+            changed: is called when the pair is begun or at rest, and may be taken or handed back.
+            let_go: is called when the lease was let go at the end.
+            pause: waits for so many seconds, or for the stop.
+        """
+        self.name, self.feed = f"{subscription} {pair.feed}", pair.feed
+        self.lease = store.keys.lease
+        self.nonce = store.nonce.encode()
+        self._pair = pair
+        self._store = store
+        self._watch = watch
+        self._changed = changed
+        self._let_go = let_go
+        self._pause = pause
+        self._stop = asyncio.Event()
+        self._turn = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._pausing = self._again = False
+        self._failing: str | None = None
+        self._log = _delivery_log.bind(feed=pair.feed, subscription=subscription)
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is ours, as far as is known."""
+        return self._store.held
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is delivered here, or about to be, or about to end."""
+        return self._turn.is_set() or not self._idle.is_set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it can neither be taken nor handed back now: something went wrong a moment ago."""
+        return self._pausing or not (self._idle.is_set() or self._store.held)
+
+    async def take(self) -> HeldElsewhere | None:
+        """Take the lease; None: it is ours."""
+        held = await self._store.take()
+        self._watch.worked(self.name)
+        return held
+
+    def begin(self) -> None:
+        """Deliver, from now on."""
+        self._again = False
+        self._turn.set()
+        self._changed()
+
+    def lost(self) -> None:
+        """Deliver no more; what is in flight may end."""
+        if not self._stop.is_set():
+            self._turn.clear()
+        self._pair.stop()
+
+    async def end(self) -> None:
+        """Deliver no more; when what is in flight has ended, or soon, let the lease go."""
+        self.lost()
+        await self._idle.wait()
+        await self._store.release()
+
+    def stop(self) -> None:
+        """Have :meth:`run` return, once what is in flight has ended, or soon."""
+        self._stop.set()
+        self._turn.set()
+        self._pair.stop()
+
+    async def run(self) -> None:
+        """Deliver whenever the lease is ours, until told to stop; then let it go."""
+        try:
+            while True:
+                await self._turn.wait()
+                if self._stop.is_set():
+                    return
+                if self._turn.is_set():
+                    await self._run()
+        finally:
+            self._watch.worked(self.name)
+            if self._store.claimed:
+                with suppress(StoreError, TimeoutError):  # it runs out by itself
+                    async with asyncio.timeout(RELEASE_SECONDS):
+                        await self._store.release()
+                self._let_go()
+
+    async def _run(self) -> None:
+        self._pair.ready()
+        self._idle.clear()
+        try:
+            wait = await self._ended()
+        finally:
+            self._idle.set()
+        if wait:
+            self._pausing = True
+            await self._pause(self._stop, wait)
+            self._pausing = False
+            if not self._store.held and not self._stop.is_set():
+                self._turn.clear()
+        self._changed()
+
+    async def _ended(self) -> float:
+        """Run it; for how many seconds it is to be left alone then."""
+        try:
+            if self._again and await self.take() is not None:  # the lease was not lost to the failure, but meanwhile
+                return _AFTER_FAILURE
+            self._again = True
+            await self._pair.run()
+        except Fenced as error:
+            (self._log.debug if self._watch.away else self._log.warning)("lease lost", error=str(error))
+            return _AFTER_LOSS
+        except StoreUnavailable as error:
+            self._watch.failed(self.name, str(error))
+            return _AFTER_FAILURE
+        except StoreError as error:
+            if str(error) != self._failing:
+                self._failing = str(error)
+                self._log.warning("not delivering", error=self._failing)
+            return _AFTER_FAILURE
+        except Exception:  # noqa: BLE001 -- a task ends here: a fault of ours costs a pause, and the others nothing
+            self._log.exception("not delivering")
+            return _AFTER_FAULT
+        self._failing, self._again = None, False
+        return 0.0
+
+
+# What one process knows of the leases that it shares with others, and when each of them is to be looked at.
+#
+# A lease is *ours*; *leaving*, while what was done under it comes to its end; *free*; or *theirs*. One of a process
+# that
+# is in the list is looked at when the list changes, and otherwise hardly ever; any other one when it runs out.
+#
+# Takes nothing and hands nothing back.
+
+LOOK_AGAIN: Final = 1.0
+"""Seconds between looks at what the leases here have become."""
+
+_AFTER: Final = 0.02  # seconds; a lease that runs out is looked at so much later
+_SWEEP: Final = 3  # terms after which leases are looked at whatever is known of them
+_ELSEWHERE: Final = frozenset({"free", "theirs"})
+
+
+class Lot(Protocol):
+    """A lease, and what is done under it."""
+
+    name: str
+    feed: str
+
+    @property
+    def lease(self) -> str:
+        """Its key."""
+        ...
+
+    @property
+    def nonce(self) -> bytes:
+        """What stands in it while it is ours."""
+        ...
+
+    @property
+    def held(self) -> bool:
+        """Whether it is ours, as far as is known."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it can neither be handed back nor taken now."""
+        ...
+
+    async def take(self) -> HeldElsewhere | None:
+        """Take it; None: it is ours."""
+        ...
+
+    def begin(self) -> None:
+        """It is ours: begin."""
+        ...
+
+    def lost(self) -> None:
+        """It is not ours any more: what was begun is not to go on."""
+        ...
+
+    async def end(self) -> None:
+        """End what was begun, in order, and let the lease go. May be asked for again."""
+        ...
+
+
+class Place:
+    """What is known of a lease."""
+
+    def __init__(self, lot: Lot, now: float) -> None:
+        """Nothing is; it is to be looked at."""
+        self.lot = lot
+        self.state: Literal["ours", "leaving", "free", "theirs"] = "theirs"
+        self.free_since = now
+        self.look_at = now
+        self.extra_since: float | None = None
+        self.offers = 0
+        self.offered_at = -math.inf
+
+    def elsewhere(self, look_at: float) -> None:
+        """It is not ours, as far as is known until then."""
+        self.state, self.look_at = "theirs", look_at
+        self.extra_since = None
+
+
+class Lots:
+    """All leases of one kind of work. Used within one event loop."""
+
+    def __init__(self, client: Redis, *, ttl: float, clock: Callable[[], float]) -> None:
+        """Take the store's client, the seconds that a lease lives, and seconds that only go forward."""
+        self._client = client
+        self._ttl = ttl
+        self._clock = clock
+        self._places: dict[str, Place] = {}
+
+    def __len__(self) -> int:
+        """How many there are, whoever has them."""
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        """Their names."""
+        return iter(self._places)
+
+    def __getitem__(self, name: str) -> Place:
+        """What is known of one."""
+        return self._places[name]
+
+    def add(self, lot: Lot) -> None:
+        """There is this one, too."""
+        self._places[lot.name] = Place(lot, self._clock())
+
+    def drop(self, lot: Lot) -> bool:
+        """There is not, any more; whether it was ours."""
+        place = self._places.pop(lot.name, None)
+        return place is not None and place.state == "ours"
+
+    def knows(self, place: Place) -> bool:
+        """Whether it was not dropped."""
+        return self._places.get(place.lot.name) is place
+
+    @property
+    def ours(self) -> set[str]:
+        """Those that this process has."""
+        return {name for name, place in self._places.items() if place.state == "ours"}
+
+    @property
+    def busy(self) -> set[str]:
+        """Those that can neither be taken nor handed back now."""
+        return {name for name, place in self._places.items() if place.lot.busy}
+
+    @property
+    def free(self) -> dict[str, float]:
+        """Those that may be taken, and for how many seconds that is known."""
+        now = self._clock()
+        return {
+            name: now - place.free_since
+            for name, place in self._places.items()
+            if place.state == "free" and not place.lot.busy
+        }
+
+    @property
+    def next_look(self) -> float:
+        """When to look again."""
+        now = self._clock()
+        looks = (place.look_at for place in self._places.values() if place.state in _ELSEWHERE)
+        return max(min((now + LOOK_AGAIN, *looks)), now + _AFTER)
+
+    def look_at_all(self) -> None:
+        """Something has changed: the next look is at all that are not ours."""
+        for place in self._places.values():
+            place.look_at = self._clock()
+
+    def extras(self, listed: Collection[str] | None) -> dict[str, Extra]:
+        """Those of ours that are extras. ``listed``: the feeds that other processes list; None: any."""
+        now = self._clock()
+        return {
+            name: Extra(now - place.extra_since, place.offers, listed is None or place.lot.feed in listed)
+            for name, place in self._places.items()
+            if place.state == "ours" and place.extra_since is not None
+        }
+
+    def taken_beyond(self, place: Place) -> None:
+        """This one is an extra from now on."""
+        now = self._clock()
+        place.extra_since = now
+        place.offers = offers_counted(place.offers, now - place.offered_at, self._ttl)
+
+    def handed(self, place: Place) -> None:
+        """This one is being handed back."""
+        if place.extra_since is not None:
+            place.offers, place.offered_at = place.offers + 1, self._clock()
+        place.state, place.extra_since = "leaving", None
+
+    def members_changed(self) -> None:
+        """There are other processes: they have as much time to take what is free, and nothing is an extra."""
+        for place in self._places.values():
+            place.free_since = self._clock()
+            place.extra_since, place.offers = None, 0
+
+    def notice_lost(self) -> int:
+        """End what was begun under leases that are not ours any more; how many these are."""
+        lost = 0
+        for place in self._places.values():
+            if place.state == "ours" and not place.lot.held and not place.lot.busy:
+                place.lot.lost()
+                place.elsewhere(self._clock())
+                lost += 1
+        return lost
+
+    async def look(self, known: Collection[str]) -> None:
+        """Look at those that are due. ``known``: the processes that are there.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        now = self._clock()
+        due = [place for place in self._places.values() if place.state in _ELSEWHERE and place.look_at <= now]
+        found = await held_leases(self._client, [place.lot.lease for place in due], known=known)
+        for place, held in zip(due, found, strict=True):
+            if place.state in _ELSEWHERE:
+                self._seen(place, held, known)
+
+    def _seen(self, place: Place, held: Held, known: Collection[str]) -> None:
+        now = self._clock()
+        if held.value in (None, place.lot.nonce) or held.is_overlong:  # ours, though the answer to our asking was lost
+            place.free_since = place.free_since if place.state == "free" else now
+            place.state = "free"
+            patient_until = place.free_since + self._ttl
+            place.look_at = patient_until if patient_until > now else now + self._ttl
+            return
+        lasts = _SWEEP * self._ttl if held.owner in known or held.seconds is None else held.seconds + _AFTER
+        place.elsewhere(now + lasts)

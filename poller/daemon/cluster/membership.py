@@ -1,0 +1,182 @@
+"""This process among those that share the work: that it is there, what it does, and who else is there.
+
+It looks at the list four times a second, which is one small question to the store however much there is to share, and
+tells whoever listens when the list is another one. Every third of a lease's lifetime it says that it is there.
+
+A store that is away ends nothing: the list stays as it was last seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+
+from poller.errors import StoreError, StoreUnavailable
+from poller.lifecycle import ended, unless
+from poller.store.lease import RELEASE_SECONDS
+from poller.store.members import Members, Seen
+
+LOOK_SECONDS: Final = 0.25
+_WHO: Final = "the list of processes"
+
+_log = structlog.get_logger("poller.members")
+
+
+class Watch(Protocol):
+    """Who tells of a store that is away, once for all; see :class:`poller.daemon.health.StoreWatch`."""
+
+    @property
+    def away(self) -> bool:
+        """Whether that is known and told already."""
+        ...
+
+    def failed(self, who: str, text: str) -> None:
+        """It did not do what ``who`` asked."""
+        ...
+
+    def worked(self, who: str) -> None:
+        """It did, or nobody asks any more."""
+        ...
+
+
+class Among(msgspec.Struct, frozen=True):
+    """Where a process stands among those that do the same.
+
+    Attributes:
+        names: all of them, in their order.
+        place: its own, from 0.
+    """
+
+    names: tuple[str, ...]
+    place: int
+
+
+class Membership:
+    """One process' part in the list. Used within one event loop."""
+
+    def __init__(
+        self,
+        members: Members,
+        *,
+        ttl: timedelta,
+        watch: Watch,
+        clock: Callable[[], float],
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """Take what it works with.
+
+        Args:
+            members: the list.
+            ttl: how long a beat lasts.
+            watch: told when the store is away.
+            clock: seconds that only go forward.
+            look_seconds: between two looks.
+        """
+        self.name = members.name
+        self.seen = Seen()
+        self._members = members
+        self._beat_seconds = ttl.total_seconds() / 3
+        self._watch = watch
+        self._clock = clock
+        self._look_seconds = look_seconds
+        self._roles: set[str] = set()
+        self._said: frozenset[str] = frozenset()
+        self._beat_at = clock()
+        self._tell = False
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = [self._changed.set]
+        self._failing: str | None = None
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call this whenever the list is another one, or leases may be free."""
+        self._listeners.append(changed)
+
+    def join(self, role: str) -> None:
+        """Do this from now on."""
+        self._roles.add(role)
+        self._wake.set()
+
+    def leave(self, role: str) -> None:
+        """Do it no more: the others may take what this process lets go of."""
+        self._roles.discard(role)
+        self._wake.set()
+
+    async def joined(self, role: str) -> None:
+        """Wait until the list says that this process does this: from then on the others see it."""
+        while self.among(role) is None:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def tell(self) -> None:
+        """Have all others look, now: this process has let go of something."""
+        self._tell = True
+        self._wake.set()
+
+    def among(self, role: str) -> Among | None:
+        """Where this process stands among those that do this; None: it is not in the list."""
+        names = self.seen.doing(role)
+        return Among(names, names.index(self.name)) if self.name in names else None
+
+    def listed(self, role: str) -> frozenset[str] | None:
+        """The feeds that the other processes list that do this; None: any, for one of them does not say."""
+        return self.seen.listed(name for name in self.seen.doing(role) if name != self.name)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Be in the list for the time of the block, and out of it afterwards."""
+        task = asyncio.create_task(self._run(), name="members")
+        try:
+            yield
+        finally:
+            await ended(task)
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await self._members.leave(self.seen)
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._met()
+                self._watch.worked(_WHO)
+                self._failing = None
+            except StoreUnavailable as error:
+                self._watch.failed(_WHO, str(error))
+                await asyncio.sleep(self._look_seconds)
+            except StoreError as error:
+                if str(error) != self._failing:
+                    self._failing = str(error)
+                    _log.warning("the other processes cannot be seen", error=self._failing)
+                await asyncio.sleep(self._look_seconds)
+            await unless(self._wake, self._look_seconds)
+
+    async def _met(self) -> None:
+        tell, self._tell = self._tell, False
+        try:
+            fresh = await self._asked(frozenset(self._roles), tell=tell)
+        except StoreError:
+            self._tell |= tell
+            raise
+        if fresh is not self.seen:
+            self.seen = fresh
+            for changed in self._listeners:
+                changed()
+
+    async def _asked(self, roles: frozenset[str], *, tell: bool) -> Seen:
+        missing = bool(roles) and self.name not in self.seen.roles
+        if roles == self._said and not missing and self._clock() < self._beat_at:
+            return await self._members.look(self.seen, tell=tell)
+        beat_at = self._clock() + self._beat_seconds
+        if roles:
+            found = await self._members.beat(roles, self.seen, tell=tell)
+        else:
+            found = await self._members.leave(self.seen, tell=tell)
+        self._said, self._beat_at = roles, beat_at
+        return found

@@ -1,0 +1,419 @@
+"""The delivering role: this process's share of every active subscription to each of its feeds, until told to stop.
+
+The registry says which subscriptions there are. Its version is looked at every second: whatever changes it, a command
+or another process, is carried out here within that time. A subscription that changes is stopped, in order, and begun
+again from what is written; the others go on meanwhile. A number beside the version tells that a command has parked
+deliveries or wants a replay. A version that is lower than it was means that the store has lost the registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.control.orphans import Configurations, waiting_at
+from poller.control.subscriptions import filed
+from poller.daemon.cluster.leases import Sharing
+from poller.daemon.cluster.membership import Membership, Watch
+from poller.daemon.subscription_runner import RegistryNotes, Running, Shared, mend, wanted
+from poller.delivery.operational_events import announce
+from poller.errors import StoreError, StoreUnavailable
+from poller.lifecycle import ended, first_of, unless
+from poller.redis.client import blocking
+from poller.redis.errors import let_in
+from poller.store.consumer_state import DeliveryScripts, PairStore
+from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
+from poller.store.lease import keep_renewed
+from poller.store.members import members_now
+from poller.store.session import OpenStore
+from poller.store.stream import arrivals
+from poller.store.subscriptions import REASON, Contested, Marks, Registry, Subscriptions, contested
+
+# The subscriptions of this process' file, against those of the store that it shares with others.
+#
+# They are taken over at the start. From then on the registry is looked at for a disagreement: a process with another
+# file
+# may have paused one of them, or brought one that is in no file of a process that is still there. What is to be done
+# then
+# says :mod:`poller.store.subscriptions`; here it is done, and told once.
+
+_ADVICE: Final = (
+    "two configurations are in use on one store: this process has the subscription in its file, and that one, when it "
+    "started, had not. Start every process of a store with the same file"
+)
+
+_log = structlog.get_logger("poller.delivery")
+
+
+class Filing:
+    """The file of one process. Used within one event loop."""
+
+    def __init__(
+        self, settings: Settings, registry: Registry, client: Redis, membership: Membership, *, role: str
+    ) -> None:
+        """Take what it works with.
+
+        Args:
+            settings: the configuration.
+            registry: of the subscriptions.
+            client: of the store.
+            membership: this process among the others.
+            role: what those do that deliver.
+        """
+        self.file = filed(settings)
+        self._ids = frozenset(name for name, _ in self.file)
+        self._registry = registry
+        self._client = client
+        self._keys = MemberKeys.of(settings.redis.prefix)
+        self._membership = membership
+        self._role = role
+        self._of: Subscriptions | None = None
+        self._contested = Contested()
+
+    async def take_over(self, now: datetime) -> None:
+        """Tell the registry what the file says. To be called when the others can see that this process is there.
+
+        Raises:
+            ConfigurationError: two subscriptions have one id.
+            StoreError: the store is away.
+        """
+        synced = await self._registry.sync(self.file, now, member=self._membership.name)
+        for name in synced.removed:
+            _say_paused(name, "the configuration does not have it any more")
+
+    async def keep_to(self, kept: Subscriptions, now: Callable[[], datetime]) -> None:
+        """Bring back what another process has paused, and pause what another has left behind.
+
+        Costs nothing while all files say the same.
+
+        Args:
+            kept: the registry, as it was read last.
+            now: the store's clock, UTC.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        if kept is not self._of:
+            self._of, self._contested = kept, contested(kept, self._ids)
+        if not self._pressing():
+            return
+        there = [name for name, roles in (await members_now(self._client, self._keys)).items() if self._role in roles]
+        settled = await self._registry.settle(kept, self._contested, self._membership.name, there, now())
+        for name, by in settled.returned.items():
+            _log.warning("subscription brought back", subscription=name, without=by or "unknown", advice=_ADVICE)
+        for name in settled.removed:
+            _say_paused(name, REASON)
+
+    def _pressing(self) -> bool:
+        """Whether something is to be done, by the list of processes as it was seen last."""
+        if not self._contested.brought:
+            return bool(self._contested.silenced)
+        there = self._membership.seen.doing(self._role)
+        return bool(self._contested.silenced) or any(by not in there for by in self._contested.brought.values())
+
+
+def _say_paused(subscription: str, reason: str) -> None:
+    _log.warning(
+        "subscription paused",
+        subscription=subscription,
+        by="removed",
+        reason=reason,
+        advice=f"poller subscriptions remove {subscription} drops it and what waits for it",
+    )
+
+
+ROLE: Final = "deliver"
+_LOOK_AGAIN: Final = 1.0  # seconds between looks at the registry
+_LOOK_BESIDE: Final = 0.25  # likewise, where another process may note that a sink wants to be left alone
+_BLOCK: Final = timedelta(seconds=2)
+_REGISTRY: Final = "the subscriptions"
+_ARRIVALS: Final = "what arrives in the streams"
+
+
+class Deliverer:
+    """All subscriptions of one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        store: OpenStore,
+        membership: Membership,
+        configurations: Configurations,
+        *,
+        shebang: str,
+        watch: Watch,
+        now: Callable[[], datetime],
+    ) -> None:
+        """Take what they work with.
+
+        Args:
+            settings: the configuration.
+            environ: where credentials may be.
+            store: open and ready.
+            membership: this process among the others.
+            configurations: which feeds the others have, and which none has.
+            shebang: the first line of scripts.
+            watch: told when the store is away.
+            now: the store's clock, UTC.
+        """
+        prefix, clock = settings.redis.prefix, asyncio.get_running_loop().time
+        self._membership = membership
+        self._configurations = configurations
+        self._sharing = Sharing(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
+        self._registry = Registry(store.client, SubscriptionKeys.of(prefix))
+        self._filing = Filing(settings, self._registry, store.client, membership, role=ROLE)
+        self._shared = Shared(
+            settings,
+            environ,
+            store,
+            DeliveryScripts(store.client, shebang=shebang),
+            self._registry,
+            RegistryNotes(self._registry, store, prefix, beside=self._beside),
+            self._sharing,
+            membership.name,
+            watch,
+            now,
+        )
+        self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
+        self._running: dict[str, Running] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._seen: Marks | None = None
+        self._kept: Subscriptions | None = None
+        self._feeds: dict[str, tuple[str, ...]] = {}
+        self._compared = 0
+        self._failing: str | None = None
+
+    @property
+    def subscriptions(self) -> int:
+        """How many there are that do not rest."""
+        return len(self._running)
+
+    def failing(self) -> Mapping[str, str]:
+        """Those of which nothing arrives, as far as this process delivers them, each with why."""
+        return {name: one.error for name, one in self._running.items() if one.error is not None}
+
+    def _beside(self, name: str, until: datetime) -> list[str]:
+        """The other subscriptions of the sink that this one delivers to; they are told that it wants nothing yet."""
+        asking = self._running.get(name)
+        others = [
+            one
+            for one, running in self._running.items()
+            if asking and running is not asking and running.sink == asking.sink
+        ]
+        for one in others:
+            self._running[one].noted(until)
+        return others
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until ``stop`` is set; what is in flight then may end.
+
+        Raises:
+            ConfigurationError: two subscriptions have one id.
+        """
+        leases = keep_renewed(_Held(self._running), ttl=self._shared.settings.lease.ttl, sleep=asyncio.sleep)
+        tasks = [
+            asyncio.create_task(leases, name="leases of deliveries"),
+            asyncio.create_task(self._listen(), name="arrivals"),
+            asyncio.create_task(self._sharing.run(), name="shares of deliveries"),
+        ]
+        self._membership.join(ROLE)
+        try:
+            await self._synced(stop)
+            while not stop.is_set():
+                for task in tasks:
+                    if task.done():  # which none should be before it is told to; what ended it is raised
+                        task.result()
+                await self._look()
+                among = self._membership.among(ROLE)
+                await unless(stop, _LOOK_BESIDE if among and len(among.names) > 1 else _LOOK_AGAIN)
+        finally:
+            self._membership.leave(ROLE)
+            for name in list(self._running):
+                self._leave(name)
+            if self._leaving:
+                await asyncio.wait(self._leaving.values())
+            await ended(*tasks)
+
+    async def _synced(self, stop: asyncio.Event) -> None:
+        """Tell the registry what the configuration says, once the others can see who says so."""
+        joined = asyncio.create_task(self._membership.joined(ROLE))
+        try:
+            await first_of(stop, joined)
+        finally:
+            await ended(joined)
+        while not stop.is_set():
+            try:
+                await self._filing.take_over(self._shared.now())
+                break
+            except StoreError as error:
+                self._away(error)
+                await unless(stop, _LOOK_AGAIN)
+
+    async def _look(self) -> None:
+        """Carry out what has changed in the registry."""
+        try:
+            marks = await self._registry.marks()
+            if self._kept is not None and _lost(self._kept, marks):
+                self._kept = await self._mended(self._kept)
+                self._seen, marks = None, marks._replace(version=self._kept.version)
+            before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
+            if self._kept is None or registry_changed:
+                self._kept = await self._registry.all()
+                marks = marks._replace(version=self._kept.version)
+            parked = before is not None and marks.parked != before.parked
+            if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
+                self._carry_out(self._kept)
+            await self._filing.keep_to(self._kept, self._shared.now)
+            if parked:
+                for running in self._running.values():
+                    running.reload()
+            self._seen = marks
+            if self._running:
+                pauses = await self._registry.pauses()
+                for name, running in self._running.items():
+                    running.noted(pauses.until.get(name), resumed=pauses.resumed.get(name, 0))
+            self._failing = None
+            self._shared.watch.worked(_REGISTRY)
+        except StoreError as error:
+            self._away(error)
+
+    async def _feeds_changed(self, kept: Subscriptions, *, anyway: bool) -> bool:
+        """Find out which feeds each subscription is to get; whether they are others than before."""
+        compared = await self._configurations.look()
+        if compared == self._compared and not anyway:
+            return False
+        settings, now = self._shared.settings, self._shared.now()
+        waiting = {
+            feed: await waiting_at(self._shared.store.client, settings.redis.prefix, feed, kept, now=now)
+            for feed in self._configurations.orphans
+        }
+        feeds = {
+            name: _feeds_of(name, bytes(one.settings), settings.feed_ids, self._configurations, waiting)
+            for name, one in kept.registered.items()
+        }
+        for feed in self._configurations.undelivered:  # what arrives in its stream is not listened to
+            for running in self._running.values():
+                running.news(feed)
+        changed = feeds != self._feeds
+        self._feeds, self._compared = feeds, compared
+        return changed
+
+    async def _mended(self, before: Subscriptions) -> Subscriptions:
+        shared = self._shared
+        told = partial(announce, shared.store.client, shared.settings.redis.prefix)
+        now, member = shared.now(), shared.member
+        return await mend(self._registry, self._filing.file, before, now=now, announce=told, member=member)
+
+    def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._shared.watch.failed(who, str(error))
+        elif str(error) != self._failing:
+            self._failing = str(error)
+            _log.warning("the subscriptions cannot be read", error=self._failing)
+
+    def _carry_out(self, kept: Subscriptions) -> None:
+        """Stop what is not wanted any more or was changed, then begin what is not running."""
+        now_wanted = wanted(kept)
+        for name, running in list(self._running.items()):
+            # One that rests here and not in the registry was resumed before anybody looked.
+            if now_wanted.get(name) != running.made_of or self._feeds[name] != running.feeds or running.resting:
+                self._leave(name)
+        for name in now_wanted:
+            if name not in self._running:
+                after = self._leaving.get(name)
+                self._running[name] = Running(name, kept, self._shared, feeds=self._feeds[name], after=after)
+
+    def _leave(self, name: str) -> None:
+        running, before = self._running.pop(name), self._leaving.get(name)
+        leaving = asyncio.create_task(_left(running, before), name=f"end of subscription {name}")
+        self._leaving[name] = leaving
+        leaving.add_done_callback(lambda _: self._left(name, leaving))
+
+    def _left(self, name: str, leaving: asyncio.Task[None]) -> None:
+        if self._leaving.get(name) is leaving:
+            del self._leaving[name]
+
+    async def _listen(self) -> None:
+        """Tell each pair when something new has come for it."""
+        while True:
+            client = blocking(self._shared.store.url, block=_BLOCK)
+            let_in(client)  # as the one beside it was, at the start
+            try:
+                async for fresh in arrivals(client, self._streams, block=_BLOCK):
+                    self._shared.watch.worked(_ARRIVALS)
+                    for key in fresh:
+                        for running in self._running.values():
+                            running.news(self._streams[key])
+            except StoreError as error:
+                self._away(error, _ARRIVALS)
+                await asyncio.sleep(_LOOK_AGAIN)
+            finally:
+                with suppress(Exception):  # it is gone, whatever it says
+                    await client.aclose()
+
+
+def _lost(kept: Subscriptions, marks: Marks) -> bool:
+    """Whether the store has lost subscriptions since it was looked at."""
+    fewer = marks.version == kept.version and marks.registered < len(kept.registered)
+    return marks.version < kept.version or fewer
+
+
+class _Named(msgspec.Struct, frozen=True):
+    feeds: tuple[str, ...] | None = None
+
+
+def _feeds_of(
+    name: str,
+    settings: bytes,
+    configured: tuple[str, ...],
+    configurations: Configurations,
+    waiting: Mapping[str, Collection[str]],
+) -> tuple[str, ...]:
+    """The feeds that are delivered to a subscription here.
+
+    Args:
+        name: its id.
+        settings: of it, as they are kept.
+        configured: the feeds of this process.
+        configurations: of all processes.
+        waiting: the subscriptions for which something is left at each orphaned feed.
+    """
+    try:
+        named = msgspec.json.decode(settings, type=_Named).feeds
+    except msgspec.MsgspecError:  # told when it is begun
+        named = None
+    having = configurations.claimed
+    feeds = (
+        (*configured, *configurations.undelivered)
+        if named is None
+        else (feed for feed in named if having is None or feed in having)
+    )
+    left = (feed for feed, names in waiting.items() if name in names)
+    return tuple(dict.fromkeys((*feeds, *left)))
+
+
+async def _left(running: Running, before: asyncio.Task[None] | None) -> None:
+    """When this has ended, the subscription is delivered by nobody here."""
+    if before is not None:
+        await asyncio.wait([before])
+    await running.stop()
+
+
+class _Held:
+    """The leases of all pairs, as they are when they are looked at."""
+
+    def __init__(self, running: Mapping[str, Running]) -> None:
+        self._running = running
+
+    def __iter__(self) -> Iterator[PairStore]:
+        return iter([store for running in self._running.values() for store in running.stores])

@@ -1,0 +1,271 @@
+"""The store while the daemon runs: looked at each minute, and whatever is amiss told when it begins and when it ends.
+
+Theory of operation
+-------------------
+Two things are known of the store. What it says about itself (:func:`poller.redis.health.check_store`) is asked for each
+minute, and more often while something is amiss; a finding is logged when it appears and when it has gone. And whoever
+works with it says when the store did not do its part, and when it did again (:meth:`StoreWatch.failed`,
+:meth:`StoreWatch.worked`): a server may answer questions and take no commit. Thousands of feeds meet one store that is
+away, so that is one warning for all of them, and one line when all of them work again.
+
+Whoever asks for the latest (:meth:`StoreWatch.fresh`) has it at most :data:`FRESH` old: a store that stopped answering
+is known at once, and not at the next minute.
+
+What fails in the moment in which this process wakes up, it has slept through, and nobody is told.
+
+Writes nothing into the store, ends nothing: a store that becomes worse is told, and waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.control.status import StoreCheck
+from poller.errors import StoreError
+from poller.lifecycle import ended, unless
+from poller.redis.health import Durability, Finding, check_store, weighed
+from poller.telemetry.metrics import STORE_FAILURES
+from poller.text import without_credentials
+
+EACH: Final = 60.0
+"""Seconds between looks at a store that is well."""
+
+FRESH: Final = 5.0
+"""Seconds that the latest look may be old for whoever asks."""
+
+START: Final = "start"
+"""Who waits for the first answer of the store."""
+
+_CHECK: Final = "check"
+_AMISS: Final = 1.0  # seconds between looks while the store is away
+_UNFIT: Final = 10.0  # and while it is there and something is wrong with it
+_CALM: Final = 2.0  # seconds without a failure before it is told that all is well again
+_AWAKE: Final = 0.5  # seconds in which whoever waited when this process fell asleep has given up
+_ANSWER: Final = 0.8  # seconds that whoever asks waits for a look; common probes give up after one
+
+_log = structlog.get_logger("poller.store")
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Something that is amiss: a name that stays the same, and one line of text."""
+
+    name: str
+    text: str
+
+
+class StoreWatch:
+    """What one process knows of its store."""
+
+    def __init__(
+        self,
+        durability: Durability,
+        *,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+    ) -> None:
+        """Begin without a store.
+
+        Args:
+            durability: decides how grave it is what is found.
+            now: the wall clock, UTC.
+            clock: seconds that only go forward.
+            pause: waits for an event, at most so many seconds.
+        """
+        self.findings: tuple[Finding, ...] = ()
+        self._durability: Durability = durability
+        self._now = now
+        self._clock = clock
+        self._pause = pause
+        self._client: Redis | None = None
+        self._failing: dict[str, str] = {}
+        self._failed_at = 0.0
+        self._amiss_since: float | None = None
+        self._amiss = asyncio.Event()
+        self._looked_at: float | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._woke_at: float | None = None
+
+    def attach(self, client: Redis, findings: Sequence[Finding]) -> None:
+        """This is the store; it has answered, and this was found."""
+        self._client = client
+        self.findings = self._weighed(findings)
+        self._looked_at = self._clock()
+        self.worked(START)
+
+    def failed(self, who: str, text: str) -> None:
+        """The store did not do what it was asked: ``who`` is a feed or the like, ``text`` one line. Logged once."""
+        if self._woke_at is not None and self._clock() - self._woke_at < _AWAKE:
+            return  # what is tried again fails again if the store is away
+        self._failing[who] = text
+        self._failed_at = self._clock()
+        if self._amiss_since is None:
+            self._amiss_since = self._failed_at
+            self._amiss.set()
+            STORE_FAILURES.inc()
+            _log.warning("store fails", error=text, advice="nothing is lost; what needs it is tried again")
+
+    def worked(self, who: str) -> None:
+        """The store does what ``who`` asks; or nobody of that name asks any more."""
+        self._failing.pop(who, None)
+
+    def overslept(self) -> None:
+        """This process has slept (SIGSTOP, a machine that was suspended): answers that it missed say nothing."""
+        self._woke_at = self._clock()
+
+    @property
+    def away(self) -> bool:
+        """Whether it was told that the store is away, and not yet that it works again."""
+        return self._amiss_since is not None
+
+    def reasons(self) -> list[Reason]:
+        """Why nothing can be relied on at the moment; empty: all is well, as far as is known."""
+        found = [Reason(one.name, one.text) for one in self.findings if one.severity == "error"]
+        if self._failing:
+            text, *others = self._failing.values()
+            found.insert(0, Reason("store", text + (f" (and {len(others)} more)" if others else "")))
+        elif self._client is None:
+            found.insert(0, Reason("store", "has not answered yet"))
+        return found
+
+    async def fresh(self) -> list[Reason]:
+        """As :meth:`reasons`, from a look that is not older than :data:`FRESH`, or of one that takes too long."""
+        if self._client is None or (self._looked_at is not None and self._clock() - self._looked_at < FRESH):
+            return self.reasons()
+        looking = self._begun()
+        await asyncio.wait({looking}, timeout=_ANSWER)
+        if looking.done() or self._failing:
+            return self.reasons()
+        return [Reason("store", f"does not answer within {_ANSWER:g} s"), *self.reasons()]
+
+    async def run(self) -> None:
+        """Look, again and again, until cancelled. Only once there is a store; see :meth:`attach`."""
+        try:
+            while True:
+                self._amiss.clear()
+                await self._pause(self._amiss, self._until_next())
+                await asyncio.wait({self._begun()})
+                self._settle()
+        finally:
+            self._client = None  # it is closed soon
+            if self._looking is not None:
+                await ended(self._looking)
+
+    def _until_next(self) -> float:
+        if self._amiss_since is not None:
+            return _AMISS
+        return _UNFIT if self.reasons() else EACH
+
+    def _begun(self) -> asyncio.Task[None]:
+        """The look that is under way; one is enough for all who want to know."""
+        self._looking = self._looking or asyncio.create_task(self._look(), name="look at the store")
+        return self._looking
+
+    async def _look(self) -> None:
+        try:
+            if self._client is not None:
+                self._take(await check_store(self._client, now=self._now))
+                self.worked(_CHECK)
+        except StoreError as error:
+            self.failed(_CHECK, str(error))
+        finally:
+            self._looked_at, self._looking = self._clock(), None
+
+    def _take(self, found: Sequence[Finding]) -> None:
+        """Take the findings over, and log what has changed since the last ones."""
+        before = {one.name: one.severity for one in self.findings}
+        self.findings = self._weighed(found)
+        levels = {"ok": _log.info, "warning": _log.warning, "error": _log.error}
+        for one in self.findings:
+            if one.severity != before.get(one.name, "ok"):
+                levels[one.severity]("store check", check=one.name, severity=one.severity, advice=one.text)
+
+    def _weighed(self, found: Sequence[Finding]) -> tuple[Finding, ...]:
+        return tuple(weighed(one, self._durability) for one in found)
+
+    def _settle(self) -> None:
+        """Say so where nothing has failed for a while."""
+        if self._amiss_since is None or self._failing or self._clock() - self._failed_at < _CALM:
+            return
+        _log.info("store works again", seconds=round(self._clock() - self._amiss_since, 1))
+        self._amiss_since = None
+
+
+# Whether this process is ready, and what it knows of its feeds: what ``/readyz`` answers.
+#
+# Law: ready means that this process does its work: it has begun, its store is there and keeps its promises, and it
+# was
+# not told to stop. What a source or a sink does is no matter of readiness: another process would find the same, so a
+# feed
+# or a subscription that fails is named and no more.
+#
+# Refuses to know: HTTP.
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The answer, key for key.
+
+    Attributes:
+        ready: whether there is no reason against it.
+        reasons: why this process is not ready.
+        failing: the feeds whose last round failed, by ``SOURCE/NAME``, each with why.
+        store: everything that was looked at about the store, the last time it was.
+        subscriptions: those of which nothing arrives, as far as this process delivers them, each with why.
+    """
+
+    ready: bool
+    reasons: tuple[Reason, ...]
+    failing: Mapping[str, str]
+    store: tuple[StoreCheck, ...]
+    subscriptions: Mapping[str, str] = {}
+
+
+class Readiness:
+    """How this process does, from its start to its end."""
+
+    def __init__(self, watch: StoreWatch) -> None:
+        """Begin, not ready."""
+        self._watch = watch
+        self._phase = "starting"
+        self._failing: dict[str, str] = {}
+        self._undelivered: Callable[[], Mapping[str, str]] = dict
+
+    def started(self) -> None:
+        """Its work has begun."""
+        self._phase = "started"
+
+    def stopping(self) -> None:
+        """It was told to stop, or is about to."""
+        self._phase = "stopping"
+
+    def round(self, feed: str, error: str | None) -> None:
+        """How the last round of a feed ended; None: well."""
+        self._failing.pop(feed, None)
+        if error is not None:
+            self._failing[feed] = error
+
+    def delivering(self, failing: Callable[[], Mapping[str, str]]) -> None:
+        """Who tells of the subscriptions that fail here, each with why."""
+        self._undelivered = failing
+
+    async def report(self) -> Report:
+        """How it is now; asks the store where what is known of it is old."""
+        reasons = await self._watch.fresh()
+        if self._phase == "stopping":
+            reasons = [Reason("stopping", "this process was told to stop")]
+        elif self._phase == "starting" and not reasons:
+            reasons = [Reason("starting", "this process has not begun its work yet")]
+        return Report(
+            ready=not reasons,
+            reasons=tuple(Reason(one.name, without_credentials(one.text)) for one in reasons),
+            failing={feed: without_credentials(text) for feed, text in sorted(self._failing.items())},
+            store=tuple(StoreCheck(one.name, one.severity, one.text) for one in self._watch.findings),
+            subscriptions={name: without_credentials(text) for name, text in sorted(self._undelivered().items())},
+        )

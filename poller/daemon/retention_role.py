@@ -1,0 +1,273 @@
+"""Trimming the streams of the feeds that this process polls, and telling whose events went.
+
+About once a minute, and when much was published, a feed's stream is looked at by the process that has the feed's lease;
+so one process does it, and a process without the lease trims nothing. What a look costs grows with the subscriptions to
+the feed, not with its events.
+
+The law: nothing that goes wrong here costs a round. It is said, and tried again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Final, Literal, Protocol
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.control.orphans import Configurations
+from poller.control.subscriptions import filed
+from poller.delivery.operational_events import Announcement, Kind, announce
+from poller.errors import Fenced, StoreError, StoreUnavailable
+from poller.lifecycle import ended
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.lease import nonce_of
+from poller.store.retention import Overrun, Rule, Trimmer, TrimScripts, Watched
+from poller.store.scripts import Scripts, answered
+from poller.store.subscriptions import Registry, Subscriptions
+
+_LOOK_AGAIN: Final = timedelta(seconds=1)
+_LONGEST: Final = timedelta(minutes=1)
+_PART_OF_AGE: Final = 4
+_PART_OF_SIZE: Final = 20
+
+_log = structlog.get_logger("poller.retention")
+
+
+class Appended(Protocol):
+    """A feed that is polled here; see :class:`poller.store.feed.FeedStore`."""
+
+    @property
+    def held(self) -> bool:
+        """Whether its lease is ours, as far as is known."""
+        ...
+
+    @property
+    def appended(self) -> int:
+        """Bytes of events that were committed here."""
+        ...
+
+    @property
+    def nonce(self) -> str:
+        """What proves that the lease is ours."""
+        ...
+
+
+class Retaining:
+    """The streams of some feeds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: Redis,
+        feeds: Mapping[str, Appended],
+        configurations: Configurations | None = None,
+        *,
+        shebang: str,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        member: str = "",
+        let_go: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take what is worked with.
+
+        Args:
+            settings: the configuration.
+            client: of the store, without retries of its own.
+            feeds: those that are polled here, by ``SOURCE/NAME``.
+            configurations: which feeds no process has; None: none is looked for.
+            shebang: the first line of scripts.
+            now: the store's clock, UTC.
+            clock: seconds that only go forward.
+            member: this process's name.
+            let_go: is called when the lease of a feed was taken for a trimming, and is free again.
+        """
+        rule, prefix = settings.retention, settings.redis.prefix
+        self._settings = settings
+        self._client = client
+        self._now = now
+        self._registry = Registry(client, SubscriptionKeys.of(prefix))
+        self._rule = Rule(rule.age, rule.max_bytes)
+        scripts = TrimScripts(client, shebang=shebang)
+        self._scripts = scripts
+        self._leases = Scripts(client, shebang=shebang)
+        self._configurations = configurations
+        self._clock = clock
+        self._member = member
+        self._let_go = let_go
+        self._orphans: dict[str, _Feed] = {}
+        self._feeds = [
+            _Feed(name, feed, Trimmer(client, scripts, prefix=prefix, feed=name, nonce=feed.nonce), self._rule, clock)
+            for name, feed in feeds.items()
+        ]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Trim whenever there may be something to trim, until ``stop`` is set."""
+        looking = asyncio.create_task(self._keep_looking(), name="retention")
+        stopping = asyncio.create_task(stop.wait())
+        try:  # a store that hangs is not waited for
+            await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():  # which it should not be before it is told to; what ended it is raised
+                looking.result()
+        finally:
+            await ended(looking, stopping)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+
+    async def look(self) -> None:
+        """Trim those streams that are due, and tell of what went and was needed."""
+        for feed in self._feeds:
+            if feed.due:
+                feed.looked()
+                await self._retain(feed)
+        await self._look_at_orphans()
+
+    async def _look_at_orphans(self) -> None:
+        """Likewise for the streams that no process has in its configuration: whoever has the lease trims them."""
+        if self._configurations is None:
+            return
+        with suppress(StoreError):  # told by those who deliver and poll
+            await self._configurations.look()
+        names = self._configurations.orphans
+        self._orphans = {name: self._orphans.get(name) or self._orphan(name) for name in names}
+        for name, feed in self._orphans.items():
+            if feed.due:
+                feed.looked()
+                await self._retain_orphan(FeedKeys.of(self._settings.redis.prefix, name).lease, feed)
+
+    def _orphan(self, name: str) -> _Feed:
+        nonce = nonce_of(self._member)
+        trimmer = Trimmer(self._client, self._scripts, prefix=self._settings.redis.prefix, feed=name, nonce=nonce)
+        return _Feed(name, _Unpolled(nonce), trimmer, self._rule, self._clock)
+
+    async def _retain_orphan(self, lease: str, feed: _Feed) -> None:
+        nonce, milliseconds = feed.nonce, int(self._settings.lease.ttl.total_seconds() * 1000)
+        try:
+            with answered(self._client):
+                if await self._leases.take([lease], [nonce, milliseconds]) is not None:
+                    return  # another process is at it, or polls the feed all the same
+            await self._retain(feed)
+            with answered(self._client):
+                await self._leases.renew([lease], [nonce, 0])
+            self._let_go()
+        except StoreError as error:  # it runs out by itself
+            _log.debug("not trimmed", feed=feed.name, error=str(error))
+
+    async def _retain(self, feed: _Feed) -> None:
+        try:
+            gone = await feed.trimmer.trim(self._rule, lambda: self._known(feed.name), now=self._now())
+            if gone:
+                _log.info("trimmed", feed=feed.name, events=gone)
+            for overrun in await feed.trimmer.untold():
+                await self._tell(feed.name, overrun)
+                await feed.trimmer.told(overrun)
+            feed.failing = None
+        except Fenced:
+            return  # whoever has the lease does it
+        except StoreUnavailable as error:  # which is told once for all
+            _log.debug("not trimmed", feed=feed.name, error=str(error))
+        except StoreError as error:
+            if str(error) != feed.failing:
+                feed.failing = str(error)
+                _log.warning("not trimmed", feed=feed.name, error=feed.failing)
+        except Exception:  # noqa: BLE001 -- a fault of ours here must not end the rounds beside it
+            _log.exception("not trimmed", feed=feed.name)
+
+    async def _known(self, feed: str) -> dict[str, Watched]:
+        kept = await self._registry.all()
+        return watched(feed, kept, filed(self._settings), self._settings.redis.prefix)
+
+    async def _tell(self, feed: str, overrun: Overrun) -> None:
+        details: dict[str, str | int | None] = {
+            "feed": feed,
+            "group": overrun.group,
+            "events": overrun.events,
+            "sequence": overrun.sequence,
+            "last_sequence": overrun.last_sequence,
+            "first": overrun.first,
+        }
+        what = "asked for once more" if overrun.replay else "not delivered yet" if overrun.subscription else "needed"
+        reason = f"the stream of {feed} outgrew retention.max_bytes: the oldest events went, though they were {what}"
+        _log.error("overrun", subscription=overrun.subscription, **details, reason=reason)
+        subject = overrun.subscription or feed
+        announcement = Announcement(Kind.SUBSCRIPTION_OVERRUN, subject, overrun.at, reason, details)
+        await announce(self._client, self._settings.redis.prefix, announcement)
+
+
+class _Unpolled(msgspec.Struct, frozen=True):
+    """An orphaned feed: nothing is added to it."""
+
+    nonce: str
+    held: bool = True
+    appended: int = 0
+
+
+class _Feed:
+    """A feed, and when it is to be looked at next."""
+
+    def __init__(self, name: str, store: Appended, trimmer: Trimmer, rule: Rule, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.nonce = store.nonce
+        self.trimmer = trimmer
+        self.failing: str | None = None
+        self._store = store
+        self._clock = clock
+        self._every = max(min(rule.age / _PART_OF_AGE, _LONGEST), _LOOK_AGAIN).total_seconds()
+        self._much = rule.max_bytes // _PART_OF_SIZE
+        self._next = clock()
+        self._appended = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is ours, and time has passed or much was published."""
+        much = self._store.appended - self._appended > self._much
+        return self._store.held and (much or self._clock() >= self._next)
+
+    def looked(self) -> None:
+        """It is looked at now."""
+        self._next, self._appended = self._clock() + self._every, self._store.appended
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    """What counts here of kept settings."""
+
+    feeds: tuple[str, ...] | None = None
+    start: Literal["now", "earliest"] = "now"
+
+
+def watched(feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], prefix: str) -> dict[str, Watched]:
+    """The subscriptions to a feed, by id: those that are registered, paused or not, and those of the file.
+
+    One whose settings cannot be read, for another version wrote them, is taken to want all there is of every feed.
+
+    Args:
+        feed: ``SOURCE/NAME``.
+        kept: the registry.
+        file: the subscriptions of the configuration, id and settings in JSON; some may not be registered yet.
+        prefix: of the store's keys.
+    """
+    texts: Iterable[tuple[str, bytes]] = (
+        *file,
+        *((name, bytes(one.settings)) for name, one in kept.registered.items()),
+    )
+    outlines = {name: _outline(text) for name, text in texts}
+    return {
+        name: Watched(PairKeys.of(prefix, feed, name), earliest=one.start == "earliest")
+        for name, one in outlines.items()
+        if one.feeds is None or feed in one.feeds
+    }
+
+
+def _outline(text: bytes) -> _Outline:
+    try:
+        return msgspec.json.decode(text, type=_Outline)
+    except msgspec.DecodeError:
+        return _Outline(start="earliest")

@@ -1,0 +1,281 @@
+"""The polling role: the feeds of all sources, each with its store and its client, ready to run rounds."""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.control.feeds import client_of, feed_of, keys_of
+from poller.daemon.health import Readiness, StoreWatch
+from poller.daemon.schedule import Timing, timing_of
+from poller.delivery.operational_events import Announcement, Kind, announce
+from poller.errors import StoreError
+from poller.source.client import ApiClient, round_of, tell_round
+from poller.source.conditional import Unchanged
+from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.round import poll
+from poller.store.feed import FeedStore, named_qualifications
+from poller.store.feed_state import Loss
+from poller.store.keys import FeedKeys, remembered_key
+from poller.store.lease import member_name, nonce_of
+from poller.store.recovery import Memory
+from poller.store.scripts import Scripts
+from poller.store.subscriptions import milliseconds_of
+from poller.telemetry.metrics import KINDS, ROUNDS, Costs, counted
+
+_log = structlog.get_logger("poller.round")
+_LOSSES: Final = {
+    "lost": Kind.FEED_LOST,
+    "rolled back": Kind.FEED_ROLLED_BACK,
+    "replaced": Kind.FEED_REPLACED,
+}
+_PLACES: Final = ("advice", "generation", "sequence", "former", "former_sequence")
+
+
+class Polled:
+    """One feed with everything that its rounds need."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        store: FeedStore,
+        api: ApiClient,
+        *,
+        timing: Timing,
+        siblings: Sequence[FeedKeys],
+        client: Redis,
+        prefix: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        """Join them.
+
+        Args:
+            feed: what is read.
+            store: where it is kept.
+            api: the source's client, open.
+            timing: when it is polled.
+            siblings: the keys of the source's other feeds, where qualifications are named.
+            client: to read those.
+            prefix: of the store's keys.
+            now: the store's clock, UTC.
+        """
+        self.feed = feed
+        self.store = store
+        self.timing = timing
+        self.api = api
+        self._listings = Unchanged(partial(api.ask, patience=feed.patience))
+        self._siblings = siblings
+        self._client = client
+        self._prefix = prefix
+        self._now = now
+
+    async def round(
+        self,
+        *,
+        whole: bool = False,
+        due: Callable[[], datetime | None] = lambda: None,
+        began: Callable[[], None] = lambda: None,
+    ) -> RoundResult:
+        """Run one round and write the log's one event about it.
+
+        Args:
+            whole: over all listings, however long it takes.
+            due: when the next round's turn is; a source that wants to be left alone puts it off.
+            began: told when the store has let it begin.
+        """
+        with round_of(self.feed.id) as span, counted() as costs:
+            result = await poll(
+                msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
+                self.store,
+                self._listings.get,
+                now=self._now,
+                qualifications=self._qualifications,
+                unchanged=self._listings,
+                next_at=lambda: self._not_before(due()),
+                began=began,
+            )
+            tell_round(span, result)
+            _report(result, costs, stream=self.store.keys.events)
+        if result.held is not None:
+            await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
+        if result.loss is not None:
+            await self._announce(_announced(result.loss, self.feed.id, self._now()))
+        with suppress(StoreError):  # the rounds say what is wrong, and the next one notes it
+            await self.store.memory.note()
+        return result
+
+    def _not_before(self, due: datetime | None) -> datetime | None:
+        opens_at = self.api.opens_at
+        return max(due, opens_at) if due and opens_at else due
+
+    async def _announce(self, announcement: Announcement) -> None:
+        try:
+            await announce(self._client, self._prefix, announcement)
+        except StoreError as error:  # the log and the status say it too
+            _log.warning("not announced", feed=self.feed.id, error=str(error))
+
+    async def _qualifications(self, since: int) -> Mapping[str, int]:
+        return await named_qualifications(self._client, self._siblings, since)
+
+
+def _report(result: RoundResult, costs: Costs, *, stream: str) -> None:
+    learnt = result.learnt
+    if learnt is not None:
+        _log.info(
+            "learnt",
+            feed=result.feed,
+            paging=learnt.paging,
+            delta_token=learnt.delta_token,
+            refused=learnt.refused,
+        )
+    loss = result.loss
+    if loss is not None:
+        place = {"generation": loss.generation, "former": loss.former}
+        _log.error(f"feed {loss.kind}", feed=result.feed, lost=loss.text, advice=loss.advice, **place)
+    fields = {**result.public, "unidentified": result.unidentified, "backwards": result.backwards, **costs.public}
+    fields |= {
+        "late": result.late,
+        "held_versions": result.held_versions,
+        "delta_token": result.token,
+        "stream": stream,
+    }
+    if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
+        _log.debug("round", **fields)
+    elif not result.ok:
+        _log.warning("round", **fields)
+    else:
+        _log.info("round", **fields)
+
+
+def _announced(loss: Loss, feed_id: str, at: datetime) -> Announcement:
+    place: dict[str, str | int | None] = {name: getattr(loss, name) for name in _PLACES}
+    return Announcement(_LOSSES[loss.kind], feed_id, at, loss.text, place)
+
+
+@asynccontextmanager
+async def polled_feeds(
+    settings: Settings,
+    environ: Mapping[str, str],
+    client: Redis,
+    *,
+    shebang: str,
+    now: Callable[[], datetime],
+    only: frozenset[str] | None = None,
+    member: str | None = None,
+) -> AsyncIterator[tuple[Polled, ...]]:
+    """All feeds of the configuration (or those in ``only``), their sources' clients open.
+
+    ``member`` is the process's name in the leases; one of its own by default.
+
+    Raises:
+        ConfigurationError: a source cannot be set up.
+    """
+    scripts = Scripts(client, shebang=shebang)
+    member = member or member_name()
+    async with AsyncExitStack() as stack:
+        feeds: list[Polled] = []
+        for source in settings.sources:
+            api = await stack.enter_async_context(client_of(source, environ, now=now))
+            ids = [source.feed_id(feed) for feed in source.feeds]
+            for feed in source.feeds:
+                feed_id = source.feed_id(feed)
+                if only is not None and feed_id not in only:
+                    continue
+                feeds.append(
+                    Polled(
+                        feed_of(source, feed),
+                        _store(settings, scripts, client, feed_id, member=member, now=now),
+                        api,
+                        timing=timing_of(feed),
+                        siblings=[keys_of(settings, sibling) for sibling in ids if sibling != feed_id],
+                        client=client,
+                        prefix=settings.redis.prefix,
+                        now=now,
+                    )
+                )
+        yield tuple(feeds)
+
+
+def _store(
+    settings: Settings, scripts: Scripts, client: Redis, feed_id: str, *, member: str, now: Callable[[], datetime]
+) -> FeedStore:
+    return FeedStore(
+        client,
+        scripts,
+        keys_of(settings, feed_id),
+        nonce=nonce_of(member),
+        lease=settings.lease.ttl,
+        draw=lambda: secrets.token_hex(8),
+        now_ms=lambda: milliseconds_of(now()),
+        memory=Memory(client, remembered_key(settings.redis.prefix), feed_id),
+    )
+
+
+# What follows from a round for the process that ran it: who is told of it, and when the feed is worth another try.
+#
+# Law: a round that a store's absence has cost is made up for when the store is back, however long the feed's interval
+# is;
+# and a store that is away is not asked by each feed at each moment.
+#
+# Pure but for those who are told.
+
+LONGEST: Final = timedelta(seconds=10)
+"""Between two tries of a feed while the store is away."""
+
+_FIRST: Final = timedelta(seconds=1)
+
+
+class AfterRound:
+    """Told of each round of this process."""
+
+    def __init__(self, watch: StoreWatch, readiness: Readiness) -> None:
+        """Take who wants to know: ``watch`` what the store did, ``readiness`` how the feed does."""
+        self.watch = watch
+        self._readiness = readiness
+        self._in_vain: dict[str, int] = defaultdict(int)
+
+    def began(self, feed: str) -> None:
+        """A round of it has begun: the store has answered, however long what follows may take."""
+        self.watch.worked(feed)
+
+    def __call__(self, result: RoundResult) -> timedelta | None:
+        """Tell; after how long the next round is worth trying, where that may be sooner than its turn."""
+        _count(result)
+        if result.away:
+            self.watch.failed(result.feed, result.error or "no answer")
+            self._in_vain[result.feed] += 1
+            pause: timedelta = _FIRST * 2 ** min(self._in_vain[result.feed] - 1, 8)
+            return min(pause, LONGEST)
+        self._in_vain.pop(result.feed, None)
+        self.watch.worked(result.feed)
+        self._readiness.round(result.feed, result.error)
+        return result.wait
+
+    def gone(self, feed: str) -> None:
+        """It is another process's now: what it has met here is of no concern any more."""
+        ROUNDS.gone(feed)
+        self._in_vain.pop(feed, None)
+        self.watch.worked(feed)
+        self._readiness.round(feed, None)
+
+
+def _count(result: RoundResult) -> None:
+    skipped = result.ok and result.mode is Mode.SKIPPED
+    ROUNDS.ended(
+        result.feed,
+        mode=result.mode.value,
+        result="skipped" if skipped else "ok" if result.ok else "failed",
+        seconds=result.seconds,
+        pages=result.pages,
+        kinds={kind: getattr(result, kind) for kind in KINDS},
+    )

@@ -1,0 +1,125 @@
+"""What a process says of the store before its first round: that it knows nothing yet, or nothing under this prefix.
+
+Law: an empty store is no error, and nobody should have to guess whether it was meant to be empty. Where it holds the
+same feeds under another prefix, that is told with the prefix's name. The search for it is bounded by time, so that a
+large store that serves others too delays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import structlog
+from redis.asyncio import Redis
+
+from poller.auth.base import EnvironmentToken, FileToken, SecretFile
+from poller.config.http import AuthSettings
+from poller.config.settings import Settings
+from poller.config.sources import SourceSettings
+from poller.control.feeds import keys_of
+from poller.errors import CredentialUnusable, StoreRefused
+from poller.redis.client import servers
+from poller.redis.errors import translated
+from poller.store.keys import remembered_key
+
+SEARCH_SECONDS: Final = 1.0
+_AT_ONCE: Final = 500
+_EVERY_STATE: Final = "*:{*/*}:state"
+
+_log = structlog.get_logger("poller.store")
+
+
+async def look_first(client: Redis, settings: Settings) -> None:
+    """Say it where none of the feeds is known.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    if await _known(client, settings):
+        return
+    prefix = settings.redis.prefix
+    try:
+        others = sorted(await prefixes_of(client, settings.feed_ids) - {prefix})
+    except StoreRefused:  # a user who may not SCAN is not told of what lies elsewhere, and works all the same
+        others = []
+    if others:
+        _log.warning(
+            "nothing is known of any feed under this prefix, and something is under others",
+            prefix=prefix,
+            others=others,
+            advice=f"is redis.prefix right? Under {prefix!r} all feeds are read for the first time",
+        )
+    else:
+        _log.info("first start: nothing is known of any feed", prefix=prefix)
+
+
+async def prefixes_of(
+    client: Redis, feeds: Collection[str], *, within: float = SEARCH_SECONDS, at_once: int = 1000
+) -> set[str]:
+    """The prefixes under which one of these feeds is kept, as far as that is found in so many seconds.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    found: set[str] = set()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            for one in await servers(client):
+                with translated(one):
+                    async for key in one.scan_iter(match=_EVERY_STATE, count=at_once):
+                        prefix, _, rest = key.decode().rpartition(":{")
+                        if rest.rpartition("}")[0] in feeds:
+                            found.add(prefix)
+    return found
+
+
+async def _known(client: Redis, settings: Settings) -> bool:
+    """Whether any of the feeds is known, or is remembered to have been."""
+    with translated(client):
+        if await client.exists(remembered_key(settings.redis.prefix)):
+            return True
+    states = [keys_of(settings, feed).state for feed in settings.feed_ids]
+    for some in (states[at : at + _AT_ONCE] for at in range(0, len(states), _AT_ONCE)):
+        with translated(client):
+            asking = client.pipeline(transaction=False)
+            for state in some:
+                asking.exists(state)
+            if any(await asking.execute()):
+                return True
+    return False
+
+
+# What a process says before its first round of credentials that are not where they are said to be.
+#
+# Law: a source whose token, or whose client secret, is missing is named in an error of its own, with the variable or
+# the
+# file and what to do; nothing is shown of a secret, and nobody is stopped by it. What only another program or server
+# can
+# tell is not asked here: rounds ask, and say what came.
+
+_VARIABLE: Final = "set it and start poller again; until then the source's rounds fail"
+_FILE: Final = "mend it; until then the source's rounds fail, and then they go on without a restart"
+
+_daemon_log = structlog.get_logger("poller.daemon")
+
+
+async def look_for_credentials(sources: Iterable[SourceSettings], environ: Mapping[str, str]) -> None:
+    """Say which of them are missing, or cannot be used."""
+    for source in sources:
+        try:
+            await _look(source.auth, environ)
+        except CredentialUnusable as error:
+            advice = _FILE if source.auth.token_env is None else _VARIABLE
+            _daemon_log.error("source without a credential", source=source.name, error=str(error), advice=advice)
+
+
+async def _look(auth: AuthSettings, environ: Mapping[str, str]) -> None:
+    if auth.token_file is not None:
+        await FileToken(auth.token_file).token()
+    elif auth.token_env is not None:
+        await EnvironmentToken(auth.token_env, environ).token()
+    elif auth.oauth2 is not None:
+        SecretFile(auth.oauth2.client_secret_file, "client secret").text()

@@ -1,0 +1,461 @@
+"""One subscription while it is delivered: its sink, its limits, and a pair for each of its feeds that is had here.
+
+The law: a subscription that is begun again begins when the one before it has ended, and with what that one has noted.
+A store that fails ends nothing for good; settings that cannot be used are told once and wait to be changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from fractions import Fraction
+from functools import partial
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from poller.config.settings import Settings
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.validation import kept_subscription
+from poller.control.diagnostics import check_choices
+from poller.control.sinks import Form, sink_of, subscription_of
+from poller.daemon.cluster.leases import Owned, Sharing
+from poller.daemon.cluster.membership import Watch
+from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
+from poller.delivery.feed_consumer import LAST_WAIT, Pair
+from poller.delivery.handshake import Granted, permitted
+from poller.delivery.operational_events import Announcement, Kind, announce
+from poller.delivery.sinks.base import Notes
+from poller.delivery.sinks.webhook import Sink
+from poller.errors import ConfigurationError, StoreError, StoreUnavailable
+from poller.lifecycle import ended, unless
+from poller.store.consumer_state import DeliveryScripts, PairStore
+from poller.store.keys import FeedKeys, PairKeys
+from poller.store.lease import RELEASE_SECONDS, nonce_of
+from poller.store.session import OpenStore
+from poller.store.subscriptions import WHOLE, Paused, Registered, Registry, Subscriptions
+from poller.telemetry.metrics import no_attempts_of
+from poller.text import one_line
+
+END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
+"""Seconds that a subscription may take to end: the last requests, one write, and giving the leases back."""
+
+_AGAIN: Final = 1.0  # seconds before a store that failed is asked again
+
+_log = structlog.get_logger("poller.delivery")
+
+MadeOf = tuple[bytes, tuple[str, ...], bytes | None]
+"""A subscription's settings in JSON, the signing secrets that no file holds, and what a request has brought for its
+sink."""
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What the subscriptions of a process have in common.
+
+    Attributes:
+        settings: the configuration.
+        environ: where credentials may be.
+        store: open and ready.
+        scripts: of its client.
+        registry: where the subscriptions are kept.
+        notes: what outlives this process.
+        sharing: the leases of the pairs.
+        member: this process's name.
+        watch: told when the store is away.
+        now: the store's clock, UTC.
+    """
+
+    settings: Settings
+    environ: Mapping[str, str]
+    store: OpenStore
+    scripts: DeliveryScripts
+    registry: Registry
+    notes: Notes
+    sharing: Sharing
+    member: str
+    watch: Watch
+    now: Callable[[], datetime]
+
+
+def wanted(kept: Subscriptions) -> dict[str, MadeOf]:
+    """The subscriptions that are to be delivered: all that do not rest."""
+    return {
+        name: (bytes(registered.settings), tuple(kept.secrets.get(name, ())), kept.credentials.get(name))
+        for name, registered in kept.registered.items()
+        if name not in kept.paused
+    }
+
+
+class Running:
+    """A subscription that is being delivered, from when this is made until :meth:`stop`."""
+
+    def __init__(
+        self,
+        name: str,
+        kept: Subscriptions,
+        shared: Shared,
+        *,
+        feeds: tuple[str, ...],
+        after: asyncio.Task[None] | None = None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            name: its id.
+            kept: the registry, with this subscription in it.
+            shared: what it works with.
+            feeds: those that are delivered to it.
+            after: what has to end before.
+        """
+        self.made_of = wanted(kept)[name]
+        self.feeds = feeds
+        self.sink = str(msgspec.json.decode(self.made_of[0]).get("sink"))
+        self.stores: list[PairStore] = []
+        self.paused_until = kept.pauses.until.get(name)
+        self._resumed = kept.pauses.resumed.get(name, 0)
+        self._name = name
+        self._shared = shared
+        self._pairs: dict[str, Pair] = {}
+        self._owned: list[Owned] = []
+        self._subscriber: Subscriber | None = None
+        self._idle_because: str | None = None
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self._run(kept, after), name=f"subscription {name}")
+
+    def news(self, feed: str) -> None:
+        """Something new has come in this feed's stream."""
+        if pair := self._pairs.get(feed):
+            pair.news()
+
+    def reload(self) -> None:
+        """Somebody has parked deliveries, or asked for a replay."""
+        for pair in self._pairs.values():
+            pair.reload()
+
+    def noted(self, until: datetime | None, *, resumed: int | None = None) -> None:
+        """The registry says that the sink wants nothing before then; whoever wrote it.
+
+        Args:
+            until: by the store's clock; None: nothing is said.
+            resumed: when an operator last ended such a pause, in milliseconds of it; None: that is as it was.
+        """
+        if resumed is not None and resumed != self._resumed:
+            self._resumed, self.paused_until = resumed, None
+            if self._subscriber:
+                self._subscriber.resume()
+        if until is not None and until != self.paused_until and self._subscriber:
+            self._subscriber.paused_elsewhere(until)
+        self.paused_until = until
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is sent any more until it is begun again: its sink or its failures have ended it."""
+        return self._subscriber is not None and self._subscriber.resting
+
+    @property
+    def error(self) -> str | None:
+        """How it fails here, in words; None where it does not."""
+        return self._subscriber.error if self._subscriber else self._idle_because
+
+    async def recall(self, feed: str, subscriber: Subscriber) -> None:
+        """Hear what the registry says now: of pauses, and of how it does at a feed that another process had before.
+
+        Raises:
+            StoreError: see :meth:`poller.store.subscriptions.Registry.pauses`.
+        """
+        registry = self._shared.registry
+        pauses = await registry.pauses()
+        self.noted(pauses.until.get(self._name), resumed=pauses.resumed.get(self._name, 0))
+        subscriber.took(feed, health_of(await registry.health(self._name, feed)))
+
+    async def stop(self) -> None:
+        """End in order: nothing more is started, what is in flight may end, leases are given back."""
+        self._stop.set()
+        for owned in self._owned:
+            self._shared.sharing.drop(owned)
+            owned.stop()
+        await asyncio.wait([self._task], timeout=END_WITHIN)
+        await ended(self._task)
+        no_attempts_of(self._name)
+        self._shared.watch.worked(self._name)
+
+    async def _run(self, kept: Subscriptions, after: asyncio.Task[None] | None) -> None:
+        fresh: Subscriptions | None = kept
+        if after is not None:
+            await asyncio.wait([after])
+            fresh = None  # the one before may have noted something on its way out
+        while not self._stop.is_set():
+            try:
+                fresh = fresh or await self._shared.registry.all()
+                self._shared.watch.worked(self._name)
+                if self._name in wanted(fresh):
+                    await self._deliver(fresh)
+                else:  # paused or removed on the way; whoever looks at the registry ends this
+                    await self._stop.wait()
+            except StoreError as error:
+                if isinstance(error, StoreUnavailable):
+                    self._shared.watch.failed(self._name, str(error))
+                else:
+                    _log.warning("not delivering", subscription=self._name, error=str(error))
+                fresh = None
+                await unless(self._stop, _AGAIN)
+            except (ConfigurationError, ValueError) as error:
+                self._idle_because = why = one_line(str(error))
+                _log.error("subscription cannot be delivered", subscription=self._name, error=str(error))
+                await self._note_start(partial(after_no_start, at=self._shared.now(), error=why))
+                await self._stop.wait()
+
+    async def _deliver(self, kept: Subscriptions) -> None:
+        written, secrets, brought = self.made_of
+        settings = kept_subscription(written)
+        for found in check_choices(self._shared.settings, settings):
+            _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)
+        self.noted(kept.pauses.until.get(self._name), resumed=kept.pauses.resumed.get(self._name, 0))
+        async with sink_of(settings, self._shared.environ, brought=brought, now=self._shared.now) as sink:
+            if health_of(kept.health.get(self._name, {}).get(WHOLE)).unsent:
+                await self._note_start(after_start)
+            granted = None
+            if settings.handshake:
+                granted = await self._permitted(settings, sink, kept.handshakes.get(self._name))
+                if granted is None:
+                    return
+            self._subscriber = Subscriber(
+                subscription_of(settings, granted),
+                sink,
+                Form(settings, secrets, granted),
+                self._shared.notes,
+                unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
+                paused_until=self.paused_until,
+                resumed=self._resumed,
+                now=self._shared.now,
+                clock=asyncio.get_running_loop().time,
+            )
+            await self._own_all(self._subscriber, kept.registered[self._name])
+
+    async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
+        public_url = self._shared.settings.http.public_url
+        registry, now = self._shared.registry, self._shared.now
+        return await permitted(
+            settings, sink, registry, kept, self._stop, public_url=public_url, now=now, told=self._held_up
+        )
+
+    def _held_up(self, reason: str | None) -> None:
+        self._idle_because = reason
+
+    async def _note_start(self, change: Callable[[Health], Health]) -> None:
+        """Write down whether it could begin here, where that is not written already."""
+        with suppress(StoreError):  # the log says it all the same
+            before = health_of(await self._shared.registry.health(self._name, WHOLE))
+            if (after := change(before)) != before:
+                await self._shared.notes.health(self._name, WHOLE, after)
+
+    async def _own_all(self, subscriber: Subscriber, known: Registered) -> None:
+        sharing, self.stores = self._shared.sharing, []
+        self._owned = [self._owned_of(feed, subscriber, known) for feed in self.feeds]
+        running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
+        for owned in self._owned:
+            if self._stop.is_set():  # told so before there was anybody to be told
+                owned.stop()
+            else:
+                sharing.add(owned)
+        try:
+            await asyncio.gather(*running)
+            if not running:  # none of its feeds is there now
+                await self._stop.wait()
+        finally:
+            for owned in self._owned:
+                sharing.drop(owned)
+            await ended(*running)
+
+    def _owned_of(self, feed: str, subscriber: Subscriber, known: Registered) -> Owned:
+        store, clock = self._store_of(feed, known), asyncio.get_running_loop().time
+        pair = Pair(feed, subscriber, store, now=self._shared.now, clock=clock, chance=random.random)
+        self._pairs[feed] = pair
+        self.stores.append(store)
+        return Owned(
+            _Informed(pair, self, subscriber),
+            store,
+            subscription=self._name,
+            watch=self._shared.watch,
+            changed=lambda: self._shares(subscriber),
+            let_go=self._shared.sharing.tell,
+        )
+
+    def _shares(self, subscriber: Subscriber) -> None:
+        """Use the part of the sink's limits that the pairs here are of all."""
+        here = sum(owned.ours for owned in self._owned)
+        if here:
+            subscriber.share(Fraction(here, len(self._owned)))
+        else:
+            no_attempts_of(self._name)
+        self._shared.sharing.wake()
+
+    def _store_of(self, feed: str, known: Registered) -> PairStore:
+        shared, prefix = self._shared, self._shared.settings.redis.prefix
+        keys = FeedKeys.of(prefix, feed)
+        return PairStore(
+            shared.store.client,
+            shared.scripts,
+            PairKeys.of(prefix, feed, self._name),
+            events=keys.events,
+            feed_state=keys.state,
+            since=known.since,
+            asked=known.asked,
+            subscription=self._name,
+            nonce=nonce_of(shared.member),
+            lease=shared.settings.lease.ttl,
+        )
+
+
+class _Informed:
+    """A pair that begins with what was noted last, be it by another process, and leaves noted what it knows."""
+
+    def __init__(self, pair: Pair, running: Running, subscriber: Subscriber) -> None:
+        self.feed = pair.feed
+        self.ready = pair.ready
+        self.stop = pair.stop
+        self._pair = pair
+        self._running = running
+        self._subscriber = subscriber
+
+    async def run(self) -> None:
+        await self._running.recall(self.feed, self._subscriber)
+        try:
+            await self._pair.run()
+            with suppress(StoreError):  # some attempts are missing in the counts then
+                await self._subscriber.note(self.feed)
+        finally:
+            self._subscriber.left(self.feed)
+
+
+# The registry of subscriptions once the store has lost it: what this process remembers against what is there now.
+#
+# A version that is lower than the one that was seen means that the registry is gone, or is an older one; the same
+# version
+# with fewer subscriptions, that a part of it is.
+#
+# Law: those of the file are back at once, as old and as paused as they were, so that none of them is taken for a new
+# one
+# that has to be told everything. One that was added at run time does not come back: who added it knows what it is
+# for,
+# and its secret may be known to nobody else. It is told by name, for this process remembers that it was there.
+
+
+async def mend(
+    registry: Registry,
+    file: Sequence[tuple[str, bytes]],
+    before: Subscriptions,
+    *,
+    now: datetime,
+    announce: Callable[[Announcement], Awaitable[None]],
+    member: str = "",
+) -> Subscriptions:
+    """Bring back what can be brought back, and tell the rest; what there is then.
+
+    Args:
+        registry: of the store.
+        file: the subscriptions of the configuration, as :meth:`~poller.store.subscriptions.Registry.sync` takes them.
+        before: what was there when it was looked at last.
+        now: UTC.
+        announce: tells whoever listens.
+        member: the process whose file it is.
+
+    Raises:
+        StoreError: nothing was told yet.
+    """
+    try:
+        await registry.sync(file, now, before, member=member)
+    except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
+        _log.error("subscriptions of the file are not brought back", error=str(error))
+    kept = await registry.all()
+    lost = sorted(before.registered.keys() - kept.registered.keys())
+    log, event = (_log.error, "subscriptions lost") if lost else (_log.warning, "subscriptions brought back")
+    log(
+        event,
+        lost=lost,
+        version=kept.version,
+        version_before=before.version,
+        advice="the store has lost its registry of subscriptions, or holds an older one. Those of the configuration "
+        "are back; " + (f"add again what was added at run time: {', '.join(lost)}" if lost else "no other is missing"),
+    )
+    reason = "the store has lost it, and it is in no configuration file; add it again"
+    for name in lost:
+        await announce(Announcement(Kind.SUBSCRIPTION_LOST, name, now, reason))
+    return kept
+
+
+# What is to be known of a subscription when the process that delivers it is no more, and what is announced of it.
+
+
+class RegistryNotes:
+    """What outlives a process, written into the registry and announced.
+
+    See :class:`poller.delivery.endpoint.Notes`.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: OpenStore,
+        prefix: str,
+        *,
+        beside: Callable[[str, datetime], Iterable[str]] = lambda _, __: (),
+    ) -> None:
+        """Take where to write.
+
+        Args:
+            registry: of the subscriptions.
+            store: where announcements go.
+            prefix: of the store's keys.
+            beside: told of a subscription whose sink wants nothing before a moment, tells the others of that sink and
+                names them.
+        """
+        self._registry = registry
+        self._beside = beside
+        self._client = store.client
+        self._prefix = prefix
+
+    async def until(self, subscription: str, moment: datetime) -> None:
+        """The sink wants nothing before then, whichever subscription it is for."""
+        for name in (*self._beside(subscription, moment), subscription):
+            await self._registry.note_until(name, moment)
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        """How it is doing at a feed."""
+        await self._registry.note_health(subscription, feed, msgspec.json.encode(health))
+
+    async def healths(self, subscription: str) -> Mapping[str, Health]:
+        """How it is doing at each feed, whoever delivers it."""
+        kept = await self._registry.healths(subscription)
+        return {feed: health_of(health) for feed, health in kept.items()}
+
+    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
+        """It gets nothing more until somebody resumes it; announced."""
+        renewed = _unwell if by == "failures" else None
+        if await self._registry.pause(subscription, Paused(by, reason, at), renewed) is None:
+            kind = Kind.SUBSCRIPTION_PAUSED if by == "sink" else Kind.SUBSCRIPTION_DISABLED
+            _log.error("subscription paused", subscription=subscription, by=by, reason=reason)
+            await self._announce(Announcement(kind, subscription, at, reason))
+
+    async def recovered(self, subscription: str, at: datetime) -> None:
+        """It took an event again; announced by the first process that says so."""
+        if not await self._registry.renew_health(subscription, _well):
+            return
+        _log.info("subscription recovered", subscription=subscription)
+        await self._announce(Announcement(Kind.SUBSCRIPTION_RECOVERED, subscription, at, "it took an event again"))
+
+    async def _announce(self, announcement: Announcement) -> None:
+        await announce(self._client, self._prefix, announcement)
+
+
+def _unwell(kept: bytes) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(health_of(kept), unwell=True))
+
+
+def _well(kept: bytes) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(health_of(kept), unwell=False))

@@ -1,0 +1,150 @@
+"""What is told to the supervisor that started this process (systemd's sd_notify): ready, stopping, alive, how it does.
+
+Law: READY=1 once, when this process does its work and its store is well; STOPPING=1 once, when it was told to stop;
+WATCHDOG=1 from the loop that does the work and for as long as that work lasts, twice in each time in which the
+supervisor wants to hear it. So a loop that hangs is silent, and so is one that has nothing left to run. A store or a
+source that is away is no reason to be silent: started again, this process would find the same.
+
+Where nobody asks (no ``NOTIFY_SOCKET``) nothing is done, and a supervisor that does not listen any more is let be.
+Refuses to know: units, and what the supervisor makes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from poller.daemon.health import Readiness, Report
+from poller.lifecycle import unless
+
+LONGEST_STATUS: Final = 300
+"""Characters of a status; what is amiss may be told at length elsewhere."""
+
+_STARTING: Final = 0.25  # seconds between looks whether it is ready
+_CALM: Final = 10.0  # seconds between looks where no watchdog asks for less
+
+
+class Supervisor:
+    """Whoever started this process and wants to hear of it, or nobody."""
+
+    def __init__(self, environ: Mapping[str, str], *, pid: int | None = None) -> None:
+        """Take where to say it from ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
+
+        Args:
+            environ: of the process.
+            pid: the process; default: this one.
+        """
+        address = environ.get("NOTIFY_SOCKET", "")
+        asked = environ.get("WATCHDOG_USEC", "")
+        meant = environ.get("WATCHDOG_PID", "") in {"", str(os.getpid() if pid is None else pid)}
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.listens = address.startswith(("/", "@"))
+        self.watchdog = int(asked) / 1e6 if meant and asked.isascii() and asked.isdecimal() and int(asked) else None
+        """Seconds after which it misses a sign of life; None: it never does."""
+
+    def tell(self, *words: str) -> None:
+        """One datagram of these assignments. Never waits, never fails."""
+        if self.listens:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(0)
+                sender.sendto("\n".join(words).encode(errors="backslashreplace"), self._address)
+
+
+async def supervised(
+    supervisor: Supervisor,
+    readiness: Readiness,
+    doing: Callable[[], str],
+    *,
+    stop: asyncio.Event,
+    over: asyncio.Event,
+    pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+) -> None:
+    """Keep the supervisor informed until ``over`` is set.
+
+    Args:
+        supervisor: who is told.
+        readiness: of this process.
+        doing: what it does, in a few words.
+        stop: set when the process is told to stop.
+        over: set when its work has ended.
+        pause: waits for an event, at most so many seconds.
+    """
+    ready, told = False, set[str]()
+    while supervisor.listens and not over.is_set():
+        if ready and supervisor.watchdog:
+            supervisor.tell("WATCHDOG=1")
+        report, stopping = await readiness.report(), stop.is_set()
+        ready |= report.ready
+        words = [f"STATUS={status(report, doing())}", *["READY=1"] * ready, *["STOPPING=1"] * stopping]
+        if fresh := [word for word in words if word not in told]:
+            supervisor.tell(*fresh)
+        told = set(words)
+        each = (supervisor.watchdog or 2 * _CALM) / 2
+        await pause(over if stopping else stop, each if ready else min(each, _STARTING))
+
+
+def counted(number: int, what: str) -> str:
+    """So many of them, in words."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def status(report: Report, doing: str) -> str:
+    """One line: what the process does, and what is amiss."""
+    amiss = [f"{one.name}: {one.text}" for one in report.reasons]
+    amiss += [f"{feed} fails: {text}" for feed, text in (*report.failing.items(), *report.subscriptions.items())]
+    line = " ".join(f"{doing}; {', '.join(amiss) or 'all is well'}".split())
+    return line if len(line) <= LONGEST_STATUS else line[: LONGEST_STATUS - 1] + "…"
+
+
+# How late the event loop runs what is due: whether something keeps it busy, or the process slept.
+#
+# Law: costs two short turns of the loop a second. What is measured is what a timer meets; nobody is blamed.
+
+EVERY: Final = 0.5
+"""Seconds between looks."""
+
+ASLEEP: Final = 1.0
+"""Seconds; whoever is later than that was not busy but asleep: stopped, or its machine."""
+
+
+@contextmanager
+def measured(
+    observe: Callable[[float], None],
+    *,
+    overslept: Callable[[], None] = lambda: None,
+    every: float = EVERY,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Measure while the block runs.
+
+    Args:
+        observe: told how late each look was, in seconds.
+        overslept: called where one was later than :data:`ASLEEP`, before anything else notices that time has passed.
+        every: seconds between looks.
+        clock: seconds that only go forward; the loop's own may stand still within a turn.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def begin() -> None:
+        nonlocal timer
+        timer = loop.call_later(every, look, clock() + every)
+
+    def look(due: float) -> None:
+        late = max(clock() - due, 0.0)
+        observe(late)
+        if late >= ASLEEP:
+            overslept()
+        begin()
+
+    begin()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,517 @@
+"""What is known of one subscription's deliveries from one feed, and what is to be written of them next.
+
+Theory of operation
+-------------------
+Entries come in, attempts end; each of that changes the lanes and leaves something to be written. What is to be written
+gathers until somebody writes it; that is one :class:`Draft`. A lane whose foremost entry was settled stays shut until
+then.
+
+==========================  ==================================================================================
+an entry is                 and after a crash
+==========================  ==================================================================================
+unread, in the stream       is read by whoever comes next
+fresh: held by the group    is read again, from the first on, before anything new
+parked: waiting             is loaded with its due time, its attempts and the events of its record behind it
+asked for once more         stands in the stream (a replay) or is parked (a dead letter that is to be redelivered)
+settled                     is not seen again; sent again only if the crash came before this was written
+==========================  ==================================================================================
+
+The law: a lane goes on only when it is *written* that its foremost event is settled. So no crash can make a sink see an
+event of a record again after a later one of the same record, unless somebody asks for it: what is asked for once more
+is older than what was delivered since, and takes its place before what of its record was not. What has been parked or
+settled and is read once more, for the group was lost and made again, is not sent again.
+
+Pure: moments and chance are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from poller.changes.events import recorded_time
+from poller.delivery import retry as attempts
+from poller.delivery.cloudevent import envelope_of, record_of
+from poller.delivery.delivery_codec import Attempt, Delivery, Letter, encode
+from poller.delivery.key_queues import Lanes, Waiting
+from poller.delivery.outcome import Outcome
+from poller.delivery.retry import (
+    PAUSE_FLOOR,
+    DeadLetter,
+    Patience,
+    PauseSink,
+    PauseSubscription,
+    Retry,
+    Step,
+    next_tries,
+    step_after,
+)
+from poller.delivery.sinks.base import Event, Subscription, wants
+from poller.store.consumer_state import Entry, Settlement
+from poller.store.entry_id import before, place_of
+from poller.store.replay import ReplayedEntry, ReplayPlace, ReplaySpan
+
+GONE: Final = "the stream does not hold its event any more: retention.max_bytes took it, or somebody did"
+
+
+class Books:
+    """The deliveries of one subscription from one feed."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        """Nothing is known yet."""
+        self.lanes: Lanes[Event] = Lanes()
+        self.last_read = ""
+        self.replay = Replay()
+        self._subscription = subscription
+        self._parked = Parked(subscription.patience)
+        self._restored: set[str] = set()  # read by a predecessor, if not by us; settled since or not
+        self._draft = Draft()
+
+    def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
+        """What is parked, in the order of the stream."""
+        lanes: dict[str, list[Waiting[Event]]] = {}
+        for waiting in self._parked.join(deliveries, now=now, clock=clock):
+            lanes.setdefault(waiting.key, []).append(waiting)
+        for key, lane in lanes.items():
+            due = self._parked.due(lane[0].id)
+            self.lanes.restore(key, lane, clock if due is None else due)
+        self._restored = set(deliveries)
+
+    @property
+    def known(self) -> AbstractSet[str]:
+        """The entries that are parked, or were when that was written last, and those of a replay that are here."""
+        return {*self._parked, *self._draft.unparked, *self.replay.open}
+
+    def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
+        """What somebody else has parked meanwhile; none of it is known."""
+        for waiting in self._parked.join(deliveries, now=now, clock=clock):
+            self.lanes.insert(waiting)
+
+    def resume(self, upto: int, *, clock: float) -> None:
+        """What waits for the end of a pause of the sink that began until then (milliseconds) is due now."""
+        resumed = set(self._parked.resumed(upto))
+        for entry in resumed:
+            self._parked.wait(entry, clock)
+        self.lanes.hasten(resumed, clock)
+
+    def take_again(self, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Entries of a replay, in the order of the stream."""
+        for entry, event in entries:
+            if entry in self._parked or self.lanes.holds(entry):
+                continue  # it is going to be delivered as it is
+            try:
+                envelope = envelope_of(event)
+            except ValueError:
+                continue
+            if self._subscription.wanted(envelope):
+                self._take_one_again(
+                    Waiting(entry, record_of(envelope), (envelope, event), fresh=False, size=len(event) + 1)
+                )
+
+    def _take_one_again(self, waiting: Waiting[Event]) -> None:
+        self.replay.open[waiting.id] = None
+        self.lanes.insert(waiting)
+        foremost = self.lanes.foremost(waiting.key)
+        if foremost in self._parked:  # it has been tried, or stands behind one that was
+            self._park(waiting, Delivery(waiting.key))
+
+    def event_of(self, entry: str) -> bytes:
+        """The event that a delivery holds itself; empty where it stands in the stream."""
+        return self._parked.event_of(entry)
+
+    def take_in(
+        self, entries: Sequence[Entry], *, now: datetime, known_to: str = "", anew: str | None = None
+    ) -> Sequence[tuple[str, str]]:
+        """Entries that were read, in the order of the stream; those that cannot be delivered, with the reason.
+
+        Args:
+            entries: what was read.
+            now: the store's clock, UTC.
+            known_to: entries up to this one were read before.
+            anew: baselines after this entry tell again what was told before.
+        """
+        refused = []
+        known = place_of(known_to) if known_to else (-1, -1)
+        for entry, event in entries:
+            if not self.lanes.holds(entry):
+                if entry in self._parked or entry in self._restored or place_of(entry) <= known:
+                    self._draft.acked.append(entry)
+                elif reason := self._take_one(entry, event, now, anew):
+                    refused.append((entry, reason))
+        if entries:
+            self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=place_of)
+        return refused
+
+    def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: str | None) -> str | None:
+        if event is None:
+            self._draft.give_up(entry, b"null", GONE, now=now)
+            self._draft.acked.append(entry)
+            return GONE
+        try:
+            envelope = envelope_of(event)
+        except ValueError as error:
+            self._draft.acked.append(entry)
+            return str(error)
+        key = record_of(envelope)
+        last = self.lanes.last(key)
+        behind = last is None or place_of(last) < place_of(entry)  # else it was settled before what waits in its lane
+        if not behind or not wants(self._subscription, envelope, entry, event, anew=anew):
+            self._draft.acked.append(entry)
+            return None
+        tried = self.lanes.tried(key)
+        waiting = Waiting(entry, key, (envelope, event), fresh=True, size=len(event) + 1)  # and a comma
+        self.lanes.add(waiting)
+        if tried:
+            self._park(waiting, Delivery(key))
+        return None
+
+    def conclude(
+        self,
+        unit: Sequence[Waiting[Event]],
+        outcome: Outcome,
+        *,
+        now: datetime,
+        clock: float,
+        chance: Callable[[], float],
+        busy: timedelta = PAUSE_FLOOR,
+    ) -> Conclusion:
+        """What follows from an attempt at these, which were taken together."""
+        told: list[Told] = []
+        pauses: list[timedelta] = []
+        waits: dict[str, timedelta | None] = {}
+        patience = self._subscription.patience
+        for waiting in unit:
+            known = self._parked.of(waiting)
+            step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now, busy=busy)
+            told.append(self._told(waiting, known, step))
+            if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
+                self.put_back(unit)
+                return Conclusion(told, rest=step.reason if isinstance(step, PauseSubscription) else None)
+            delivery = known if outcome.success else known.after(outcome, now)  # nothing is kept of what was delivered
+            if waits.get(waiting.key) is not None:
+                self._park(waiting, delivery)  # an event before it waits
+                continue
+            if isinstance(step, PauseSink | DeadLetter):
+                pauses.append(step.pause)
+            waits[waiting.key] = self._draft_step(waiting, delivery, step, now)
+        for key, wait in waits.items():
+            if wait is None:
+                self._draft.reopen.append(key)
+                self._draft.urgent = self._draft.urgent or self.lanes.last(key) is not None
+            else:
+                self.lanes.wait(key, clock + wait.total_seconds())
+        for waiting in unit:
+            if wait := waits.get(waiting.key):
+                self._parked.wait(waiting.id, clock + wait.total_seconds())
+        pause = max(pauses, default=timedelta(0))
+        return Conclusion(told, pause or None)
+
+    def give_up(self, unit: Sequence[Waiting[Event]], reason: str, *, now: datetime) -> Conclusion:
+        """These cannot be sent at all."""
+        told = []
+        for waiting in unit:
+            known = self._parked.of(waiting)
+            told.append(self._told(waiting, known, DeadLetter(reason)))
+            self._draft_step(waiting, known, DeadLetter(reason), now)
+        self._draft.reopen += dict.fromkeys(waiting.key for waiting in unit)
+        return Conclusion(told)
+
+    def put_back(self, unit: Sequence[Waiting[Event]]) -> None:
+        """These were not sent; their lanes are open again."""
+        for waiting in unit:
+            if waiting.id in self._parked:  # what waits is not kept here, however many of them were fetched in vain
+                waiting.item = None
+        for key in dict.fromkeys(waiting.key for waiting in unit):
+            self.lanes.reopen(key)
+
+    def postpone(self, unit: Sequence[Waiting[Event]], until: float) -> None:
+        """These were not sent; their lanes are open again then."""
+        for key in dict.fromkeys(waiting.key for waiting in unit):
+            self.lanes.wait(key, until)
+
+    @property
+    def patient(self) -> bool:
+        """Whether there is something to be written, and nothing waits for that."""
+        return self._draft.patient
+
+    def drafted(self) -> Draft | None:
+        """What is to be written now, if there is something; say when it is: :meth:`written`."""
+        draft, self._draft = self._draft, Draft()
+        draft.replay = self.replay.place
+        return draft or None
+
+    @property
+    def place(self) -> str:
+        """Every entry up to this one is settled or parked, once what was drafted until now is written."""
+        oldest = self.lanes.oldest_fresh
+        return before(oldest) if oldest else self.last_read
+
+    def written(self, draft: Draft) -> bool:
+        """It is; whether a lane goes on."""
+        if draft.replay is not None:
+            self.replay.wrote(draft.replay)
+        for key in draft.reopen:
+            self._go_on(key)
+        return bool(draft.reopen)
+
+    def _go_on(self, key: str) -> None:
+        """Open a lane that was shut, unless what is foremost in it now has a wait of its own."""
+        due = self._parked.due(self.lanes.foremost(key))
+        if due is not None:
+            self.lanes.wait(key, due)
+        else:
+            self.lanes.reopen(key)
+
+    def _draft_step(self, waiting: Waiting[Event], delivery: Delivery, step: Step, now: datetime) -> timedelta | None:
+        """Draft it; how long the lane waits, None where it goes on."""
+        if isinstance(step, Retry | PauseSink):
+            due = int((now + step.after).timestamp() * 1000)
+            paused = int(now.timestamp() * 1000) if isinstance(step, PauseSink) else 0
+            tries = next_tries(delivery.tries, step)
+            self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=tries, paused=paused))
+            for behind in self.lanes.stranded(waiting.key, self.replay.open):
+                self._park(behind, Delivery(waiting.key))
+            return step.after
+        if isinstance(step, DeadLetter):
+            event = waiting.item[1] if waiting.item else b"null"
+            self._draft.give_up(waiting.id, event, step.reason, now=now, attempts=delivery.attempts)
+        (self._draft.acked if waiting.fresh else self._draft.unparked).append(waiting.id)
+        self._parked.drop(waiting.id)
+        self.replay.settled(waiting.id)
+        self._draft.parked.pop(waiting.id, None)
+        self.lanes.settle(waiting)
+        return None
+
+    def _park(self, waiting: Waiting[Event], delivery: Delivery) -> None:
+        if waiting.fresh:
+            self._draft.acked.append(waiting.id)
+        again = delivery.again or waiting.id in self.replay.open
+        delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again)
+        self._draft.parked[waiting.id] = encode(delivery)
+        self._parked.put(waiting.id, delivery)
+        self.replay.settled(waiting.id)
+        waiting.alone = alone(delivery)
+        self.lanes.park(waiting)
+
+    def _told(self, waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:
+        if waiting.item is None:
+            return Told(waiting.id, None, delivery.tries.attempts, step)
+        envelope, event = waiting.item
+        again = delivery.again or delivery.event or waiting.id in self.replay.open
+        recorded = None if again else envelope.recordedtime
+        return Told(waiting.id, envelope.id, delivery.tries.attempts, step, recorded, len(event))
+
+
+# What follows from requests, as values: to be told, to be done, and to be written.
+#
+# Pure. What follows is decided in :mod:`poller.delivery.delivery_tracker`.
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What follows for one event, to be told in the log.
+
+    Attributes:
+        entry: its place in the stream.
+        event: its id; None where that is not known.
+        attempt: which one it was, from 1.
+        step: what follows.
+        recorded: when the event was published, as it says; None where that is not known, or where it is delivered once
+            more and was published long ago.
+        size: bytes of the event; 0 where it is not here.
+    """
+
+    entry: str
+    event: str | None
+    attempt: int
+    step: Step
+    recorded: str | None = None
+    size: int = 0
+
+
+class Conclusion(msgspec.Struct, frozen=True):
+    """What follows from one request.
+
+    Attributes:
+        told: for each of its events.
+        pause: for how long the sink is to be sent nothing; None: it may be.
+        rest: why the subscription gets nothing more at all; None: it does.
+    """
+
+    told: Sequence[Told]
+    pause: timedelta | None = None
+    rest: str | None = None
+
+
+class Draft:
+    """What is to be written next, and the lanes that go on when it is."""
+
+    def __init__(self) -> None:
+        self.acked: list[str] = []
+        self.parked: dict[str, bytes] = {}
+        self.unparked: list[str] = []
+        self.letters: dict[str, bytes] = {}
+        self.reopen: list[str] = []
+        self.replay: ReplayPlace | None = None
+        self.urgent = False  # something in those lanes waits for it
+
+    def __bool__(self) -> bool:
+        return bool(self.acked or self.parked or self.unparked or self.reopen or self.replay)
+
+    def give_up(
+        self, entry: str, event: bytes, reason: str, *, now: datetime, attempts: tuple[Attempt, ...] = ()
+    ) -> None:
+        """It becomes a dead letter."""
+        self.letters[entry] = encode(Letter(msgspec.Raw(event), reason, recorded_time(now), attempts))
+
+    @property
+    def patient(self) -> bool:
+        """Whether nothing but the crash of this process makes it matter when it is written."""
+        return bool(self.acked) and not (self.parked or self.unparked or self.letters or self.urgent)
+
+    def settlement(self, place: str) -> Settlement:
+        """As the store takes it; every entry up to ``place`` is settled or parked with it."""
+        return Settlement(self.acked, self.parked, self.unparked, self.letters, place, self.replay)
+
+
+# The deliveries of a pair that have been tried, or stand behind one that was: how, and when each is due by our clock.
+#
+# The law: a wall clock that was set back makes nothing wait longer than it was to wait when it was parked. Refuses to
+# know what is written of them, and when. Pure: moments are arguments.
+
+
+class Parked:
+    """Those of one subscription from one feed, by entry id."""
+
+    def __init__(self, patience: Patience) -> None:
+        """None is known; take how often an event is tried, and with which waits."""
+        self._patience = patience
+        self._deliveries: dict[str, Delivery] = {}
+        self._due: dict[str, float] = {}
+
+    def __contains__(self, entry: str | None) -> bool:
+        return entry in self._deliveries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._deliveries)
+
+    def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> Iterator[Waiting[Event]]:
+        """Know these too, which the store holds; as they stand in their lanes, in the same order.
+
+        Args:
+            deliveries: by entry id.
+            now: the wall clock, UTC.
+            clock: seconds that only go forward.
+        """
+        self._deliveries |= deliveries
+        for entry, one in deliveries.items():
+            if one.due:
+                longest = self._patience.longest(one.tries).total_seconds()
+                self._due[entry] = clock + min(max(one.due / 1000 - now.timestamp(), 0.0), longest)
+        return (
+            Waiting(entry, one.key, None, fresh=False, size=one.size, alone=alone(one))
+            for entry, one in deliveries.items()
+        )
+
+    def of(self, waiting: Waiting[Event]) -> Delivery:
+        """How this one was tried until now."""
+        return self._deliveries.get(waiting.id) or Delivery(waiting.key)
+
+    def event_of(self, entry: str) -> bytes:
+        """The event that a delivery holds itself; empty where it stands in the stream."""
+        one = self._deliveries.get(entry)
+        return bytes(one.event) if one else b""
+
+    def due(self, entry: str | None) -> float | None:
+        """When this one may be tried, by our clock; None where it has no wait of its own."""
+        return self._due.get(entry) if entry else None
+
+    def resumed(self, upto: int) -> list[str]:
+        """Those that wait for the end of a pause that began until then, in milliseconds of the store's clock."""
+        return [entry for entry, one in self._deliveries.items() if 0 < one.paused <= upto and entry in self._due]
+
+    def put(self, entry: str, delivery: Delivery) -> None:
+        """It is parked like this from now on."""
+        self._deliveries[entry] = delivery
+
+    def wait(self, entry: str, until: float) -> None:
+        """It is due then, if it has a wait of its own."""
+        if self._deliveries[entry].due:
+            self._due[entry] = until
+
+    def drop(self, entry: str) -> None:
+        """It is settled."""
+        self._deliveries.pop(entry, None)
+        self._due.pop(entry, None)
+
+
+def alone(delivery: Delivery) -> bool:
+    """Whether it is sent by itself. A refusal that is about the sink's load says nothing against the event."""
+    return delivery.tries.counted > 1
+
+
+# Where a replay stands: which past events come next, and up to which all are done with.
+#
+# Theory of operation
+# -------------------
+# A replay is a span of the stream, however long. It is read some entries at a time, and what is kept of it is one
+# place:
+# after a crash it goes on there, so that at most what was on its way comes twice. An event that fails is parked as
+# any
+# other, and the replay goes past it.
+#
+# The law: the place is never beyond an entry that is neither settled nor parked. Pure.
+
+
+class Replay:
+    """The replay that a pair works off, if there is one."""
+
+    def __init__(self, span: ReplaySpan | None = None) -> None:
+        """Take what is kept of it; ``open`` are the entries that were read and are not done with, in their order."""
+        self.open: dict[str, None] = {}
+        self._span = span
+        self._read = self._written = span.after if span else ""
+        self._exhausted = span is None
+
+    def follows(self, span: ReplaySpan | None) -> Replay:
+        """This one, where that is what is kept of it; else the one that has taken its place."""
+        kept, known = (one.id if one else None for one in (span, self._span))
+        return self if kept == known else Replay(span)
+
+    def wants(self, most: int) -> ReplaySpan | None:
+        """What of it is to be read next, if there are fewer than ``most`` that are not done with."""
+        if self._span is None or self._exhausted or len(self.open) >= most:
+            return None
+        return ReplaySpan(self._span.id, self._read, self._span.to)
+
+    def took(self, entries: Sequence[ReplayedEntry], *, most: int) -> None:
+        """These were read, where ``most`` were asked for."""
+        self._exhausted = len(entries) < most
+        if entries:
+            self._read = entries[-1][0]
+
+    def settled(self, entry_id: str) -> None:
+        """This entry is delivered, given up, or parked."""
+        self.open.pop(entry_id, None)
+
+    @property
+    def place(self) -> ReplayPlace | None:
+        """What is to be written of it; None where that is as it was."""
+        if self._span is None:
+            return None
+        if self._exhausted and not self.open:
+            return ReplayPlace(self._span.id, "")
+        oldest = next(iter(self.open), None)
+        after = before(oldest) if oldest else self._read
+        return None if after == self._written else ReplayPlace(self._span.id, after)
+
+    def wrote(self, place: ReplayPlace) -> None:
+        """This place was written."""
+        if self._span is None or place.id != self._span.id:
+            return
+        self._written = place.after
+        if not place.after:
+            self._span = None

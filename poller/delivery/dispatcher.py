@@ -1,0 +1,352 @@
+"""The requests of one subscription to one feed: what is started when, and what is learnt when one has ended.
+
+A task for each request in flight. Whatever one learns goes into the books at once, without a wait in between; so two
+that end in the same instant come one after the other. A store that is away for a moment costs an attempt nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import structlog
+
+from poller.delivery.cloudevent import envelope_of
+from poller.delivery.delivery_tracker import GONE, Books, Conclusion, Told
+from poller.delivery.endpoint import Subscriber
+from poller.delivery.key_queues import Waiting
+from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold, is_unexplained
+from poller.delivery.retry import Step as Next
+from poller.delivery.sinks.base import Event
+from poller.errors import StoreUnavailable
+from poller.failpoints import reach
+from poller.lifecycle import ended
+from poller.telemetry import tracing
+from poller.telemetry.metrics import AttemptSeries, Step, attempts_of
+from poller.telemetry.tracing import Current, Kind, Link, Nothing, Span, tell_answer
+
+# What is told of each attempt at each event: one event in the log, and the counts.
+#
+# Law: what was delivered is counted and, unless somebody wants details, no more; so a delivery that goes well costs
+# microseconds here. The same goes for what was not even sent, for the subscription tells of that itself. Nothing that
+# the sink has said becomes a label.
+
+_log = structlog.get_logger("poller.delivery")
+_spoken = logging.getLogger("poller.delivery")  # what structlog writes to; asking it costs next to nothing
+
+STEPS: Final[Mapping[type[Next], Step]] = {
+    Delivered: "delivered",
+    Retry: "retried",
+    PauseSink: "sink_paused",
+    DeadLetter: "dead_letter",
+    PauseSubscription: "subscription_paused",
+    Withhold: "withheld",
+}
+"""What a step is called in logs and metrics."""
+
+_DETAILS: Final = (Delivered, Withhold)
+
+
+def count(told: Sequence[Told], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
+    """Count these, which one request carried; ``outcome`` is None where nothing could be sent."""
+    if outcome is not None and outcome.failure is not Failure.CREDENTIAL:  # then there was no request
+        series.requested(outcome.seconds)
+    counts: dict[type[Next], int] = {}
+    for one in told:
+        kind = type(one.step)
+        counts[kind] = counts.get(kind, 0) + 1
+        if kind is Delivered and (delay := _delay(one, now)) is not None:
+            series.delayed(delay)
+    for kind, events in counts.items():  # a batch may hold hundreds
+        series.steps[STEPS[kind]].inc(events)
+
+
+def report(
+    told: Sequence[Told], outcome: Outcome | None, *, feed: str, subscription: str, sink: str, now: datetime
+) -> None:
+    """Tell what became of these in the log.
+
+    Args:
+        told: the events that one request carried, each with what follows.
+        outcome: of the request; None where nothing could be sent.
+        feed: ``SOURCE/NAME``.
+        subscription: its id.
+        sink: its host.
+        now: when it ended, UTC.
+    """
+    if not _spoken.isEnabledFor(logging.DEBUG):
+        told = [one for one in told if not isinstance(one.step, _DETAILS)]
+        if not told:
+            return
+    shared: dict[str, Any] = {"feed": feed, "subscription": subscription, "sink": sink}
+    if outcome:
+        answered = {"status": outcome.status, "failure": outcome.failure, "seconds": round(outcome.seconds, 3)}
+        shared |= {name: value for name, value in answered.items() if value is not None}
+    for one in told:
+        log = _log.bind(step=STEPS[type(one.step)], **shared, **_of(one, now))
+        if isinstance(one.step, Delivered):
+            log.debug("attempt")
+        elif isinstance(one.step, Withhold):
+            log.debug("attempt", error=outcome.text if outcome else None)
+        elif isinstance(one.step, DeadLetter | PauseSubscription):
+            log.error("attempt", reason=one.step.reason)
+        else:
+            log.warning("attempt", error=outcome.text if outcome else None)
+
+
+def _of(one: Told, now: datetime) -> dict[str, Any]:
+    fields: dict[str, Any] = {"id": one.event, "entry": one.entry, "attempt": one.attempt, "bytes": one.size}
+    delay = _delay(one, now)
+    if delay is not None:
+        fields["delay_seconds"] = round(delay, 3)
+    if isinstance(one.step, Retry | PauseSink):
+        fields["next_seconds"] = round(one.step.after.total_seconds(), 3)
+    if isinstance(one.step, PauseSink):
+        fields["pause_seconds"] = round(one.step.pause.total_seconds(), 3)
+    return fields
+
+
+def _delay(one: Told, now: datetime) -> float | None:
+    """Seconds since the event was published; never less than 0, for clocks differ."""
+    if one.recorded is None:
+        return None
+    try:
+        return max((now - datetime.fromisoformat(one.recorded)).total_seconds(), 0.0)
+    except (ValueError, TypeError):  # somebody else has written it, or without a zone
+        return None
+
+
+_AGAIN: Final = 1.0  # seconds before a store that failed is asked again
+
+
+class Parked(Protocol):
+    """What requests need of the store; see :class:`poller.store.consumer_state.PairStore`."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is ours beyond doubt."""
+        ...
+
+    async def fetch(self, entries: Sequence[str]) -> Mapping[str, bytes]:
+        """The events of entries."""
+        ...
+
+
+class Requests:
+    """Those of one run of a pair."""
+
+    def __init__(
+        self,
+        books: Books,
+        subscriber: Subscriber,
+        store: Parked,
+        *,
+        feed: str,
+        changed: Callable[[], None],
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        """Nothing is in flight.
+
+        Args:
+            books: say what may be sent.
+            subscriber: the subscription.
+            store: of the pair.
+            feed: ``SOURCE/NAME``, for the log.
+            changed: is called when one has ended.
+            now: the store's clock, UTC.
+            clock: seconds that only go forward; the loop's.
+            chance: draws from [0, 1), for jitter.
+        """
+        self.failed: BaseException | None = None
+        self._books = books
+        self._lanes = books.lanes
+        self._subscriber = subscriber
+        self._store = store
+        self._changed = changed
+        self._now = now
+        self._clock = clock
+        self._chance = chance
+        self._feed = feed
+        self._where = {"feed": feed, "subscription": subscriber.subscription.id}
+        self._series = attempts_of(subscriber.subscription.id)
+        self._batching = subscriber.subscription.batching
+        # The brackets around a batch and its commas, one less than it has events.
+        self._most_bytes = self._batching.max_bytes and self._batching.max_bytes - 1
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._linger_until: float | None = None
+        self._until: datetime | None = None
+
+    @property
+    def next_moment(self) -> float | None:
+        """When what gathers now is sent."""
+        return self._linger_until
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether any have not ended."""
+        return bool(self._in_flight)
+
+    def start(self) -> None:
+        """Start all that may be sent now."""
+        subscriber = self._subscriber
+        self._lanes.wake(self._clock())
+        while self._lanes.ready and subscriber.free and self._gathered():
+            if subscriber.breathing and not self._lanes.due:
+                return
+            fresh = not self._lanes.due
+            unit = self._lanes.take(most=self._batching.max_events, most_bytes=self._most_bytes)
+            subscriber.begin(fresh=fresh)
+            task = asyncio.create_task(self._attempt(unit))
+            self._in_flight.add(task)
+            task.add_done_callback(self._ended)
+
+    async def finish(self, *, within: float) -> None:
+        """Let those in flight end, for so many seconds."""
+        if self._in_flight:
+            await asyncio.wait(self._in_flight, timeout=within)
+        await self.end()
+
+    async def end(self) -> None:
+        """End those in flight; what they would have learnt is not known."""
+        await ended(*self._in_flight)
+
+    async def note_pause(self) -> None:
+        """Write down what the sink has asked for, so that others leave it alone, too."""
+        noting = self._until
+        if noting is None:
+            return
+        if not self._subscriber.is_paused:  # it is over, or an operator has ended it
+            self._until = None
+            return
+        try:
+            await self._subscriber.paused(noting)
+        except StoreUnavailable as error:
+            _log.debug("not noted", **self._where, error=str(error))
+        else:
+            self._until = None if self._until == noting else self._until
+
+    def _ended(self, attempt: asyncio.Task[None]) -> None:
+        self._in_flight.discard(attempt)
+        self._subscriber.end()
+        if not attempt.cancelled() and (error := attempt.exception()):
+            self.failed = error
+        self._changed()
+
+    def _gathered(self) -> bool:
+        """Whether to send what there is, or to wait a little for more."""
+        linger = self._batching.linger.total_seconds()
+        if linger and not self._lanes.gathered(self._batching.max_events, self._most_bytes):
+            if self._linger_until is None:
+                self._linger_until = self._clock() + linger
+            if self._clock() < self._linger_until:
+                return False
+        self._linger_until = None
+        return True
+
+    async def _attempt(self, unit: list[Waiting[Event]]) -> None:
+        try:
+            events = await self._events(unit)
+        except StoreUnavailable as error:
+            _log.debug("not sent", **self._where, error=str(error))  # that the store is away is told once for all
+            self._books.postpone(unit, self._clock() + _AGAIN)
+            return
+        if events is None:
+            return
+        if not await self._subscriber.turn(allowed=lambda: self._store.held):
+            self._books.put_back(unit)
+            return
+        with attempt_at(events, **self._where) as span:
+            outcome, concluded = await self._sent(unit, events)
+            tell_attempt(span, concluded.told, outcome)
+            self._report(concluded, outcome)
+        if outcome is not None:
+            await self._learn(concluded, outcome)
+
+    async def _sent(self, unit: list[Waiting[Event]], events: list[Event]) -> tuple[Outcome | None, Conclusion]:
+        """How one attempt ended, and what follows; no outcome where nothing could be sent."""
+        try:
+            outcome = await self._subscriber.send(events)
+        except ValueError as error:
+            return None, self._books.give_up(unit, str(error), now=self._now())
+        reach("delivery.answered")
+        now, clock, busy = self._now(), self._clock(), self._subscriber.pause_left
+        concluded = self._books.conclude(unit, outcome, now=now, clock=clock, chance=self._chance, busy=busy)
+        if concluded.pause and not is_unexplained(outcome, now):  # else it is paused already, by this process alone
+            self._until = self._subscriber.pause(concluded.pause)
+        return outcome, concluded
+
+    async def _learn(self, concluded: Conclusion, outcome: Outcome) -> None:
+        self._changed()
+        try:
+            if concluded.rest:
+                await self._subscriber.rest("sink", concluded.rest)
+            await self._subscriber.learn(self._feed, outcome)
+        except StoreUnavailable as error:  # the next attempt brings it up again
+            _log.debug("not noted", **self._where, error=str(error))
+
+    async def _events(self, unit: list[Waiting[Event]]) -> list[Event] | None:
+        """Their events, fetched where need be; None where one is gone, which is settled here."""
+        absent = [waiting for waiting in unit if waiting.item is None]
+        found = await self._store.fetch([waiting.id for waiting in absent]) if absent else {}
+        for waiting in absent:
+            with suppress(ValueError):  # no event stands there now
+                event = self._books.event_of(waiting.id) or found.get(waiting.id, b"")
+                waiting.item = (envelope_of(event), event)
+        lost = [waiting for waiting in unit if waiting.item is None]
+        if not lost:
+            return [waiting.item for waiting in unit if waiting.item is not None]
+        self._report(self._books.give_up(lost, GONE, now=self._now()), None)
+        shut = {waiting.key for waiting in lost}
+        self._books.put_back([waiting for waiting in unit if waiting.key not in shut])
+        return None
+
+    def _report(self, concluded: Conclusion, outcome: Outcome | None) -> None:
+        now = self._now()
+        count(concluded.told, outcome, self._series, now=now)
+        report(concluded.told, outcome, **self._where, sink=self._subscriber.subscription.sink, now=now)
+
+
+# What an attempt tells of itself to whoever traces: a trace of its own that follows from those of its events.
+#
+# It is no child of theirs: an event is delivered to many, for days, and once more when somebody asks for it. A trace
+# that
+# held all of that would never end. Each attempt names its own span to the sink, in the header ``traceparent``.
+
+
+def attempt_at(events: Sequence[Event], *, feed: str, subscription: str) -> Current | Nothing:
+    """The trace of one attempt with these."""
+    if not tracing.on():
+        return tracing.NOTHING
+    words: dict[str, str | int] = {"poller.subscription": subscription, "poller.feed": feed}
+    words["poller.events"] = len(events)
+    if len(events) == 1:
+        words["poller.event.id"] = events[0][0].id
+    links = [_link(event) for event in events]
+    return tracing.root("deliver", kind=Kind.CLIENT, attributes=words, links=links)
+
+
+def tell_attempt(span: Span, told: Sequence[Told], outcome: Outcome | None) -> None:
+    """Tell how it ended, and what follows; ``outcome`` is None where nothing could be sent."""
+    if span is tracing.NOTHING or not told:
+        return
+    steps = dict.fromkeys(type(one.step).__name__.lower() for one in told)
+    span.tell({"poller.attempt": max(one.attempt for one in told), "poller.step": ",".join(steps)})
+    if outcome is None:
+        span.fail("not_sent")
+    else:
+        tell_answer(span, outcome.status, text=outcome.text, failure=outcome.failure)
+
+
+def _link(event: Event) -> Link:
+    envelope, _ = event
+    carried = {"traceparent": envelope.traceparent or ""}
+    if envelope.tracestate:
+        carried["tracestate"] = envelope.tracestate
+    return carried, {"poller.event.id": envelope.id}

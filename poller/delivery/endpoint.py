@@ -1,0 +1,400 @@
+"""One subscription in this process: what all of its feeds share on the way to its sink.
+
+Theory of operation
+-------------------
+A sink has so many requests in flight, so many in a second, and times in which it wants none at all. How many a second
+it bears is learnt where it answers 429 (:mod:`poller.limits`). It is *paused* while a ``Retry-After`` lasts,
+*ailing* when nothing but failures came for a while, and *resting* once it is to get nothing more until somebody resumes
+it. What signs its requests, or proves who sends them, may be *missing*: then :mod:`poller.delivery.endpoint` says
+who may try. That is told as failing and in the log, by one line when it begins, one a minute, and one when it is over;
+``disable_after`` does not count it, for it says nothing of the sink.
+
+An ailing sink is spared: retries come when they are due, each new event only after a breath that doubles. So a dead
+sink costs little, leaves nearly all events unread in the stream, where they count as waiting and not as failing, and is
+found alive again within :data:`LONGEST_BREATH`. The first success ends it.
+
+The feeds take turns: a place that becomes free is offered to each of them first, one time after the other.
+
+Where several processes share the feeds, each uses the part of the places and of the rate that its feeds are of all.
+
+The law: no request starts while the sink is paused, whichever feed it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from fractions import Fraction
+from typing import Final, Literal
+
+import structlog
+
+from poller.delivery.endpoint_health import Health, Standing
+from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.retry import CREDENTIAL_WAIT, is_unexplained
+from poller.delivery.sinks.base import Event, Form, Notes, Poster, Subscription
+from poller.errors import ConfigurationError, CredentialUnusable
+from poller.limits import Pace, Throttle, part_of
+from poller.text import one_line
+
+MANY_FAILURES: Final = 20
+LOOK_AGAIN: Final = 0.1  # seconds; the rate that a sink bears rises while one waits for it
+FIRST_BREATH: Final = 0.5
+LONGEST_BREATH: Final = 5.0
+_ADVICE: Final = "nothing is lost; it is tried again every few seconds, and all goes out when it can be had"
+_RATE_ADVICE: Final = "the sink answers 429; set rate of the subscription to what it allows, or let it send Retry-After"
+_DOUBLINGS: Final = 8
+
+_log = structlog.get_logger("poller.delivery")
+
+
+class Subscriber:
+    """The limits and the state of one subscription."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        sink: Poster,
+        form: Form,
+        notes: Notes,
+        *,
+        unwell: bool = False,
+        paused_until: datetime | None,
+        resumed: int = 0,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+    ) -> None:
+        """Take what was known of it when this process began.
+
+        Args:
+            subscription: what is wanted.
+            sink: the way to it, open.
+            form: makes requests.
+            notes: what outlives this process.
+            unwell: whether nothing has succeeded since its failures disabled it.
+            paused_until: as it was noted last.
+            resumed: when an operator last ended a pause of the sink, in milliseconds of the store's clock.
+            now: the store's clock, UTC.
+            clock: seconds that only go forward.
+        """
+        self.subscription = subscription
+        self._where = {"subscription": subscription.id, "sink": subscription.sink}
+        self.resting = False
+        self.resumed = resumed
+        self._sink = sink
+        self._form = form
+        self._notes = notes
+        self._standing = Standing(subscription.disable_after, longest=subscription.patience.widest)
+        self._withholding = Withholding()
+        self._unwell = unwell
+        self._failed_in_a_row = 0
+        self._now = now
+        self._clock = clock
+        self._most = self._free = subscription.concurrency
+        self._pace = Pace(subscription.rate)
+        self._throttle = Throttle()
+        self._throttled = asyncio.Lock()
+        self._tell_rate = clock()
+        self._paused_until = clock() + (paused_until - now()).total_seconds() if paused_until else clock()
+        self._breath_until = clock()
+        self._listeners: deque[Callable[[], None]] = deque()
+
+    def share(self, part: Fraction) -> None:
+        """Use only this part of the places and of the rate; other processes have the rest."""
+        most = part_of(self.subscription.concurrency, part)
+        self._free += most - self._most
+        self._most = most
+        self._pace.change(part)
+        for changed in tuple(self._listeners):
+            changed()
+
+    def took(self, feed: str, health: Health) -> None:
+        """A feed is delivered here from now on; how it was doing when that was noted last."""
+        self._standing.took(feed, health)
+
+    def left(self, feed: str) -> None:
+        """It is not delivered here any more."""
+        self._standing.left(feed)
+
+    async def note(self, feed: str) -> None:
+        """Write down what is known of a feed, for whoever delivers it next.
+
+        Raises:
+            StoreError: it could not be noted: attempts are missing in the counts.
+        """
+        health = self._standing.counts(feed)
+        if health is not None:
+            await self._notes.health(self.subscription.id, feed, health)
+            self._standing.noted(feed, health)
+
+    def uncounted(self, feed: str) -> bool:
+        """Whether attempts at a feed are not noted yet."""
+        return self._standing.counts(feed) is not None
+
+    @property
+    def error(self) -> str | None:
+        """How it fails, as far as this process delivers it, in words; None where it does not."""
+        return self._standing.error
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call this whenever something may be sent that could not before."""
+        self._listeners.append(changed)
+
+    def leave(self, changed: Callable[[], None]) -> None:
+        """Do so no more."""
+        with suppress(ValueError):
+            self._listeners.remove(changed)
+
+    @property
+    def free(self) -> bool:
+        """Whether a request may start now."""
+        now = self._clock()
+        return self._free > 0 and not self.resting and now >= self._paused_until and self._withholding.admits(now)
+
+    @property
+    def breathing(self) -> bool:
+        """Whether an ailing sink is to be left alone by new events for now."""
+        return self._clock() < self._breath_until
+
+    @property
+    def next_moment(self) -> float | None:
+        """When to look again: a pause or a breath ends, or what is missing may be there; None: no such moment."""
+        moments, now = (self._paused_until, self._breath_until, self._withholding.next_try), self._clock()
+        return min((moment for moment in moments if moment is not None and moment > now), default=None)
+
+    def begin(self, *, fresh: bool) -> None:
+        """Take a place among the requests in flight; look at :attr:`free` before. ``fresh``: for a new event."""
+        self._free -= 1
+        self._withholding.begin(self._clock())
+        if fresh:  # one new event finds out whether an ailing sink is alive, not as many as there are places
+            self._breathe()
+
+    def end(self) -> None:
+        """Give the place back."""
+        self._free += 1
+        self._listeners.rotate(-1)
+        for changed in tuple(self._listeners):
+            changed()
+
+    async def turn(self, *, allowed: Callable[[], bool]) -> bool:
+        """Wait until one attempt may be made; whether it still may, now that its turn has come."""
+        await self._pace.turn()
+
+        def is_open() -> bool:
+            return not self.resting and self._clock() >= self._paused_until and allowed()
+
+        if self._throttled.locked() or self._throttle.wait(self._clock()) > 0:
+            async with self._throttled:  # first come, first served
+                while is_open() and (wait := self._throttle.wait(self._clock())) > 0:  # noqa: ASYNC110 -- time is waited for
+                    await asyncio.sleep(min(wait, LOOK_AGAIN))
+        if not is_open():
+            return False
+        self._throttle.start(self._clock())
+        return self._withholding.turn()
+
+    async def send(self, events: Sequence[Event]) -> Outcome:
+        """One attempt, at once: nothing is awaited between :meth:`turn` and this.
+
+        Raises:
+            ValueError: the events cannot be sent in this mode, now or ever.
+        """
+        asked, sent = self._withholding.since is not None, self._clock()
+        outcome = await self._posted(events)
+        self._heed(outcome, sent)
+        if outcome.failure is Failure.CREDENTIAL:
+            self._missing(outcome.text)
+        elif (seconds := self._withholding.passed(self._clock(), asked=asked)) is not None:
+            _log.info("credential works again", seconds=round(seconds, 1), **self._where)
+        return outcome
+
+    async def _posted(self, events: Sequence[Event]) -> Outcome:
+        try:
+            request = self._form(events, int(self._now().timestamp()))
+        except (CredentialUnusable, ConfigurationError) as error:  # what signs them, and not the events, is at fault
+            return Outcome(failure=Failure.CREDENTIAL, text=one_line(str(error)))
+        return await self._sink.post(tuple(request.headers.items()), request.body)
+
+    def _missing(self, error: str) -> None:
+        now = self._clock()
+        if self._withholding.failed(now):
+            seconds = round(now - (self._withholding.since or now), 1)
+            _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
+
+    def _heed(self, outcome: Outcome, sent: float) -> None:
+        """Learn the rate that the sink bears, and leave it alone for a while where it did not bear this."""
+        now = self._clock()
+        if outcome.success:
+            self._throttle.taken(now)
+        elif is_unexplained(outcome, self._now()):
+            span = self._throttle.refused(now, sent=sent)
+            self._paused_until = max(self._paused_until, now + span)
+            if span and now >= self._tell_rate:
+                self._tell_rate = now + TELL_AGAIN
+                rate = round(self._throttle.rate(now + span) or 0.0, 3)
+                _log.warning("rate lowered", rate=rate, seconds=span, advice=_RATE_ADVICE, **self._where)
+
+    @property
+    def pause_left(self) -> timedelta:
+        """How long nothing is sent from now on."""
+        return timedelta(seconds=max(self._paused_until - self._clock(), 0.0))
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the sink wants nothing now."""
+        return self._clock() < self._paused_until
+
+    def resume(self) -> None:
+        """An operator ends what pause there is; what waits because of it is due now."""
+        self._paused_until = self._clock()
+        self.resumed = int(self._now().timestamp() * 1000)
+        for changed in tuple(self._listeners):
+            changed()
+
+    def pause(self, span: timedelta) -> datetime:
+        """Nothing is sent for so long; when that ends by the store's clock."""
+        self._paused_until = max(self._paused_until, self._clock() + span.total_seconds())
+        return self._now() + timedelta(seconds=self._paused_until - self._clock())
+
+    def paused_elsewhere(self, until: datetime) -> None:
+        """Another process has learnt that the sink wants nothing before then."""
+        self.pause(until - self._now())
+
+    async def learn(self, feed: str, outcome: Outcome) -> None:
+        """Note how an attempt at a feed ended, and tell whom it concerns.
+
+        Raises:
+            StoreError: it could not be noted; the next attempt's end brings it up again.
+        """
+        if outcome.failure is Failure.CREDENTIAL:
+            self._standing.unsent(feed, self._now(), outcome.text)
+        elif outcome.success:
+            self._breath_until, self._failed_in_a_row = self._clock(), 0
+            self._standing.succeeded(feed, self._now())
+            if self._unwell:
+                await self._notes.recovered(self.subscription.id, self._now())
+                self._unwell = False
+        else:
+            self._standing.failed(feed, self._now(), outcome.text or None, clock=self._clock())
+            if not is_unexplained(outcome, self._now()):  # it is alive, and has a rate of its own now
+                self._failed_in_a_row += 1
+                self._breathe()
+            await self._judge(outcome)
+        for name, health in self._standing.unnoted:
+            await self._notes.health(self.subscription.id, name, health)
+            self._standing.noted(name, health)
+
+    async def _judge(self, outcome: Outcome) -> None:
+        """Let it rest where nothing but failures came for too long, from any process."""
+        if self.resting or not self._too_long():
+            return
+        self._standing.heard(await self._notes.healths(self.subscription.id))
+        if self._too_long():
+            limit = self.subscription.disable_after
+            await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.text}")
+            self._unwell = True
+
+    def _too_long(self) -> bool:
+        lasted = self._standing.failing_for
+        return lasted is not None and lasted >= self.subscription.disable_after
+
+    async def paused(self, until: datetime) -> None:
+        """Write down that the sink wants nothing before then."""
+        await self._notes.until(self.subscription.id, until)
+
+    async def rest(self, by: Literal["sink", "failures"], reason: str) -> None:
+        """It gets nothing more until somebody resumes it.
+
+        Raises:
+            StoreError: nobody would know; so it does not rest.
+        """
+        self.resting = True
+        try:
+            await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._now())
+        except BaseException:  # cancelled, too: a pair that loses its lease ends its attempts wherever they are
+            self.resting = False
+            raise
+
+    def _breathe(self) -> None:
+        """Leave an ailing sink alone by new events for a while; what is retried meanwhile makes that no longer."""
+        if self.breathing:
+            return
+        beyond = self._failed_in_a_row - MANY_FAILURES
+        if beyond >= 0:
+            breath = min(FIRST_BREATH * 2 ** min(beyond, _DOUBLINGS), LONGEST_BREATH)
+            self._breath_until = self._clock() + breath
+
+
+# When nothing is sent, for what signs a request or proves who sends it cannot be had: since when, and who asks again.
+#
+# That is our own fault and no event's: none of them is tried by itself until it is mended. All wait, and one attempt
+# in
+# :data:`CREDENTIAL_WAIT` finds out; the first that gets as far as the sink lets the others go on.
+#
+# The law: between two such attempts nothing is begun, whichever feed it is for. What was begun before, and is still
+# to be
+# sent, is not. Of an attempt that was on its way before that time it is not believed that it is over.
+#
+# Pure: moments are seconds of a clock that only goes forward.
+
+TELL_AGAIN: Final = 60.0
+"""Seconds between two words on one and the same."""
+
+_WAIT: Final = CREDENTIAL_WAIT.total_seconds()
+
+
+class Withholding:
+    """Of one subscription in this process.
+
+    Attributes:
+        since: when it began; None where it does not go on.
+        next_try: when one attempt may find out; None likewise.
+    """
+
+    __slots__ = ("_may_try", "_told", "next_try", "since")
+
+    def __init__(self) -> None:
+        """Everything can be had, as far as is known."""
+        self.since: float | None = None
+        self.next_try: float | None = None
+        self._may_try = False
+        self._told = 0.0
+
+    def admits(self, now: float) -> bool:
+        """Whether an attempt may begin."""
+        return self.next_try is None or now >= self.next_try
+
+    def begin(self, now: float) -> None:
+        """An attempt begins; while nothing can be sent it is the one that finds out, and no other does for a while."""
+        if self.since is not None:
+            self._may_try, self.next_try = True, now + _WAIT
+
+    def turn(self) -> bool:
+        """Whether what was begun may be sent, now that its turn has come."""
+        if self.since is None:
+            return True
+        may, self._may_try = self._may_try, False
+        return may
+
+    def failed(self, now: float) -> bool:
+        """It cannot be had; whether that is to be told: when it begins, and now and then."""
+        first = self.since is None
+        if self.since is None:
+            self.since = now
+        self.next_try = now + _WAIT
+        if not first and now - self._told < TELL_AGAIN:
+            return False
+        self._told = now
+        return True
+
+    def passed(self, now: float, *, asked: bool) -> float | None:
+        """An attempt has got as far as the sink; for how many seconds none had, where that is over now.
+
+        ``asked``: whether it was sent to find out.
+        """
+        if self.since is None or not asked:
+            return None
+        began, self.since, self.next_try = self.since, None, None
+        return now - began

@@ -1,0 +1,321 @@
+"""How a subscription stands in this process, feed by feed, and what of it is not written down yet.
+
+Written down is what others have to know: when the failing begins and when it ends at once, successes now and then, so
+that no other process takes a sink for dead that takes events here.
+
+How long it fails is the time between failed attempts that follow each other, whichever feed they are for. Between two
+of this process it is what has passed by the monotonic clock. What lies between the last one of another process and the
+first one here only the store's clock can tell, which may have been set meanwhile: it counts for a fifth of
+``disable_after`` at most. No gap counts for more than the longest wait between two attempts: in what is longer nothing
+was tried.
+
+Law: of a feed that is delivered elsewhere nothing is written. Pure: the clocks are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+NOTE_AFTER: Final = timedelta(minutes=1)
+_PART: Final = 10
+_PART_OF_A_GAP: Final = 5
+_LONGEST: Final = timedelta(hours=24)
+
+
+class Standing:
+    """The feeds that are delivered here. A success costs the same however many there are."""
+
+    def __init__(self, disable_after: timedelta, *, longest: timedelta = _LONGEST) -> None:
+        """Nothing is delivered here yet.
+
+        Args:
+            disable_after: of the subscription; a tenth of it at most passes before a success is to be noted.
+            longest: between two attempts that follow each other.
+        """
+        self._note_after = min(NOTE_AFTER, disable_after / _PART)
+        self._longest = longest.total_seconds()
+        self._longest_untold = min(longest, disable_after / _PART_OF_A_GAP).total_seconds()
+        self._failing_seconds = 0.0
+        self._failed: float | None = None  # when the last attempt failed here, by the monotonic clock
+        self._healths: dict[str, Health] = {}
+        self._noted: dict[str, Health] = {}
+        self._failing: set[str] = set()
+        self._unnoted: set[str] = set()
+
+    def took(self, feed: str, health: Health) -> None:
+        """It is delivered here from now on; as it was noted last."""
+        self._healths[feed] = self._noted[feed] = health
+        if health.failing_since is not None:
+            self._failing.add(feed)
+            self._failing_seconds = max(self._failing_seconds, health.failing_seconds)
+
+    def left(self, feed: str) -> None:
+        """It is delivered elsewhere from now on."""
+        for known in (self._healths, self._noted):
+            known.pop(feed, None)
+        self._failing.discard(feed)
+        self._unnoted.discard(feed)
+        if not self._failing:
+            self._begin_anew()
+
+    def succeeded(self, feed: str, at: datetime) -> None:
+        """An attempt was taken."""
+        self._healths[feed] = health = after_success(self._healths.get(feed, Health()), at)
+        noted = self._noted.get(feed, Health())
+        if noted.delivered_at is None or abs(at - noted.delivered_at) >= self._note_after:
+            self._unnoted.add(feed)
+        if self._failing:
+            self._well_again(health)
+
+    def failed(self, feed: str, at: datetime, error: str | None = None, *, clock: float | None = None) -> None:
+        """An attempt was not.
+
+        Args:
+            feed: whose.
+            at: when it ended, by the store's clock, UTC.
+            error: in words, which are noted when they are others.
+            clock: when it ended, in seconds that only go forward; by default as ``at`` has it.
+        """
+        self._sent_again(feed)
+        clock = at.timestamp() if clock is None else clock
+        self._failing_seconds += self._since_the_last(at, clock)
+        self._failed = clock
+        health = self._healths.get(feed, Health())
+        self._fails(feed, after_failure(health, at, error, seconds=self._failing_seconds))
+
+    def unsent(self, feed: str, at: datetime, error: str) -> None:
+        """An attempt came to nothing by our own fault, which is that of all that fails here; ``error``: in words."""
+        self._begin_anew()
+        for one in {feed, *self._failing}:
+            self._fails(one, after_nothing_sent(self._healths.get(one, Health()), at, error))
+
+    def heard(self, others: Mapping[str, Health]) -> None:
+        """What is noted of all feeds; of those that are delivered here more is known."""
+        at = whole(one for name, one in others.items() if name not in self._healths).delivered_at
+        last = max(filter(None, (self._healths[feed].failed_at for feed in self._failing)), default=None)
+        if at is None or last is None or at > last + DISORDER:
+            return
+        for feed in self._failing:
+            self._healths[feed] = after_success_elsewhere(self._healths[feed], at)
+        self._failing_seconds = min(self._failing_seconds, max((last - at).total_seconds(), 0.0))
+
+    @property
+    def failing_for(self) -> timedelta | None:
+        """How long nothing but failures came; None where nothing fails."""
+        return timedelta(seconds=self._failing_seconds) if self._failing else None
+
+    @property
+    def failing_since(self) -> datetime | None:
+        """The first failure here after the last success; None where there is none."""
+        return min(filter(None, (self._healths[feed].failing_since for feed in self._failing)), default=None)
+
+    @property
+    def error(self) -> str | None:
+        """How it fails here, in words; None where it does not."""
+        texts = (self._healths[feed].error or "" for feed in sorted(self._failing))
+        return next(texts, None)
+
+    @property
+    def unnoted(self) -> Iterable[tuple[str, Health]]:
+        """What is to be written down."""
+        return [(feed, self._healths[feed]) for feed in sorted(self._unnoted)]
+
+    def noted(self, feed: str, health: Health) -> None:
+        """This was written down."""
+        self._noted[feed] = health
+        if self._healths.get(feed) == health:
+            self._unnoted.discard(feed)
+
+    def counts(self, feed: str) -> Health | None:
+        """The state of a feed where it is another one than was noted."""
+        health = self._healths.get(feed)
+        return None if health == self._noted.get(feed) else health
+
+    def _fails(self, feed: str, health: Health) -> None:
+        noted = self._noted.get(feed, Health())
+        self._healths[feed] = health
+        longer = health.failing_seconds - noted.failing_seconds >= self._note_after.total_seconds() > 0
+        if feed not in self._failing or longer or (health.error, health.unsent) != (noted.error, noted.unsent):
+            self._failing.add(feed)
+            self._unnoted.add(feed)
+
+    def _sent_again(self, feed: str) -> None:
+        """The sink is reached again: of the other feeds it is not known to refuse anything."""
+        for other in [one for one in self._failing if one != feed and self._healths[one].unsent]:
+            self._healths[other] = msgspec.structs.replace(resumed(self._healths[other]), unsent=False)
+            self._failing.discard(other)
+            self._unnoted.add(other)
+
+    def _since_the_last(self, at: datetime, clock: float) -> float:
+        """The seconds that count between the last failed attempt, of any process, and one that ended now."""
+        if self._failed is not None:
+            return min(max(clock - self._failed, 0.0), self._longest)
+        known = [one for one in map(self._healths.__getitem__, self._failing) if not one.unsent]
+        moments = [moment for one in known if (moment := one.failed_at or one.failing_since) is not None]
+        return min(max((at - max(moments)).total_seconds(), 0.0), self._longest_untold) if moments else 0.0
+
+    def _begin_anew(self) -> None:
+        """What is counted begins with the next failed attempt."""
+        self._failing_seconds, self._failed = 0.0, None
+
+    def _well_again(self, health: Health) -> None:
+        self._begin_anew()
+        for other in self._failing:
+            if self._healths[other].failing_since is not None and self._healths[other] is not health:
+                self._healths[other] = msgspec.structs.replace(resumed(self._healths[other]), unsent=False)
+        self._unnoted |= self._failing
+        self._failing.clear()
+
+
+# How a subscription is doing over its attempts, and when that is too long.
+#
+# The attempts at each feed are counted for themselves, for each feed is delivered by one process at a time, which
+# writes
+# down what it knows; the next one goes on from there. What a subscription does is the sum of it.
+#
+# The law: a subscription is to rest when ``disable_after`` has gone by with failures and no success in it. What is
+# counted is the time between failed attempts that follow each other (:mod:`poller.delivery.endpoint_health`), from
+# the first
+# one
+# after the last success; where that success was another process', from the success. A success at any
+# feed is the sink's: it ends the failing of all. Time in which nothing was sent, for what signs or proves it could
+# not be
+# had, is none of it: that is our own fault, is told as failing, and the sink's is counted anew from what comes after
+# it.
+#
+# Pure: states in, states out. Attempts may end in another order than they began, so moments need not rise.
+
+DISORDER: Final = timedelta(minutes=1)
+"""By so much attempts may end in another order than they began; a success later than that was told by a wrong clock."""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The state of a subscription, or of its attempts at one feed; a new one is ``Health()``.
+
+    Attributes:
+        failing_since: the first failure after the last success, UTC; None where there is none, or none since it was
+            resumed.
+        delivered: attempts that succeeded, in all.
+        failed: attempts that did not, in all.
+        delivered_at: the last success, UTC.
+        unwell: whether it was disabled and nothing has succeeded since; outlives being resumed. Kept for the
+            subscription, not for a feed.
+        error: how the last failure came about, in words; None where nothing fails.
+        unsent: whether it is our own: nothing was sent.
+        failing_seconds: how long it has failed, as far as that is counted.
+        failed_at: the last failure, UTC; None where there is none, or another version has written this.
+    """
+
+    failing_since: datetime | None = None
+    delivered: int = 0
+    failed: int = 0
+    delivered_at: datetime | None = None
+    unwell: bool = False
+    error: str | None = None
+    unsent: bool = False
+    failing_seconds: float = 0.0
+    failed_at: datetime | None = None
+
+
+def after_success(health: Health, at: datetime) -> Health:
+    """The next state. ``at``: when the attempt ended, UTC."""
+    known = health.delivered_at
+    latest = at if known is None or known > at + DISORDER else max(at, known)
+    return Health(delivered=health.delivered + 1, failed=health.failed, delivered_at=latest)
+
+
+def after_failure(health: Health, at: datetime, error: str | None = None, *, seconds: float = 0.0) -> Health:
+    """The next state.
+
+    Args:
+        health: the one before.
+        at: when the attempt ended, UTC.
+        error: how, in words.
+        seconds: how long it has failed now, as far as that is counted.
+    """
+    since = at if health.failing_since is None or health.unsent else health.failing_since
+    return msgspec.structs.replace(
+        health,
+        failing_since=since,
+        failed=health.failed + 1,
+        error=error,
+        unsent=False,
+        failing_seconds=seconds,
+        failed_at=at,
+    )
+
+
+def after_nothing_sent(health: Health, at: datetime, error: str) -> Health:
+    """The next state where an attempt came to nothing by our own fault; no attempt at the sink is counted."""
+    since = at if health.failing_since is None else health.failing_since
+    return msgspec.structs.replace(
+        health, failing_since=since, error=error, unsent=True, failing_seconds=0.0, failed_at=None
+    )
+
+
+def after_success_elsewhere(health: Health, at: datetime | None) -> Health:
+    """The next state where another process has delivered something then; None: it has not."""
+    if at is None or health.failing_since is None or health.failing_since >= at:
+        return health
+    return msgspec.structs.replace(health, failing_since=at)
+
+
+def whole(healths: Iterable[Health]) -> Health:
+    """What the states of the feeds come to."""
+    found = tuple(healths)
+    delivered_at = max((one.delivered_at for one in found if one.delivered_at), default=None)
+    since = min((one.failing_since for one in found if one.failing_since), default=None)
+    return Health(
+        failing_since=max(since, delivered_at) if since and delivered_at else since,
+        delivered=sum(one.delivered for one in found),
+        failed=sum(one.failed for one in found),
+        delivered_at=delivered_at,
+        unwell=any(one.unwell for one in found),
+        error=next((one.error for one in found if one.failing_since and one.error), None),
+    )
+
+
+def after_no_start(health: Health, at: datetime, error: str) -> Health:
+    """The next state of a subscription that cannot even begin, for its settings cannot be used here.
+
+    Args:
+        health: what is kept of the whole subscription.
+        at: when that was found, UTC.
+        error: why, in words.
+    """
+    since = health.failing_since if health.unsent and health.failing_since else at
+    return msgspec.structs.replace(health, failing_since=since, error=error, unsent=True)
+
+
+def after_start(health: Health) -> Health:
+    """The next state of a subscription that could begin."""
+    return msgspec.structs.replace(health, failing_since=None, error=None, unsent=False) if health.unsent else health
+
+
+def of_subscription(subscription: Health, feeds: Iterable[Health]) -> Health:
+    """What the states of the feeds come to, with what keeps the whole subscription from beginning.
+
+    Where one process delivers, it does not count that another one cannot.
+    """
+    found = whole((subscription if not subscription.unsent else after_start(subscription), *feeds))
+    since = subscription.failing_since
+    if not subscription.unsent or since is None or (found.delivered_at and found.delivered_at > since):
+        return found
+    return msgspec.structs.replace(found, failing_since=since, error=subscription.error)
+
+
+def resumed(health: Health) -> Health:
+    """The state after an operator has resumed it: it is tried again, for another ``disable_after``."""
+    return msgspec.structs.replace(health, failing_since=None, failing_seconds=0.0, failed_at=None)
+
+
+def health_of(kept: bytes | None) -> Health:
+    """As it is kept; what cannot be read is another version's, and counts as new."""
+    try:
+        return msgspec.json.decode(kept, type=Health) if kept else Health()
+    except msgspec.DecodeError:
+        return Health()

@@ -1,0 +1,502 @@
+"""One subscription to one feed: from the stream to the sink, until the lease is lost or somebody stops it.
+
+Theory of operation
+-------------------
+One loop, and a task for each request in flight. The loop wakes the lanes that are due, starts what may be sent, reads
+more when there is room, and writes down what has been settled; then it waits until something of that has changed. All
+that was settled meanwhile is written at once, and what nothing waits for is gathered for :data:`GATHER` while requests
+are in flight: so the faster attempts end, the more of them one write carries. What that means for each entry,
+:mod:`poller.delivery.delivery_tracker` says.
+
+A store that is away for a moment ends nothing: what is in flight may end, and is written when the store is back. That
+goes on for as long as the lease lasts.
+
+Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as many of a replay, ids of
+:data:`MOST_PARKED` parked ones; beyond that nothing is read. A replay leaves half of these to what is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final, Literal, Protocol
+
+import structlog
+
+from poller.changes.events import MAX_EVENT_BYTES
+from poller.delivery.delivery_codec import Delivery, deliveries_of
+from poller.delivery.delivery_tracker import Books
+from poller.delivery.dispatcher import Parked, Requests
+from poller.delivery.endpoint import Subscriber
+from poller.delivery.sinks.base import meets_baseline
+from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
+from poller.failpoints import reach
+from poller.store.consumer_state import Entry, Settlement
+from poller.store.entry_id import place_of
+from poller.store.replay import ReplaySpan
+
+# What is asked for once more: deliveries that others have parked, and replays. Looked for only when somebody says so.
+#
+# The law: what is known here already is not taken up a second time. A store that is away for a moment costs nothing;
+# it
+# is asked again.
+
+_PAUSE: Final = 1.0  # seconds before a store that failed is asked again
+
+_log = structlog.get_logger("poller.delivery")
+
+
+class Asked(Protocol):
+    """Where it stands; see :class:`poller.store.consumer_state.PairStore`."""
+
+    async def parked(self) -> Mapping[str, bytes]:
+        """The deliveries that wait."""
+        ...
+
+    async def parked_besides(self, known: Container[str]) -> Mapping[str, bytes]:
+        """Those of them that are not known."""
+        ...
+
+    async def replay(self) -> ReplaySpan | None:
+        """What is to be delivered once more."""
+        ...
+
+    async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:
+        """The first entries of it."""
+        ...
+
+
+class OnceMore:
+    """That of one run of a pair."""
+
+    def __init__(
+        self,
+        books: Books,
+        store: Asked,
+        *,
+        window: int,
+        where: Mapping[str, str],
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+    ) -> None:
+        """Nothing is known to be asked for.
+
+        Args:
+            books: take it up.
+            store: of the pair.
+            window: how many entries of a replay are read at once, and are here at most.
+            where: feed and subscription, for the log.
+            now: the store's clock, UTC.
+            clock: seconds that only go forward; the loop's.
+        """
+        self._books = books
+        self._store = store
+        self._window = window
+        self._where = where
+        self._now = now
+        self._clock = clock
+        self._asked = False
+        self._not_before = clock()
+
+    def ask(self) -> None:
+        """Somebody has parked deliveries, or asked for a replay."""
+        self._asked = True
+
+    @property
+    def next_moment(self) -> float | None:
+        """When to ask again after a failure; None where nothing has failed, or it is over."""
+        return self._not_before if self._not_before > self._clock() else None
+
+    async def load(self) -> None:
+        """All that waits, at the beginning.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        self._books.restore(_read(await self._store.parked()), now=self._now(), clock=self._clock())
+        await self._follow()
+
+    async def look(self) -> None:
+        """What others have parked meanwhile, if somebody said so.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        if not self._asked or self.next_moment is not None:
+            return
+        self._asked = False
+        try:
+            kept = _read(await self._store.parked_besides(self._books.known))
+            self._books.join(kept, now=self._now(), clock=self._clock())
+            await self._follow()
+        except StoreUnavailable as error:
+            self._asked = True
+            self._failed(error)
+
+    async def read(self) -> bool:
+        """The next events of a replay, where there is one, and room for them; whether there were any.
+
+        Raises:
+            StoreRefused: the store does not do what it is asked.
+        """
+        span = self._books.replay.wants(self._window)
+        if span is None or self.next_moment is not None:
+            return False
+        try:
+            entries = await self._store.past(span, most=self._window)
+        except StoreUnavailable as error:
+            self._failed(error)
+            return False
+        self._books.replay.took(entries, most=self._window)
+        self._books.take_again(entries)
+        return True
+
+    async def _follow(self) -> None:
+        self._books.replay = self._books.replay.follows(await self._store.replay())
+
+    def _failed(self, error: StoreUnavailable) -> None:
+        _log.debug("not looked for what is asked for once more", **self._where, error=str(error))
+        self._not_before = self._clock() + _PAUSE
+
+
+def _read(parked: Mapping[str, bytes]) -> Mapping[str, Delivery]:
+    try:
+        return deliveries_of(parked)
+    except ValueError as error:  # another version's; to go on without would break the order of a record
+        raise StoreError(f"what waits for its next attempt cannot be read: {error}") from None
+
+
+# Reading a subscription's entries: first what the group holds for us already, then what is new.
+#
+# The law: whatever the store has handed out arrives. A reply that is lost may have held entries, which the group
+# keeps
+# for us from then on; so after any failure the group is asked for what it holds before anything new. A group that is
+# gone
+# is made again, and what comes once more is marked as known.
+
+
+class Entries(Protocol):
+    """Where they come from; see :class:`poller.store.consumer_state.PairStore`."""
+
+    async def open(self, start: Literal["now", "earliest"]) -> None:
+        """See to it that the group is there."""
+        ...
+
+    async def pending(self, after: str, *, most: int) -> list[Entry]:
+        """Entries that the group holds."""
+        ...
+
+    async def read(self, *, most: int) -> list[Entry]:
+        """Entries that nobody has read yet."""
+        ...
+
+
+class Intake:
+    """The reading of one pair, from the moment on that its lease was taken."""
+
+    def __init__(
+        self, store: Entries, start: Literal["now", "earliest"], *, feed: str, clock: Callable[[], float]
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            store: of the pair.
+            start: where a new group begins.
+            feed: for the log.
+            clock: seconds that only go forward.
+        """
+        self.known_to = ""
+        self._store = store
+        self._start = start
+        self._feed = feed
+        self._clock = clock
+        self._opened = False
+        self._unread = True
+        self._held_after: str | None = "0"
+        self._last = ""
+        self._not_before = clock()
+
+    def news(self) -> None:
+        """There is something in the stream that was not there before."""
+        self._unread = True
+
+    @property
+    def next_moment(self) -> float | None:
+        """When to read again after a failure; None where nothing has failed, or it is over."""
+        return self._not_before if self._unread and self._not_before > self._clock() else None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there may be something to read."""
+        return self._unread and self._clock() >= self._not_before
+
+    async def read(self, most: int) -> Sequence[Entry]:
+        """Some entries, in the order of the stream; those up to ``known_to`` have been given out before.
+
+        A store that is away gives none; it is asked again a moment later.
+
+        Raises:
+            Fenced: the lease is another's.
+            StoreRefused: the store does not do what it is asked.
+        """
+        self._unread = False  # what is told while the store answers counts
+        try:
+            entries = await self._some(most)
+        except GroupGone as error:
+            _log.warning("the consumer group is made again", feed=self._feed, error=str(error))
+            self.known_to = self._last
+            self._opened, self._held_after, self._unread = False, "0", True
+            return ()
+        except StoreUnavailable as error:
+            _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, which is told
+            self._held_after = "0" if self.known_to else self._last or "0"
+            self._not_before, self._unread = self._clock() + _PAUSE, True
+            return ()
+        if entries:
+            last = entries[-1][0]
+            self._last = last if not self._last else max(self._last, last, key=place_of)
+        return entries
+
+    async def _some(self, most: int) -> list[Entry]:
+        if not self._opened:
+            await self._store.open(self._start)
+            self._opened = True
+        if self._held_after is not None:
+            entries = await self._store.pending(self._held_after, most=most)
+            self._held_after = entries[-1][0] if entries else None
+            if entries:
+                self._unread = True
+                return entries
+        entries = await self._store.read(most=most)
+        if len(entries) == most:
+            self._unread = True
+        return entries
+
+
+WINDOW: Final = 64
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+MOST_PARKED: Final = 1000
+LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take when told to stop
+NOTE_COUNTS: Final = 2.0  # seconds between two notes of how many attempts there were, while there are any
+GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what is delivered in them
+
+
+class Deliveries(Entries, Parked, Asked, Protocol):
+    """What a pair needs of the store; see :class:`poller.store.consumer_state.PairStore`."""
+
+    async def anew(self) -> str | None:
+        """The entry after which baselines tell nothing new."""
+        ...
+
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
+        """Write down what became of entries."""
+        ...
+
+
+class Pair:
+    """One subscription to one feed. :meth:`run` it as long as the lease is held."""
+
+    def __init__(
+        self,
+        feed: str,
+        subscriber: Subscriber,
+        store: Deliveries,
+        *,
+        now: Callable[[], datetime],
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+    ) -> None:
+        """Join them.
+
+        Args:
+            feed: ``SOURCE/NAME``.
+            subscriber: the subscription.
+            store: of this pair.
+            now: the store's clock, UTC.
+            clock: seconds that only go forward; the loop's.
+            chance: draws from [0, 1), for jitter.
+        """
+        self.feed = feed
+        self._subscriber = subscriber
+        self._subscription = subscriber.subscription
+        self._store = store
+        self._now = now
+        self._clock = clock
+        self._chance = chance
+        batching = self._subscription.batching
+        self._window = max(WINDOW, 4 * batching.max_events, 4 * self._subscription.concurrency)
+        self._window_bytes = max(WINDOW_BYTES, 2 * (batching.max_bytes or 0))
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing of an earlier run counts: another process may have had the lease since."""
+        self._books = Books(self._subscription)
+        self._lanes = self._books.lanes
+        self._intake = Intake(self._store, self._subscription.start, feed=self.feed, clock=self._clock)
+        self._requests = Requests(
+            self._books,
+            self._subscriber,
+            self._store,
+            feed=self.feed,
+            changed=self._changed.set,
+            now=self._now,
+            clock=self._clock,
+            chance=self._chance,
+        )
+        self._once_more = OnceMore(
+            self._books,
+            self._store,
+            window=self._window,
+            where={"feed": self.feed, "subscription": self._subscription.id},
+            now=self._now,
+            clock=self._clock,
+        )
+        self._largest = MAX_EVENT_BYTES
+        self._settle_by: float | None = None
+        self._note_by: float | None = None
+        self._resumed = 0
+
+    def news(self) -> None:
+        """There is something in the stream that was not there before."""
+        self._intake.news()
+        self._changed.set()
+
+    def look(self) -> None:
+        """Something may have changed; look."""
+        self._changed.set()
+
+    def reload(self) -> None:
+        """Somebody has parked deliveries, or asked for a replay."""
+        self._once_more.ask()
+        self._changed.set()
+
+    def ready(self) -> None:
+        """It is to be run anew, though it was told to stop before."""
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Start nothing more; :meth:`run` returns once what is in flight has ended, or soon."""
+        self._stopping = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Deliver until told to stop.
+
+        Raises:
+            Fenced: the lease is another's, or may be.
+            StoreError: the store does not do what it is asked.
+        """
+        self._begin()
+        self._subscriber.listen(self.look)
+        try:
+            await self._once_more.load()
+            while not self._stopping:
+                self._changed.clear()
+                self._resume()
+                if not self._store.held:
+                    await self._settle()
+                    raise Fenced(f"the lease of {self.feed} was not renewed in time")
+                await self._once_more.look()
+                self._requests.start()
+                await self._read()
+                await self._read_again()
+                if not self._gathers():
+                    await self._settle()
+                await self._note_counts()
+                await self._wait()
+            await self._requests.finish(within=LAST_WAIT)
+            await self._settle()
+        finally:
+            self._subscriber.leave(self.look)
+            await self._requests.end()
+
+    def _resume(self) -> None:
+        """What waited for the end of a pause of the sink goes on, where an operator has ended that."""
+        if self._resumed != self._subscriber.resumed:
+            self._resumed = self._subscriber.resumed
+            self._books.resume(self._resumed, clock=self._clock())
+
+    async def _read(self) -> None:
+        most = self._room()
+        if most <= 0 or not self._intake.wanted:
+            return
+        if self._lanes.ready and most < self._window // 2:
+            return  # many at once cost little more than one
+        entries = await self._intake.read(most)
+        if entries or self._intake.wanted:
+            self._changed.set()
+        if not entries:
+            return
+        self._largest = max(1, *(len(event or b"") for _, event in entries))
+        anew = await self._store.anew() if meets_baseline(self._subscription, entries) else None
+        refused = self._books.take_in(entries, now=self._now(), known_to=self._intake.known_to, anew=anew)
+        for entry, reason in refused:
+            _log.warning(
+                "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
+            )
+        reach("delivery.read")
+
+    async def _read_again(self) -> None:
+        subscriber = self._subscriber
+        if self._lanes.parked >= MOST_PARKED // 2 or subscriber.resting or subscriber.breathing:
+            return
+        if await self._once_more.read():
+            self._changed.set()
+
+    def _room(self) -> int:
+        """How many entries may be read now."""
+        lanes, subscriber = self._lanes, self._subscriber
+        if lanes.parked >= MOST_PARKED or subscriber.resting or (subscriber.breathing and lanes.fresh):
+            return 0
+        if lanes.fresh_bytes >= self._window_bytes:
+            return 0
+        return min(self._window - lanes.fresh, 1 + (self._window_bytes - lanes.fresh_bytes) // self._largest)
+
+    def _gathers(self) -> bool:
+        """Whether to write later, and more at once."""
+        if not (self._requests.in_flight and self._books.patient) or self._requests.failed:
+            self._settle_by = None
+            return False
+        if self._settle_by is None:
+            self._settle_by = self._clock() + GATHER
+        return self._clock() < self._settle_by
+
+    async def _settle(self) -> None:
+        """Write what is drafted; then let the lanes go on."""
+        await self._requests.note_pause()  # first: who takes over must not ask a sink that wants to be left alone
+        draft, self._settle_by = self._books.drafted(), None
+        if draft:
+            reach("delivery.settling")
+            now_ms = int(self._now().timestamp() * 1000)
+            await self._store.settle(draft.settlement(self._books.place), now_ms=now_ms)
+            reach("delivery.settled")
+            if self._books.written(draft):
+                self._changed.set()
+        if self._requests.failed is not None:
+            raise self._requests.failed
+
+    async def _note_counts(self) -> None:
+        """Have the counts of attempts written down soon after they moved, for whoever shows them."""
+        if not self._subscriber.uncounted(self.feed):
+            self._note_by = None
+        elif self._note_by is None:
+            self._note_by = self._clock() + NOTE_COUNTS
+        elif self._clock() >= self._note_by:
+            self._note_by = None
+            await self._subscriber.note(self.feed)
+
+    async def _wait(self) -> None:
+        lanes, now = self._lanes, self._clock()
+        others = (self._subscriber, self._intake, self._requests, self._once_more)
+        moments = (lanes.next_due, self._settle_by, self._note_by, *(one.next_moment for one in others))
+        # What has passed waits for something else: a free place, or the end of a pause.
+        later = min((moment for moment in moments if moment is not None and moment > now), default=None)
+        if any(moment is not None and moment <= now for moment in (lanes.next_due, self._settle_by)):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(later):
+                await self._changed.wait()

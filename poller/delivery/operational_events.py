@@ -1,0 +1,165 @@
+"""CloudEvents about the daemon itself: what an operator or a program beside it would want to be told.
+
+The law: an announcement is a CloudEvent like all others, so whoever reads those can read these. The same announcement,
+of the same thing at the same moment, has the same ``id``; its text is one line and holds no credential.
+
+========================================  =======================  ===============================================
+type                                      subject                  when
+========================================  =======================  ===============================================
+``poller.subscription.disabled.v1``       subscription             nothing but failures for ``disable_after``
+``poller.subscription.recovered.v1``      subscription             its first success after that
+``poller.subscription.paused.v1``         subscription             the sink answered 410 or 415, or an operator did it
+``poller.subscription.resumed.v1``        subscription             an operator lets it go on
+``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or the group of somebody else
+                                                                   that is named, still needed (``retention``)
+``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
+``poller.feed.held.v1``                   feed                     a reading would remove too much, or is of another API
+``poller.feed.paused.v1``                 feed                     an operator has paused it
+``poller.feed.resumed.v1``                feed                     an operator lets it be polled again
+``poller.feed.lost.v1``                   feed                     the store has lost what it kept of it, or its stream
+``poller.feed.rolledback.v1``             feed                     the store holds what it held before
+``poller.feed.replaced.v1``               feed                     the store holds another installation's data of it
+========================================  =======================  ===============================================
+
+Pure. Where they are written is the store's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.changes.events import recorded_time
+from poller.store.keys import operations_key
+from poller.store.stream import append
+from poller.text import one_line, without_credentials
+
+SOURCE: Final = "poller"
+
+_json: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Kind(StrEnum):
+    """The types; see the table above."""
+
+    SUBSCRIPTION_DISABLED = "poller.subscription.disabled.v1"
+    SUBSCRIPTION_RECOVERED = "poller.subscription.recovered.v1"
+    SUBSCRIPTION_PAUSED = "poller.subscription.paused.v1"
+    SUBSCRIPTION_RESUMED = "poller.subscription.resumed.v1"
+    SUBSCRIPTION_OVERRUN = "poller.subscription.overrun.v1"
+    SUBSCRIPTION_LOST = "poller.subscription.lost.v1"
+    FEED_HELD = "poller.feed.held.v1"
+    FEED_PAUSED = "poller.feed.paused.v1"
+    FEED_RESUMED = "poller.feed.resumed.v1"
+    FEED_LOST = "poller.feed.lost.v1"
+    FEED_ROLLED_BACK = "poller.feed.rolledback.v1"
+    FEED_REPLACED = "poller.feed.replaced.v1"
+
+
+def schema_of(kind: Kind) -> dict[str, Any]:
+    """The JSON Schema of the events of one type, as structured CloudEvents JSON."""
+    text, moment = {"type": "string", "minLength": 1}, {"type": "string", "format": "date-time"}
+    attributes = {
+        "specversion": {"const": "1.0"},
+        "id": text | {"description": "The same event has the same id."},
+        "source": {"const": SOURCE},
+        "type": {"const": str(kind)},
+        "subject": text | {"description": "The subscription's id, or the feed as SOURCE/NAME."},
+        "time": moment,
+        "recordedtime": moment,
+        "partitionkey": text | {"description": "As subject."},
+        "datacontenttype": {"const": "application/json"},
+    }
+    data = {"type": "object", "required": ["reason"], "properties": {"reason": {"type": "string"}}}
+    return {
+        "title": str(kind),
+        "description": f"{kind.name.replace('_', ' ').capitalize()}; data.reason says why.",
+        "type": "object",
+        "required": [*attributes, "data"],
+        "properties": attributes | {"data": data},
+    }
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """What is announced.
+
+    Attributes:
+        kind: the type.
+        subject: the subscription's id, or the feed as ``SOURCE/NAME``.
+        at: when it happened, UTC.
+        reason: why, in words; foreign text in it is cut and cleaned when it is written.
+        details: further members of ``data``, with names of their own; none is called ``reason``.
+    """
+
+    kind: Kind
+    subject: str
+    at: datetime
+    reason: str
+    details: Mapping[str, str | int | float | bool | None] = {}
+
+
+def announcement_bytes(announcement: Announcement) -> bytes:
+    """The event in structured JSON, UTF-8; what goes into the field ``data`` of an entry."""
+    reason = one_line(without_credentials(announcement.reason))
+    content = dict(announcement.details) | {"reason": reason}
+    # A NUL stands in none of the parts, so they cannot run into each other.
+    identity = f"{announcement.kind}\0{announcement.subject}\0{recorded_time(announcement.at)}\0".encode()
+    return operational_event(
+        type_=announcement.kind,
+        subject=announcement.subject,
+        event_id=blake2b(identity + _json(content), digest_size=16).hexdigest(),
+        at=announcement.at,
+        data=dict(sorted(content.items())),
+    )
+
+
+def operational_event(*, type_: str, subject: str, event_id: str, at: datetime, data: Mapping[str, object]) -> bytes:
+    """An event about the daemon itself in structured JSON, UTF-8, written by the ``cloudevents`` SDK.
+
+    Such events are rare, so the SDK's own speed does not count here; events of records are written by
+    :mod:`poller.changes.events`.
+
+    Args:
+        type_: the event's type.
+        subject: the subscription's id, or the feed as ``SOURCE/NAME``.
+        event_id: the event's id.
+        at: when it happened, UTC; milliseconds count.
+        data: what the event says, as JSON.
+    """
+    from cloudevents.core.formats.json import JSONFormat  # noqa: PLC0415 -- 80 ms, which most commands never need
+    from cloudevents.core.v1.event import CloudEvent  # noqa: PLC0415 -- as above
+
+    moment = at.astimezone(UTC)
+    moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    attributes = {
+        "specversion": "1.0",
+        "id": event_id,
+        "source": SOURCE,
+        "type": str(type_),
+        "subject": subject,
+        "time": moment,
+        "recordedtime": moment,
+        "partitionkey": subject,
+        "datacontenttype": "application/json",
+    }
+    return JSONFormat().write(CloudEvent(attributes=attributes, data=dict(data)))
+
+
+# Telling whoever listens what became of the daemon's own duties: CloudEvents on the stream of operations.
+
+_KEPT: Final = 10_000  # announcements
+
+
+async def announce(client: Redis, prefix: str, announcement: Announcement) -> None:
+    """Add it to the stream ``{prefix}:{operations}:events``, which holds the latest ten thousand.
+
+    Raises:
+        StoreError: it may not be there.
+    """
+    await append(client, operations_key(prefix), announcement_bytes(announcement), most=_KEPT)

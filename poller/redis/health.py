@@ -1,0 +1,464 @@
+"""Whether a store can keep the promises: what Redis says about itself, judged.
+
+Law: the promises rest on a primary that writes everything to disk and evicts nothing. What it does not tell is unknown
+and a warning, never a crash and never "ok". :func:`examine` is pure; :func:`check_store` asks and examines; what
+follows from it under ``redis.durability`` is :func:`enforced` at the start, and :func:`weighed` later.
+Refuses to know: connections, feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, Literal, cast
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import MasterDownError, NoPermissionError, ResponseError
+
+from poller.errors import ConfigurationError, StoreRefused
+from poller.redis.client import scattered, servers
+from poller.redis.errors import address_of, translated
+from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, operations_key, remembered_key
+
+# Judging how a server keeps things in memory: whether it evicts, how much is left, how streams are cut into nodes.
+#
+# Pure. Each takes what the server tells, as :func:`poller.redis.health.examine` does; any key may be missing, and
+# what is
+# not told is unknown and a warning.
+
+HEADROOM: Final = 0.9
+"""The share of maxmemory in use from which an operator should act."""
+
+SMALLEST_NODE: Final = 2048
+"""Bytes. Below it most nodes hold one event, which was measured to take 8 to 16 % more memory, and time of XADD."""
+
+LARGEST_NODE: Final = 256 * 1024
+"""Bytes. Each read or deletion by id walks through a node: measured 1 to 2 µs up to 64 KiB, 20 at 1 MiB, 35 at 4."""
+
+EVENT: Final = 700
+"""Bytes of an event that is neither small nor large."""
+
+
+def eviction(told: Mapping[str, Any]) -> Finding:
+    """Whether it keeps what it has taken."""
+    policy = told.get("maxmemory_policy")
+    if policy is None:
+        return Finding("warning", "eviction", "maxmemory-policy unknown: make sure that it is noeviction")
+    if policy != "noeviction":
+        text = (
+            f"maxmemory-policy {policy}: the server may drop state and events; CONFIG SET maxmemory-policy noeviction"
+        )
+        return Finding("error", "eviction", text)
+    return Finding("ok", "eviction", "maxmemory-policy noeviction")
+
+
+def memory(told: Mapping[str, Any]) -> Finding:
+    """How much room there is."""
+    limit, used = told.get("maxmemory"), told.get("used_memory")
+    if limit is None or used is None:
+        return Finding("warning", "memory", "memory unknown: watch that maxmemory leaves room")
+    if not int(limit):
+        return Finding("ok", "memory", f"memory {_mebibytes(used)} in use, no maxmemory")
+    text = f"memory {_mebibytes(used)} of {_mebibytes(limit)} in use"
+    if int(used) - int(told.get("mem_not_counted_for_evict", 0)) >= int(limit):
+        return Finding("error", "memory", f"{text}: commits are refused; raise maxmemory or lower retention")
+    if int(used) >= HEADROOM * int(limit):
+        return Finding("warning", "memory", f"{text}: raise maxmemory or lower retention before commits are refused")
+    return Finding("ok", "memory", text)
+
+
+def nodes(told: Mapping[str, Any]) -> Finding:
+    """Whether the nodes of a stream are neither too small, which costs memory, nor too large, which costs time."""
+    limit, entries = told.get("stream-node-max-bytes"), told.get("stream-node-max-entries")
+    if limit is None or entries is None:
+        return Finding("warning", "nodes", "stream-node-max-bytes unknown (CONFIG GET refused?): 4096 to 65536 is good")
+    size = min(int(limit) or LARGEST_NODE * EVENT, int(entries) * EVENT or LARGEST_NODE * EVENT)  # 0: no limit
+    text = f"stream-node-max-bytes {limit}, stream-node-max-entries {entries}"
+    if size < SMALLEST_NODE:
+        text += ": streams take a tenth more memory than they need; CONFIG SET stream-node-max-bytes 16384"
+        return Finding("warning", "nodes", f"{text} and stream-node-max-entries 100")
+    if size > LARGEST_NODE:
+        text += ": reading or deleting by id takes ten times as long; CONFIG SET stream-node-max-bytes 16384"
+        return Finding("warning", "nodes", text)
+    return Finding("ok", "nodes", text)
+
+
+def _mebibytes(count: Any) -> str:
+    return f"{int(count) / 2**20:.1f} MiB"
+
+
+# Judging what a server has on disk: whether it keeps an append-only file, when it is synced, whether writing works.
+#
+# Pure. Each takes what the server tells, as :func:`poller.redis.health.examine` does; any key may be missing, and
+# what is
+# not told is unknown and a warning.
+
+
+def aof(told: Mapping[str, Any]) -> Finding:
+    """Whether there is an append-only file."""
+    enabled = told.get("aof_enabled")
+    if enabled is None:
+        return Finding("warning", "aof", "append-only file unknown: make sure that appendonly is yes")
+    if not int(enabled):
+        text = (
+            "append-only file off: a restart loses what was written since the last snapshot; CONFIG SET appendonly yes"
+        )
+        return Finding("warning", "aof", text)
+    return Finding("ok", "aof", "append-only file on")
+
+
+def fsync(told: Mapping[str, Any]) -> Finding:
+    """When the file is on disk."""
+    if not int(told.get("aof_enabled", 1)):
+        return Finding("ok", "fsync", "appendfsync does not matter without an append-only file")
+    when = told.get("appendfsync")
+    if when is None:
+        return Finding("warning", "fsync", "appendfsync unknown (CONFIG GET refused?): make sure that it is not no")
+    if when == "no":
+        text = "appendfsync no: a crash of the machine loses half a minute or more; CONFIG SET appendfsync everysec"
+        return Finding("warning", "fsync", text)
+    loss = "nothing acknowledged is lost" if when == "always" else "a crash loses up to a second, which is read again"
+    return Finding("ok", "fsync", f"appendfsync {when}: {loss}")
+
+
+def disk(told: Mapping[str, Any]) -> Finding:
+    """Whether the files could be written the last time."""
+    if told.get("aof_last_write_status", "ok") != "ok":
+        text = "append-only file cannot be written: writes are refused; make room on the server's disk"
+        return Finding("error", "disk", text)
+    if told.get("rdb_last_bgsave_status", "ok") != "ok" and told.get("save") != "":
+        if told.get("stop-writes-on-bgsave-error", "yes") == "yes":
+            text = "the last snapshot (RDB) failed: writes are refused; make room for it on disk and in memory"
+            return Finding("error", "disk", f"{text}, or CONFIG SET stop-writes-on-bgsave-error no")
+        return Finding("warning", "disk", "the last snapshot (RDB) failed: make room for it on disk and in memory")
+    if told.get("aof_last_bgrewrite_status", "ok") != "ok":
+        text = "the last rewrite of the append-only file failed, so it grows on: make room for it on disk and in memory"
+        return Finding("warning", "disk", text)
+    if "aof_enabled" not in told:
+        return Finding("warning", "disk", "disk unknown: the server does not tell whether its files can be written")
+    return Finding("ok", "disk", "its files can be written")
+
+
+# Judging what kind of server it is: its version, its role, what its replicas allow, and its clock.
+#
+# Pure. Each takes what the server tells, as :func:`poller.redis.health.examine` does; any key may be missing, and
+# what is
+# not told is unknown and a warning.
+
+OLDEST: Final = (6, 2)
+"""The first version with the commands used: XTRIM MINID, XAUTOCLAIM."""
+
+LENIENT: Final = (7, 0)
+"""The first version whose scripts say for themselves that they may run while memory is full."""
+
+CLOCK_APART: Final = 5.0
+"""Seconds. All moments that are stored are by the server's clock, those of the log by ours."""
+
+
+def version(told: Mapping[str, Any]) -> Finding:
+    """Whether it knows the commands that are used."""
+    text = str(told.get("redis_version", ""))
+    numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+    if len(numbers) < len(OLDEST):
+        return Finding("warning", "version", "version unknown: the server does not tell; 6.2 or newer is needed")
+    if numbers < OLDEST:
+        return Finding("error", "version", f"version {text}: upgrade to 6.2 or newer")
+    if numbers < LENIENT:
+        text += "; from 7.0 on deliveries and trimming would go on while memory is full"
+        return Finding("ok", "version", f"version {text}")
+    return Finding("ok", "version", f"version {told.get('valkey_version', text)}")
+
+
+def role(told: Mapping[str, Any]) -> Finding:
+    """Whether it may be written to; a node of a cluster by itself may not, nor may a Sentinel."""
+    name, mode = told.get("role"), told.get("redis_mode")
+    if mode == "sentinel":
+        return Finding("error", "role", "this is a Sentinel: redis.url is redis+sentinel://HOST:PORT/SERVICE")
+    if mode == "cluster" and not told.get("routed"):
+        return Finding("error", "role", "this is a node of a Cluster: redis.url is redis+cluster://HOST:PORT")
+    if name is None:
+        return Finding("warning", "role", "role unknown: the server does not tell; it must be the primary")
+    if name != "master":
+        shown = "replica" if name == "slave" else name
+        return Finding("error", "role", f"role {shown}: nothing can be written here; let redis.url name the primary")
+    return Finding("ok", "role", "role primary")
+
+
+def replicas(told: Mapping[str, Any]) -> Finding:
+    """Whether enough of them follow for the server to take writes, and what a failover may cost."""
+    count, good = told.get("connected_slaves"), told.get("min_slaves_good_slaves")
+    if count is None:
+        return Finding("warning", "replicas", "replicas unknown: the server does not tell")
+    wanted = told.get("min-replicas-to-write")
+    if good is not None and wanted is not None and int(good) < int(wanted):
+        text = f"{good} replicas follow, min-replicas-to-write {wanted}: writes are refused until more do"
+        return Finding("error", "replicas", text)
+    if not int(count):
+        return Finding("ok", "replicas", "no replica")
+    if good is None:  # INFO has it only where the server waits for some
+        cost = "min-replicas-to-write 0: a failover may lose the last writes, which come again with the same ids"
+    else:
+        cost = f"min-replicas-to-write {'set' if wanted is None else wanted}"
+    return Finding("ok", "replicas", f"{count} replica{'' if int(count) == 1 else 's'}, {cost}")
+
+
+def clock(told: Mapping[str, Any]) -> Finding:
+    """Whether its clock and ours agree; ``clock`` is by how many seconds its own is ahead."""
+    ahead = told.get("clock")
+    if ahead is None:
+        return Finding("warning", "clock", "clock unknown (TIME refused?): keep it together with this machine's by NTP")
+    if abs(ahead) > CLOCK_APART:
+        which = "ahead of" if ahead > 0 else "behind"
+        text = (
+            f"clock {abs(ahead):.0f} s {which} this machine's: ages and cron expressions go by the store's, "
+            "the log by this machine's; set both by NTP"
+        )
+        return Finding("warning", "clock", text)
+    return Finding("ok", "clock", "clock as this machine's")
+
+
+__all__ = ["DURABLE", "Durability", "Finding", "Severity", "check_store", "enforced", "examine", "weighed"]
+
+Durability = Literal["require", "warn", "ignore"]
+
+_WORSE: Final = ("ok", "warning", "error")
+
+DURABLE: Final = frozenset({"aof", "eviction"})
+"""The findings that ``redis.durability`` is about."""
+
+_JUDGES: Final = (version, role, replicas, clock, eviction, memory, nodes, aof, fsync, disk)
+_ASKED: Final = (
+    "appendfsync",
+    "min-replicas-to-write",
+    "save",
+    "stop-writes-on-bgsave-error",
+    "stream-node-max-bytes",
+    "stream-node-max-entries",
+)
+
+
+def examine(told: Mapping[str, Any]) -> list[Finding]:
+    """Judge what the server tells.
+
+    Args:
+        told: the answer to INFO as redis-py returns it; with the settings of CONFIG GET by their own names, and under
+            ``clock`` by how many seconds the server's is ahead of ours, where they could be had. Any may be missing.
+    """
+    return [judge(told) for judge in _JUDGES]
+
+
+async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Finding]:
+    """Ask the server and judge it, of a cluster each primary: the worst of each finding counts. Changes nothing.
+
+    Args:
+        client: of the store.
+        now: the wall clock, UTC, to hold the server's against.
+
+    Raises:
+        StoreUnavailable: it does not answer.
+        StoreRefused: wrong credentials. INFO, CONFIG or TIME not permitted is no error: what they tell is unknown.
+    """
+    asked = await servers(client)
+    if len(asked) == 1:
+        return await _checked(asked[0], now, routed=scattered(client))
+    return worst({address_of(one): await _checked(one, now, routed=True) for one in asked})
+
+
+async def _checked(client: Redis, now: Callable[[], datetime], *, routed: bool) -> list[Finding]:
+    told: dict[str, Any] = {"routed": routed}
+    with translated(client):
+        await _let_in(client)
+        for ask in (_information, _settings, _clock(now)):
+            try:
+                told |= await ask(client)
+            except ResponseError:
+                continue
+    return examine(told)
+
+
+def worst(each: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """Of the findings about several servers, by address, the worst of each name; one that is not ok says where.
+
+    Args:
+        each: the same names in the same order; at least one server.
+    """
+    placed = [
+        [one if one.severity == "ok" else replace(one, text=f"{address}: {one.text}") for one in findings]
+        for address, findings in each.items()
+    ]
+    return [max(same, key=lambda one: _WORSE.index(one.severity)) for same in zip(*placed, strict=True)]
+
+
+def weighed(finding: Finding, durability: Durability) -> Finding:
+    """The finding with the severity that it has under ``redis.durability``."""
+    if finding.name not in DURABLE or finding.severity == "ok" or durability == "warn":
+        return finding
+    return replace(finding, severity="error" if durability == "require" else "ok")
+
+
+def enforced(findings: Sequence[Finding], durability: Durability) -> list[Finding]:
+    """What to tell at the start, given ``redis.durability``: everything that is not ok.
+
+    ``ignore`` leaves out what durability is about; ``require`` does not start unless it is known to be ok.
+
+    Raises:
+        ConfigurationError: ``require``, and AOF or eviction is not as it must be, or not known.
+    """
+    telling = [finding for finding in findings if weighed(finding, durability).severity != "ok"]
+    unmet = [finding for finding in telling if finding.name in DURABLE]
+    if durability == "require" and unmet:
+        reasons = "; ".join(finding.text for finding in unmet)
+        raise ConfigurationError(f'redis.durability = "require" is not met: {reasons}')
+    return telling
+
+
+async def _let_in(client: Redis) -> None:
+    """Whoever is not let in at all (password, database number) learns it here.
+
+    Two that refuse this as well do tell what is wrong with them: a full disk, and a replica without its primary.
+    """
+    try:
+        await client.ping()
+    except ResponseError as error:
+        if not (isinstance(error, MasterDownError) or str(error).startswith("MISCONF")):
+            raise
+
+
+async def _information(client: Redis) -> dict[str, Any]:
+    return dict(await client.info())
+
+
+async def _settings(client: Redis) -> dict[str, Any]:
+    # One after the other: only servers from 7.0 on take several names.
+    return {name: (await client.config_get(name)).get(name) for name in _ASKED}
+
+
+def _clock(now: Callable[[], datetime]) -> Callable[[Redis], Any]:
+    async def ask(client: Redis) -> dict[str, Any]:
+        before = now().timestamp()
+        seconds, microseconds = await client.time()
+        after, its = now().timestamp(), seconds + microseconds / 1e6
+        # It read its clock at some moment between ours; only beyond them is it known to differ.
+        return {"clock": its - after if its > after else min(its - before, 0.0)}
+
+    return ask
+
+
+# Whether this user may run the commands that are used, on the keys that are used. Asks, and changes nothing.
+#
+# The server says it itself (``redis.acl_check_cmd`` in a script, from version 7 on), so nothing has to be tried. What
+# cannot be asked is not known and not told.
+#
+# Law: each command that the program sends stands in the table, with a key of the kind that it is sent for.
+
+# KEYS: any. ARGV: for each command how many words it has, and these. Answers the places of those that are refused,
+# from 1; nil where the server cannot tell.
+_ASK: Final = """
+if not redis.acl_check_cmd then return false end
+local refused, at, number = {}, 1, 0
+while at <= #ARGV do
+  local words = tonumber(ARGV[at])
+  number = number + 1
+  local known, may = pcall(redis.acl_check_cmd, unpack(ARGV, at + 1, at + words))
+  if known and not may then refused[#refused + 1] = number end
+  at = at + words + 1
+end
+return refused
+"""
+
+_COMMANDS: Final = """
+get {lease} | set {lease} x | del {lease} | pttl {lease} | pexpire {lease} 1 | exists {lease} | type {lease}
+hset {state} x x | hsetnx {state} x x | hget {state} x | hmget {state} x | hgetall {state} | hkeys {state}
+hlen {state} | hexists {state} x | hdel {state} x | hscan {state} 0 | hincrby {state} x 1 | unlink {state}
+xadd {events} * x x | xdel {events} 1-1 | xlen {events} | xrange {events} - + | xrevrange {events} + -
+xread STREAMS {events} 0 | xreadgroup GROUP g c STREAMS {events} > | xack {events} g 1-1 | xpending {events} g
+xinfo|stream {events} | xinfo|groups {events} | xgroup|create {events} g 0 | xgroup|destroy {events} g
+xtrim {events} MINID 1-1 | memory|usage {events} | zadd {rejected} 1 x | zrem {rejected} x | zcard {rejected}
+zrange {rejected} 0 1 | zrevrange {rejected} 0 1 | zrangebyscore {rejected} 0 1 | zremrangebyrank {rejected} 0 1
+mget {lease} {lease} | incr {version} | incrby {version} 1 | hset {pair} x x | hset {registry} x x | hset {roles} x x
+hset {remembered} x x | hsetnx {remembered} x x | xadd {operations} * x x
+"""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What the user may not do.
+
+    Attributes:
+        commands: in small letters, with ``|`` before a subcommand, as ACL rules have it.
+        keys: whether it is the keys that are refused, for no command at all is let through.
+    """
+
+    commands: tuple[str, ...]
+    keys: bool
+
+
+async def refused(client: Redis, prefix: str, feed: str) -> Refusal | None:
+    """What is refused; None: nothing is, or the server cannot tell.
+
+    Args:
+        client: of the store, as the user in question.
+        prefix: of the keys.
+        feed: any, as ``SOURCE/NAME``.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    table = asked(prefix, feed)
+    arguments = [word for _, words in table for word in (str(len(words)), *words)]
+    try:
+        with translated(client):
+            found = await client.eval(_ASK, 1, FeedKeys.of(prefix, feed).state, *arguments)
+    except StoreRefused as error:
+        if isinstance(error.__cause__, NoPermissionError):
+            keys = "key" in str(error.__cause__)  # a script may not even name one
+            return Refusal(() if keys else ("eval", "evalsha", "script|load"), keys=keys)
+        if isinstance(error.__cause__, ResponseError):  # a server that has no such function, and says so
+            return None
+        raise
+    places = cast("list[int] | None", found)
+    if not places:
+        return None
+    names = tuple(dict.fromkeys(table[place - 1][0] for place in places))
+    return Refusal(names, keys=len(places) == len(table))
+
+
+def asked(prefix: str, feed: str) -> list[tuple[str, list[str]]]:
+    """The commands that are asked for: each one's name, as ACL rules have it, and all of its words."""
+    keys, members, kept = FeedKeys.of(prefix, feed), MemberKeys.of(prefix), SubscriptionKeys.of(prefix)
+    places = {
+        "{lease}": keys.lease,
+        "{state}": keys.state,
+        "{events}": keys.events,
+        "{rejected}": keys.rejected,
+        "{version}": members.version,
+        "{pair}": PairKeys.of(prefix, feed, "x").state,
+        "{registry}": kept.registry,
+        "{roles}": members.roles,
+        "{remembered}": remembered_key(prefix),
+        "{operations}": operations_key(prefix),
+    }
+    lines = [line.split() for row in _COMMANDS.strip().splitlines() for line in row.split(" | ")]
+    return [(name, [*name.split("|"), *(places.get(word, word) for word in words)]) for name, *words in lines]
+
+
+# What looking at a store can find: one thing looked at, and how it is.
+
+Severity = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        severity: ``ok``; ``warning``: works, a promise is weaker or unknown; ``error``: does not work, or will lose.
+        name: ``version``, ``role``, ``replicas``, ``clock``, ``eviction``, ``memory``, ``nodes``, ``aof``, ``fsync``
+            or ``disk``.
+        text: what is so and, unless it is ok, how to mend it. One line.
+    """
+
+    severity: Severity
+    name: str
+    text: str

@@ -1,0 +1,159 @@
+"""A client of one server, and what its connections do at a price that is not ours to pay.
+
+Law: a command is sent once. redis-py's own Redis() sends it ten more times when a reply is lost, and a script that
+appends would append again. Connections are bounded, and a command beyond them waits for its turn. A server that says
+that it is no primary is not asked again by that connection, which connects anew: where to, others may have to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ClassVar, Final
+
+from redis.asyncio import BlockingConnectionPool, Connection, Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.connection import HiredisRespSerializer
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import MasterDownError, ReadOnlyError, ResponseError
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.typing import EncodableT
+
+from poller.redis.data_directory import foreign_peer
+from poller.store.keys import KINDS
+
+CONNECT_TIMEOUT: Final = timedelta(seconds=2)
+CONNECTIONS: Final = 64
+"""Of one client to one server at most. A command beyond them waits for its turn, as long as for its reply."""
+
+_WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")  # ours, of a script, name the key already
+_SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
+_NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
+_WITHIN: Final = re.compile(r"(?:^|\s-)(?:READONLY|UNBLOCKED)\b")  # a script of Redis 6; a read that was waiting
+
+
+def single_client(
+    arguments: Mapping[str, Any],
+    *,
+    reply_timeout: timedelta,
+    connections: int = CONNECTIONS,
+    mixin: type[AbstractConnection] | None = None,
+    pool: Callable[..., BlockingConnectionPool] = BlockingConnectionPool,
+) -> Redis:
+    """A client of one server that never repeats a command and returns bytes.
+
+    Connects with its first command, and again with the next one after a failure. Close it with ``aclose()``.
+
+    Args:
+        arguments: of its connections, their class included (:func:`poller.redis.url.arguments`).
+        reply_timeout: how long to wait for a reply, and for a turn.
+        connections: how many it may have.
+        mixin: what its connections do beyond those of redis-py; :class:`OurConnection`, or made of it.
+        pool: made of it all.
+    """
+    settings: dict[str, Any] = {
+        "client_name": "poller",
+        "driver_info": None,  # two commands for each connection, which a strict user may not say
+        "decode_responses": False,
+        "health_check_interval": 0,  # its PING would be one more reply to lose
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),  # unasked-for, and they move timeouts
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "socket_connect_timeout": CONNECT_TIMEOUT.total_seconds(),
+        "socket_timeout": reply_timeout.total_seconds(),
+    }
+    taken = {"protocol": 2, **arguments, **settings}
+    base = taken.get("connection_class", Connection)
+    ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), {})
+    bounds = {"connection_class": ours, "max_connections": connections, "timeout": reply_timeout.total_seconds()}
+    return KeyNamingClient.from_pool(pool(**taken | bounds))
+
+
+class KeyNamingClient(Redis):
+    """A client whose errors about a key of another type say which key it is."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """As in redis-py; the server itself names neither the key nor its type."""
+        try:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # as above
+        except ResponseError as error:
+            if not _WRONG_TYPE.search(str(error)):
+                raise
+            raise ResponseError(f"WRONGTYPE {await self._mistyped(args)}") from error
+
+    async def _mistyped(self, command: Sequence[Any]) -> str:
+        named = [key.decode() if isinstance(key, bytes) else str(key) for key in _keys(command)]
+        types: list[Any] = [await self.type(key) for key in named]
+        kinds = {key: kind.decode() for key, kind in zip(named, types, strict=True)}
+        wrong = {key: kind for key, kind in kinds.items() if kind not in {"none", _expected(key)}} or kinds
+        found = " and ".join(f"{key} is a {kind}{_unlike(key, kind)}" for key, kind in wrong.items())
+        return f"{found}: another program uses this prefix; set another redis.prefix, or rename the key"
+
+
+def _keys(command: Sequence[Any]) -> Sequence[Any]:
+    """The keys that a command names."""
+    name, *rest = command
+    upper = [word.upper() if isinstance(word, str) else word for word in command]
+    if str(name).upper().startswith("EVAL"):
+        return rest[2 : 2 + int(rest[1])]
+    for mark in ("STREAMS", b"STREAMS"):
+        if mark in upper:
+            streams = command[upper.index(mark) + 1 :]
+            return streams[: len(streams) // 2]
+    return rest[1:2] if " " not in str(name) and str(name).upper() in _SUBCOMMANDED else rest[:1]
+
+
+def _expected(key: str) -> str | None:
+    return KINDS.get(key.rpartition(":")[2])
+
+
+def _unlike(key: str, kind: str) -> str:
+    expected = _expected(key)
+    return f", not a {expected}" if expected not in {None, kind} else ""
+
+
+class OurConnection(AbstractConnection):
+    """Mixed into redis-py's asyncio connection classes."""
+
+    _pack: ClassVar[Callable[..., list[bytes]]] = HiredisRespSerializer().pack
+
+    def pack_command(self, *args: EncodableT) -> list[bytes]:
+        """By hiredis, as the blocking client does: packing in Python costs more than all the rest of a commit."""
+        return self._pack(*args)
+
+    async def send_packed_command(
+        self,
+        command: bytes | str | Iterable[bytes],
+        check_health: bool = True,  # noqa: FBT001, FBT002 -- as there
+    ) -> None:
+        """Without ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation now and then."""
+        limit, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(limit):
+                await super().send_packed_command(command, check_health=check_health)
+        finally:
+            self.socket_timeout = limit
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """What says that it is no primary any more is left once all its replies are read."""
+        try:
+            return await super().read_response(*args, **kwargs)
+        except ResponseError as error:
+            if isinstance(error, _NO_PRIMARY) or _WITHIN.search(str(error)):
+                self.mark_for_reconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+            raise
+
+
+class EmbeddedConnection(OurConnection):
+    """A connection to the embedded server: of another user's server nothing is asked, and nothing is said to it."""
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 -- as there
+        """Looks who answers before anything is sent: a directory can be exchanged while the program runs."""
+        peer = self._writer.get_extra_info("socket") if self._writer is not None else None
+        if peer is not None and (user := foreign_peer(peer)) is not None:
+            raise Disconnected(f"the server on this socket is {user}'s; nothing was sent to it")
+        await super().on_connect_check_health(check_health=check_health)

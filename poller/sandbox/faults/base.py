@@ -1,0 +1,360 @@
+"""What can be switched while the sandbox is served: profiles, tokens that expire, listings that go blank, records.
+
+Law: until something is switched the answers are untouched and cost nothing more. A token remembers in which age it was
+given: an expiry begins a new age, and the tokens of the ages before it are refused.
+
+It does not know: the calls under ``/_sandbox`` that throw the switches.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from poller.sandbox.api import Answer, Ask, Respond, refusal
+from poller.sandbox.history import History
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Switches:
+    """The state of the switches.
+
+    Attributes:
+        token: the bearer token asked for now.
+        token_changes: how often it was changed.
+        expired_status: what an expired token is answered with.
+        delta_age: which age delta tokens are given in, from 0.
+        page_age: the same of page tokens.
+        blank: whether every listing is empty.
+        profiles: whether the profiles and faults that were chosen apply.
+        forgotten: resource and lower-case id of records that no listing shows.
+    """
+
+    __slots__ = ("blank", "delta_age", "expired_status", "forgotten", "page_age", "profiles", "token", "token_changes")
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.token_changes = 0
+        self.expired_status: int = HTTPStatus.GONE
+        self.delta_age = 0
+        self.page_age = 0
+        self.blank = False
+        self.profiles = True
+        self.forgotten: set[tuple[str, str]] = set()
+
+    @property
+    def thrown(self) -> bool:
+        """Whether any of them changes answers."""
+        return bool(self.delta_age or self.page_age or self.blank or self.forgotten)
+
+    def change_token(self, value: str) -> None:
+        """Ask for another bearer token from now on."""
+        self.token = value
+        self.token_changes += 1
+
+    def expire(self, *, pages: bool) -> None:
+        """Refuse all page tokens given so far, or all delta tokens."""
+        if pages:
+            self.page_age += 1
+        else:
+            self.delta_age += 1
+
+    def forget(self, resource: str, id_: str, *, on: bool) -> None:
+        """Leave a record out of listings, or show it again."""
+        key = (resource, id_.lower())
+        if on:
+            self.forgotten.add(key)
+        else:
+            self.forgotten.discard(key)
+
+
+def switched(switches: Switches) -> Layer:
+    """The layer that does what the switches say."""
+
+    def layer(respond: Respond) -> Respond:
+        slow = stacked((_leaving_out(switches), _delta_tokens(switches), _page_tokens(switches)), respond)
+
+        def call(history: History, ask: Ask) -> Answer:
+            return slow(history, ask) if switches.thrown else respond(history, ask)
+
+        return call
+
+    return layer
+
+
+def _leaving_out(switches: Switches) -> Layer:
+    def edit(_history: History, ask: Ask, page: Envelope) -> Envelope:
+        if switches.blank:
+            return changed(page, results=[], page_token=UNSET)
+        if not switches.forgotten:
+            return page
+        kept = [record for record in page.results if (ask.resource, id_of(record)) not in switches.forgotten]
+        return changed(page, results=kept)
+
+    return on_pages(edit)
+
+
+def _delta_tokens(switches: Switches) -> Layer:
+    def layer(respond: Respond) -> Respond:
+        def call(history: History, ask: Ask) -> Answer:
+            age, token = _aged("delta", parameter(ask, "sinceDeltaToken"))
+            # Beside a page token the delta token was honoured already, when the round began.
+            fresh = token is None or parameter(ask, "pageToken") is not None or age == switches.delta_age
+            if not fresh:
+                return _expired(switches, "sinceDeltaToken")
+            said = respond(history, asking(ask, sinceDeltaToken=token))
+            return _given(ask, said, lambda page: _dated(page, "delta", "delta_token", switches.delta_age))
+
+        return call
+
+    return layer
+
+
+def _page_tokens(switches: Switches) -> Layer:
+    def layer(respond: Respond) -> Respond:
+        def call(history: History, ask: Ask) -> Answer:
+            age, token = _aged("page", parameter(ask, "pageToken"))
+            if token is not None and age != switches.page_age:
+                return _expired(switches, "pageToken")
+            said = respond(history, asking(ask, pageToken=token))
+            return _given(ask, said, lambda page: _dated(page, "page", "page_token", switches.page_age))
+
+        return call
+
+    return layer
+
+
+def _aged(kind: str, token: str | None) -> tuple[int, str | None]:
+    age, bare = unsealed(kind, token) or (0, token)
+    return age, bare
+
+
+def _dated(page: Envelope, kind: str, name: str, age: int) -> Envelope:
+    token = getattr(page, name)
+    return changed(page, **{name: sealed(kind, age, token)}) if token and age else page
+
+
+def _given(ask: Ask, said: Answer, edit: Callable[[Envelope], Envelope]) -> Answer:
+    return page_of(edit(opened(said))) if is_page(ask, said) else said
+
+
+def _expired(switches: Switches, name: str) -> Answer:
+    return refusal(switches.expired_status, "tokenExpired", f"{name} has expired")
+
+
+# Functions around the API's answers: what a misbehaving API is made of.
+#
+# Law: a layer sees what was asked and what was answered, and may change either. An edit of pages sees only pages: an
+# answer that is no list envelope of status 200 passes through it untouched.
+#
+# It does not know: which misbehaviours there are.
+
+Layer = Callable[[Respond], Respond]
+"""Makes one way to answer out of another."""
+
+Token = str | UnsetType | None
+"""A token in an envelope: a string, null, or absent."""
+
+
+class Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    """A page: its records' bytes and its tokens."""
+
+    results: list[msgspec.Raw]
+    delta_token: Token = UNSET
+    page_token: Token = UNSET
+
+
+class _Identity(msgspec.Struct):
+    id: str
+
+
+_envelope = msgspec.json.Decoder(Envelope)
+_identity = msgspec.json.Decoder(_Identity)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def is_page(ask: Ask, said: Answer) -> bool:
+    """Whether this is a page of a list."""
+    return ask.id is None and said.status == HTTPStatus.OK
+
+
+def opened(said: Answer) -> Envelope:
+    """The envelope of a page."""
+    return _envelope.decode(said.body)
+
+
+def page_of(envelope: Envelope) -> Answer:
+    """The answer with this envelope."""
+    return Answer(HTTPStatus.OK, msgspec.json.encode(envelope))
+
+
+def id_of(record: bytes) -> str:
+    """A record's id, in lower case."""
+    return _identity.decode(record).id.lower()
+
+
+def members(record: bytes) -> dict[str, msgspec.Raw]:
+    """A record's members, their values' bytes untouched."""
+    return _members.decode(record)
+
+
+def encoded(value: object) -> msgspec.Raw:
+    """A value as JSON that can stand in :attr:`Envelope.results` or as a member."""
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def on_asks(edit: Callable[[Ask], Ask | Answer]) -> Layer:
+    """Ask something else, or answer without asking."""
+
+    def layer(respond: Respond) -> Respond:
+        def call(history: History, ask: Ask) -> Answer:
+            edited = edit(ask)
+            return edited if isinstance(edited, Answer) else respond(history, edited)
+
+        return call
+
+    return layer
+
+
+def on_answers(edit: Callable[[Ask, Answer], Answer]) -> Layer:
+    """Answer something else."""
+    return lambda respond: lambda history, ask: edit(ask, respond(history, ask))
+
+
+def on_pages(edit: Callable[[History, Ask, Envelope], Envelope]) -> Layer:
+    """Change each page of a list."""
+
+    def layer(respond: Respond) -> Respond:
+        def call(history: History, ask: Ask) -> Answer:
+            said = respond(history, ask)
+            return page_of(edit(history, ask, opened(said))) if is_page(ask, said) else said
+
+        return call
+
+    return layer
+
+
+def layer_of(call: Callable[[Respond, History, Ask], Answer]) -> Layer:
+    """The layer that answers with a function of what lies within it and the request."""
+    return lambda respond: lambda history, ask: call(respond, history, ask)
+
+
+def stacked(layers: Iterable[Layer], respond: Respond) -> Respond:
+    """The way to answer within these layers, the first of them innermost."""
+    for layer in layers:
+        respond = layer(respond)
+    return respond
+
+
+def parameter(ask: Ask, name: str) -> str | None:
+    """A query parameter's value; the last one if it was sent several times."""
+    return dict(ask.query).get(name)
+
+
+def asking(ask: Ask, **values: str | None) -> Ask:
+    """The same request with these query parameters instead of what it had of that name; None leaves it out."""
+    kept = [(name, value) for name, value in ask.query if name not in values]
+    added = [(name, value) for name, value in values.items() if value is not None]
+    return msgspec.structs.replace(ask, query=(*kept, *added))
+
+
+def changed(envelope: Envelope, **values: Any) -> Envelope:
+    """The same page with these attributes."""
+    return msgspec.structs.replace(envelope, **values)
+
+
+def sealed(kind: str, *content: Any) -> str:
+    """A token of a layer's own, which :func:`unsealed` reads again: printable, opaque, without state."""
+    return f"~{kind}.{urlsafe_b64encode(msgspec.json.encode(content)).decode().rstrip('=')}"
+
+
+def unsealed(kind: str, token: str | None) -> list[Any] | None:
+    """What :func:`sealed` put into a token of this kind; None for any other token."""
+    if token is None or not token.startswith(f"~{kind}."):
+        return None
+    text = token.partition(".")[2]
+    try:
+        return msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Any])
+    except (binascii.Error, ValueError):
+        return None  # somebody made it up; the API itself will refuse it
+
+
+# One way to differ or to misbehave: a name, its kind, a line that says what it does, and the layer that does it.
+#
+# Law: the line is the whole truth; a test shows each over a socket. A profile has no state of its own: what must be
+# remembered between requests lives in the layer that it makes afresh for each sandbox.
+#
+# It does not know: the other profiles, how often it strikes.
+
+
+class Kind(StrEnum):
+    """What a reader can make of a profile.
+
+    Attributes:
+        DIALECT: another way to say the same: all that there is can be read.
+        ANSWER: answers that are no answer: nothing that they say counts.
+        RECORD: records that no API should send, among good ones.
+        MANNERS: an API that is busy, or refuses whoever asks.
+        LACK: listings that lack records, and nothing in them says so.
+        STALE: answers as things were, among others as they are.
+    """
+
+    DIALECT = "dialect"
+    ANSWER = "bad answer"
+    RECORD = "bad record"
+    MANNERS = "manners"
+    LACK = "lack"
+    STALE = "stale"
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What a layer may need of the sandbox that it is made for: its switches and its clock (UTC)."""
+
+    switches: Switches
+    now: Callable[[], datetime]
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A profile.
+
+    Attributes:
+        name: lower-case words with hyphens.
+        does: what a reader of the API sees, in one line.
+        make: the layer, for one sandbox.
+        kind: what a reader can make of it.
+    """
+
+    name: str
+    does: str
+    make: Callable[[Scene], Layer]
+    kind: Kind = Kind.DIALECT
+
+
+def layering(name: str, does: str, layer: Layer, kind: Kind = Kind.DIALECT) -> Profile:
+    """A profile whose layer needs nothing of the sandbox and remembers nothing."""
+    return Profile(name, does, lambda _scene: layer, kind)
+
+
+def of_asks(name: str, does: str, edit: Callable[[Ask], Ask | Answer], kind: Kind = Kind.DIALECT) -> Profile:
+    """A profile that changes or answers requests."""
+    return layering(name, does, on_asks(edit), kind)
+
+
+def of_answers(name: str, does: str, edit: Callable[[Answer], Answer], kind: Kind = Kind.DIALECT) -> Profile:
+    """A profile that changes answers, of lists and of single records alike."""
+    return layering(name, does, on_answers(lambda _ask, said: edit(said)), kind)
+
+
+def of_pages(name: str, does: str, edit: Callable[[Ask, Envelope], Envelope], kind: Kind = Kind.DIALECT) -> Profile:
+    """A profile that changes the pages of lists."""
+    return layering(name, does, on_pages(lambda _history, ask, page: edit(ask, page)), kind)

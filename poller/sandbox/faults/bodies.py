@@ -1,0 +1,365 @@
+"""Profiles of what a listing holds: records left out, in part, in other versions, in other spellings."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from functools import cache
+from http import HTTPStatus
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from poller.sandbox.api import Answer, Ask, Respond, Wire, refusal
+from poller.sandbox.faults.base import (
+    Envelope,
+    Kind,
+    Layer,
+    Profile,
+    Scene,
+    changed,
+    encoded,
+    id_of,
+    is_page,
+    layering,
+    members,
+    of_answers,
+    of_asks,
+    of_pages,
+    on_answers,
+    on_pages,
+    opened,
+    page_of,
+    parameter,
+)
+
+if TYPE_CHECKING:
+    from poller.sandbox.history import History
+
+
+_FORGOTTEN_SHARE: Final = 10
+_ALWAYS: Final = frozenset({"id", "lastModifiedAt"})
+
+
+def _earlier(history: History, resource: str, records: list[Raw]) -> dict[str, bytes]:
+    """The version before the present one of these records, by id; of those that have one."""
+    present: dict[str, bytes | None] = dict.fromkeys(map(id_of, records))
+    before: dict[str, bytes] = {}
+    for version in history.since(0):
+        id_ = version.id.lower()
+        if version.resource != resource or id_ not in present or version.record is None:
+            continue
+        older, present[id_] = present[id_], version.record
+        if older is not None:
+            before[id_] = older
+    return before
+
+
+def _newer_before_older(history: History, ask: Ask, page: Envelope) -> Envelope:
+    before = _earlier(history, ask.resource, page.results)
+    return changed(page, results=[*page.results, *map(Raw, before.values())])
+
+
+def _partial(history: History, ask: Ask, page: Envelope) -> Envelope:
+    if parameter(ask, "sinceDeltaToken") is None:
+        return page
+    return changed(page, results=[_part(history, ask.resource, record) for record in page.results])
+
+
+def _part(history: History, resource: str, record: Raw) -> Raw:
+    """Whichever version a reader knows, what differs from it is in this."""
+    own, id_ = members(record), id_of(record)
+    versions = (past for past in history.since(0) if past.resource == resource and past.id.lower() == id_)
+    known = [members(past.record) for past in versions if past.record is not None and past.record != bytes(record)]
+    if not known:
+        return record
+    return encoded({n: v for n, v in own.items() if n in _ALWAYS or any(past.get(n) != v for past in known)})
+
+
+def _respelling(_scene: Scene) -> Layer:
+    answers = count()
+
+    def edit(_history: History, _ask: Ask, page: Envelope) -> Envelope:
+        if next(answers) % 2 == 0:
+            return page
+        return changed(page, results=[_otherwise(record) for record in page.results])
+
+    return on_pages(edit)
+
+
+def _otherwise(record: bytes) -> Raw:
+    value = msgspec.json.decode(record, type=dict[str, Any])
+    fractions = {name: float(item) if type(item) is int else item for name, item in reversed(value.items())}
+    return Raw(json.dumps(fractions, indent=1, ensure_ascii=True).encode())
+
+
+def _forgetful(_ask: Ask, page: Envelope) -> Envelope:
+    kept = [record for record in page.results if crc32(id_of(record).encode()) % _FORGOTTEN_SHARE]
+    return changed(page, results=kept)
+
+
+def _two_backends(_scene: Scene) -> Layer:
+    def layer(respond: Respond) -> Respond:
+        requests = count(1)
+
+        def call(history: History, ask: Ask) -> Answer:
+            said, behind = respond(history, ask), next(requests) % 2 == 0
+            if not behind or said.status != HTTPStatus.OK:
+                return said
+            if ask.id is not None:
+                before = _earlier(history, ask.resource, [Raw(said.body)])
+                return msgspec.structs.replace(said, body=before.get(ask.id.lower(), said.body))
+            page = opened(said)
+            before = _earlier(history, ask.resource, page.results)
+            return page_of(changed(page, results=[Raw(before.get(id_of(one), one)) for one in page.results]))
+
+        return call
+
+    return layer
+
+
+def _same_delta(ask: Ask, page: Envelope) -> Envelope:
+    since = parameter(ask, "sinceDeltaToken")
+    return page if since is None else changed(page, delta_token=since)
+
+
+def _parent_gone(ask: Ask) -> Ask | Answer:
+    return ask if ask.qualification is None else refusal(404, "notFound", "no such qualification")
+
+
+def _alternating_case(_scene: Scene) -> Layer:
+    def layer(respond: Respond) -> Respond:
+        answers = count()
+
+        def call(history: History, ask: Ask) -> Answer:
+            said, upper = respond(history, ask), next(answers) % 2 == 0
+            if not is_page(ask, said):
+                return said
+            page = opened(said)
+            return page_of(changed(page, results=[_spelled(record, upper=upper) for record in page.results]))
+
+        return call
+
+    return layer
+
+
+def _spelled(record: bytes, *, upper: bool) -> Raw:
+    id_ = id_of(record)
+    return encoded({**members(record), "id": id_.upper() if upper else id_})
+
+
+CONTENT_PROFILES: Final = (
+    layering(
+        "partial-deltas",
+        "records of a delta hold id, lastModifiedAt and the members that differ from any version before",
+        on_pages(_partial),
+    ),
+    of_pages(
+        "same-delta", "a delta gives back the delta token that it was asked with: the same delta again", _same_delta
+    ),
+    layering(
+        "newer-before-older",
+        "after a page's records come the versions before theirs, of those that have one",
+        on_pages(_newer_before_older),
+    ),
+    of_pages(
+        "repeated-record",
+        "a page's first record comes again at the page's end",
+        lambda _ask, page: changed(page, results=[*page.results, *page.results[:1]]),
+    ),
+    of_pages(
+        "forgets-records", "listings leave out about each tenth record; GET by id still knows it", _forgetful, Kind.LACK
+    ),
+    Profile(
+        "two-backends",
+        "every other answer has records that were changed as they were before their last change",
+        _two_backends,
+        Kind.STALE,
+    ),
+    of_pages(
+        "empty-listings",
+        "every listing is empty, with a delta token",
+        lambda _ask, page: changed(page, results=[], page_token=UNSET),
+        Kind.LACK,
+    ),
+    Profile(
+        "respelled",
+        r"records in every other page have other white space, order of keys and \u escapes, and 1.0 for 1",
+        _respelling,
+    ),
+    Profile("alternating-case", "ids in upper case in every other page, in lower case in the rest", _alternating_case),
+    of_asks("parent-gone", "404 for the achievements of every qualification", _parent_gone, Kind.LACK),
+)
+
+
+# Profiles of records that no API should send. Each puts its own at the front of every page, byte for byte.
+
+_RESULTS: Final = b'"results":['
+_DEPTH: Final = 100_000
+_DIGITS: Final = 5_000
+_MEBIBYTE: Final = 2**20
+_NO_IDS: Final = (b'"id":null', b'"id":true', b'"id":{}')
+_IDS: Final = "00000000-0000-4000-8000-0000000000"
+
+
+def _with_records(*records: bytes) -> Callable[[Ask, Answer], Answer]:
+    def edit(ask: Ask, said: Answer) -> Answer:
+        before, found, after = said.body.partition(_RESULTS)
+        if not (is_page(ask, said) and found):
+            return said
+        end = b"" if after.startswith(b"]") else b","
+        return Answer(said.status, before + found + b",".join(records) + end + after, said.headers)
+
+    return edit
+
+
+def _record(number: int, value: bytes) -> bytes:
+    return b'{"id":"%b%02d","name":%b}' % (_IDS.encode(), number, value)
+
+
+def _identified(escape: bytes) -> bytes:
+    return rb'{"id":"a\u%bb"}' % escape
+
+
+def _adding(name: str, does: str, *records: bytes) -> Profile:
+    return layering(name, f"every page also has {does}", on_answers(_with_records(*records)), Kind.RECORD)
+
+
+RECORD_PROFILES: Final = (
+    _adding("id-number", 'a record with the id 1 and one with the id "1"', b'{"id":1}', b'{"id":"1"}'),
+    _adding(
+        "id-nfc-nfd",
+        "two records with the id é, composed and decomposed",
+        '{"id":"\u00e9"}'.encode(),
+        '{"id":"e\u0301"}'.encode(),
+    ),
+    _adding("id-empty", "a record with an empty id", b'{"id":""}'),
+    _adding("id-1mb", "a record with an id of 1 MiB", b'{"id":"%b"}' % (b"i" * _MEBIBYTE)),
+    _adding("deep", "a record nested 100 000 deep", _record(1, b"[" * _DEPTH + b"]" * _DEPTH)),
+    _adding("big-integer", "a record with an integer of 5 000 digits", _record(2, b"7" * _DIGITS)),
+    _adding("nan", "a record with NaN in it, which is not JSON", _record(3, b"NaN")),
+    _adding("duplicate-keys", "a record with a key that stands in it twice", _record(4, b'"a","name":"b"')),
+    _adding("not-utf-8", "a record with a byte that is no UTF-8", _record(6, b'"\xff"')),
+    _adding("not-an-object", "null, a number, a text and a list in place of records", b"null", b"7", b'"x"', b'["id"]'),
+    _adding("no-id", "records whose id is absent, null, true, an object", *(b"{%b}" % i for i in (b"", *_NO_IDS))),
+    _adding(
+        "id-control", "a record with a NUL in its id and one with a line break", *map(_identified, (b"0000", b"000a"))
+    ),
+    _adding("lone-surrogate", r"a record with \ud800 in a string", _record(5, rb'"\ud800"')),
+)
+
+
+# Profiles of bodies that are something else than promised, and of ones that do not arrive.
+
+_CHUNK: Final = b" " * 2**20
+_CHUNKS: Final = 300
+_MORE_THAN_A_PAGE: Final = 70
+_GZIP: Final = 31  # zlib's window size for the gzip format
+_JSON: Final = (("content-type", "application/json"),)
+_SIGN_IN: Final = b"<!doctype html><html><head><title>Sign in</title></head><body>Please sign in.</body></html>"
+
+
+def _instead(name: str, does: str, body: bytes, content_type: str = "application/json") -> Profile:
+    said = Answer(HTTPStatus.OK, body, (("content-type", content_type),))
+    return of_answers(name, f"200 with {does} for every request", lambda _said: said, Kind.ANSWER)
+
+
+def _bom(said: Answer) -> Answer:
+    return msgspec.structs.replace(said, body=b"\xef\xbb\xbf" + said.body)
+
+
+def _utf_16(said: Answer) -> Answer:
+    headers = tuple(pair for pair in said.headers if pair[0] != "content-type")
+    body = said.body.decode("utf-8", "replace").encode("utf-16")
+    return Answer(said.status, body, (*headers, ("content-type", "application/json; charset=utf-8")))
+
+
+@cache
+def _bomb() -> bytes:
+    """An empty envelope in 300 MiB of white space, as gzip: about 300 KB."""
+    gzip = zlib.compressobj(wbits=_GZIP)
+    parts = [gzip.compress(b'{"results":[')]
+    parts += [gzip.compress(_CHUNK) for _ in range(_CHUNKS)]
+    parts += [gzip.compress(b'],"deltaToken":"bomb"}'), gzip.flush()]
+    return b"".join(parts)
+
+
+def _bombed(_said: Answer) -> Answer:
+    return Answer(HTTPStatus.OK, _bomb(), (*_JSON, ("content-encoding", "gzip")))
+
+
+def _half(said: Answer) -> Answer:
+    return msgspec.structs.replace(said, body=said.body[: len(said.body) // 2])
+
+
+def _long(said: Answer) -> Answer:
+    return msgspec.structs.replace(said, body=said.body + _CHUNK * _MORE_THAN_A_PAGE)
+
+
+def _and_header(name: str, value: str) -> Callable[[Answer], Answer]:
+    return lambda said: msgspec.structs.replace(said, headers=(*said.headers, (name, value)))
+
+
+def _packed(said: Answer) -> Answer:
+    packed = zlib.compress(said.body, wbits=_GZIP)
+    return msgspec.structs.replace(said, body=packed, headers=(*said.headers, ("content-encoding", "gzip")))
+
+
+def _with_more(ask: Ask, said: Answer) -> Answer:
+    """The members around the records are a decoy for whoever looks for ``results`` in the text."""
+    if not is_page(ask, said):
+        return said
+    page = msgspec.json.decode(said.body, type=dict[str, msgspec.Raw])
+    results = page.pop("results")
+    more = {"count": 7, "links": {"results": ["]", {"pageToken": "no"}]}, **page, "results": results, "warnings": []}
+    return msgspec.structs.replace(said, body=msgspec.json.encode(more))
+
+
+def _by(name: str, does: str, wire: Wire) -> Profile:
+    return of_answers(name, does, lambda said: msgspec.structs.replace(said, wire=wire), Kind.ANSWER)
+
+
+BODY_PROFILES: Final = (
+    _instead("html-200", "an HTML page", _SIGN_IN, "text/html; charset=utf-8"),
+    _instead("empty-200", "an empty body", b""),
+    _instead("null-200", "null", b"null"),
+    _instead("list-200", "an empty JSON array in place of an object", b"[]"),
+    of_answers("gzip-bomb", "200 with 300 KB of gzip that are 300 MB of JSON, for every request", _bombed, Kind.ANSWER),
+    _instead("object-200", "an object without members", b"{}"),
+    _instead("error-200", "an error", b'{"error":{"code":"internal","message":"try later"}}'),
+    _instead("results-null", "null in place of the records", b'{"results":null,"deltaToken":"t"}'),
+    _instead("token-number", "numbers for tokens", b'{"results":[],"deltaToken":7,"pageToken":8}'),
+    _instead("deep-200", "JSON nested 100 000 deep", b'{"results":[],"more":%b%b}' % (b"[" * _DEPTH, b"]" * _DEPTH)),
+    layering(
+        "unknown-members",
+        "the envelope has its tokens before its records, and members that nobody knows",
+        on_answers(_with_more),
+    ),
+    of_answers("half-json", "bodies are whole, and only the first half of the JSON", _half, Kind.ANSWER),
+    of_answers("huge-page", "bodies end with 70 MiB of white space", _long, Kind.ANSWER),
+    of_answers("long-header", "answers have a header of 128 KiB", _and_header("x-long", "x" * 2**17), Kind.ANSWER),
+    of_answers(
+        "not-gzip", "bodies are said to be gzip and are not", _and_header("content-encoding", "gzip"), Kind.ANSWER
+    ),
+    of_answers("brotli", "bodies are said to be brotli, unasked", _and_header("content-encoding", "br"), Kind.ANSWER),
+    of_answers("gzip", "bodies are gzip", _packed),
+    of_answers("bom", "bodies begin with a byte order mark", _bom),
+    of_answers("wrong-charset", "bodies are UTF-16 and said to be UTF-8", _utf_16, Kind.ANSWER),
+)
+"""Bodies that are something else."""
+
+BROKEN: Final = (
+    _by("drip", "bodies come one byte every half second", Wire.DRIP),
+    _by("cut-with-length", "bodies end after half of their Content-Length, with the connection", Wire.CUT_WITH_LENGTH),
+    _by("cut-without-length", "bodies have no length and end half way, with the connection", Wire.CUT_WITHOUT_LENGTH),
+    _by("cut-chunked", "chunked bodies end half way, with the connection and without a last chunk", Wire.CUT_CHUNKED),
+    _by("endless-body", "after the body comes white space without end", Wire.ENDLESS),
+    _by("silent", "no answer to any request, and the connection stays", Wire.SILENT),
+    _by("not-http", "the greeting of a mail server and rubbish in place of every answer", Wire.NOT_HTTP),
+    _by("reset", "the connection is reset in place of every answer", Wire.RESET),
+)
+"""Bodies that do not arrive as a whole."""

@@ -1,0 +1,164 @@
+"""What was chosen on the command line, and the API that comes of it.
+
+A profile applies to every request; a fault is the same profile, striking now and then. ``NAME@RESOURCE`` keeps either
+to one resource.
+
+Law: the same seed and the same requests in the same order give the same strikes. Profiles compose in the table's order.
+
+It does not know: what any profile does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from poller.errors import ConfigurationError
+from poller.sandbox.api import Answer, Ask, Respond
+from poller.sandbox.faults import bodies, paging, refusals
+from poller.sandbox.faults import bodies as contents
+from poller.sandbox.faults import bodies as records
+from poller.sandbox.faults import paging as endings
+from poller.sandbox.faults import paging as tokens
+from poller.sandbox.faults.base import Layer, Profile, Scene, stacked, switched
+from poller.sandbox.history import RESOURCES
+
+if TYPE_CHECKING:
+    from poller.sandbox.history import History
+
+
+# All profiles, in the order in which they apply: from the records outwards to the wire.
+#
+# Law: the order is the table's, not the command line's, so that any set of them composes: what reads an envelope is
+# applied before what makes it unreadable.
+
+PROFILES: Final = {
+    profile.name: profile
+    for profile in (
+        *contents.CONTENT_PROFILES,
+        *paging.PAGING_PROFILES,
+        *endings.ENDING_PROFILES,
+        *tokens.TOKEN_PROFILES,
+        *refusals.ASKED,
+        *records.RECORD_PROFILES,
+        *bodies.BODY_PROFILES,
+        *refusals.TAGGED,
+        *bodies.BROKEN,
+    )
+}
+"""Every profile by its name."""
+
+ORDER: Final = {name: place for place, name in enumerate(PROFILES)}
+"""The place of each; lower ones are applied first."""
+
+
+DEFAULT_RATE: Final = 0.1
+_MOST: Final = 10**9
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A profile as chosen.
+
+    Attributes:
+        profile: which.
+        resource: the only one that it applies to; None for all.
+        rate: the share of requests that it strikes, 0 to 1.
+        count: strikes no more than so many times; None for no end.
+    """
+
+    profile: Profile
+    resource: str | None = None
+    rate: float = 1.0
+    count: int | None = None
+
+
+def chosen(profiles: Iterable[str] = (), faults: Iterable[str] = ()) -> tuple[Choice, ...]:
+    """Read ``NAME[@RESOURCE]`` and ``NAME[@RESOURCE][=RATE|COUNT]``, several in one text with commas between.
+
+    Raises:
+        ConfigurationError: there is no such profile or resource, or it is neither rate nor count.
+    """
+    always = [_named("--profile", text) for text in _split(profiles)]
+    return (*always, *(_fault(text) for text in _split(faults)))
+
+
+def composed(choices: Sequence[Choice], scene: Scene, chance: Callable[[], Random], respond: Respond) -> Respond:
+    """The API with the switches, then with what was chosen around it.
+
+    Args:
+        choices: in any order.
+        scene: the sandbox.
+        chance: makes the source of chance for the faults, called only if there are any.
+        respond: the API itself.
+    """
+    ordered = sorted(choices, key=lambda choice: ORDER[choice.profile.name])
+    rng = chance() if any(choice.rate < 1 for choice in ordered) else Random(0)  # noqa: S311 - strikes, not secrets
+    behaving = switched(scene.switches)(respond)
+    misbehaving = stacked([_layer(choice, scene, rng) for choice in ordered], behaving)
+
+    def call(history: History, ask: Ask) -> Answer:
+        return (misbehaving if scene.switches.profiles else behaving)(history, ask)
+
+    return call
+
+
+def _layer(choice: Choice, scene: Scene, rng: Random) -> Layer:
+    made = choice.profile.make(scene)
+    if choice.resource is None and choice.rate >= 1 and choice.count is None:
+        return made
+
+    def layer(respond: Respond) -> Respond:
+        misbehaving, left = made(respond), _MOST if choice.count is None else choice.count
+
+        def call(history: History, ask: Ask) -> Answer:
+            nonlocal left
+            if choice.resource not in (None, ask.resource) or not left or rng.random() >= choice.rate:
+                return respond(history, ask)
+            left -= 1
+            return misbehaving(history, ask)
+
+        return call
+
+    return layer
+
+
+def _fault(text: str) -> Choice:
+    named, equals, amount = text.partition("=")
+    choice = _named("--faults", named)
+    if not equals:
+        return msgspec.structs.replace(choice, rate=DEFAULT_RATE)
+    if amount.isdecimal() and 1 <= int(amount[:12]) <= _MOST:
+        return msgspec.structs.replace(choice, count=int(amount))
+    try:
+        rate = float(amount)
+    except ValueError:
+        rate = -1.0
+    if not ("." in amount and 0 <= rate <= 1):
+        raise ConfigurationError(
+            f'--faults {named} is "{amount}"; expected a rate from 0.0 to 1.0 or a count, 1 or more'
+        )
+    return msgspec.structs.replace(choice, rate=rate)
+
+
+def _named(option: str, text: str) -> Choice:
+    name, at, resource = text.partition("@")
+    if name not in PROFILES:
+        raise ConfigurationError(
+            f'{option}: no profile "{name}"{_meant(name, PROFILES)} (poller sandbox --list shows them all)'
+        )
+    if at and resource not in RESOURCES:
+        raise ConfigurationError(f'{option} {name}: no resource "{resource}"{_meant(resource, RESOURCES)}')
+    return Choice(PROFILES[name], resource or None)
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def _split(texts: Iterable[str]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]

@@ -1,1 +1,0 @@
-"""The daemon: objects joined, rounds scheduled, logs written, stopped cleanly."""

@@ -1,1 +1,0 @@
-"""What the daemon answers over HTTP, a module for each thing that can be asked."""

@@ -1,0 +1,366 @@
+"""One subscription's place in one feed's stream: read it, settle what was delivered, park what waits.
+
+Theory of operation
+-------------------
+A consumer group reads the stream, always as the one consumer :data:`CONSUMER`, for a lease sees to it that one process
+at a time does. So whoever takes over finds in the group what his predecessor had read and not settled, and reads it
+again from the start: nothing is lost, and what comes twice had not been recorded as delivered.
+
+Reading is fenced as writing is: what a process without the lease reads would be held for a consumer who never sees it.
+Nobody is asked whether the lease is still ours before each request to the sink; :attr:`PairStore.held` says no as soon
+as it may have run out by our own clock, which it does before it runs out at the server.
+
+What waits for its next attempt is *parked*, in the same script that takes it out of the group: the group does not hold
+entries for days, and a parked one is in exactly one place at any instant. Dead letters keep the event itself, for the
+stream may be trimmed; parked deliveries keep the id, for they are among what trimming spares.
+
+A *replay* is a span of the stream to be delivered once more. Its place is written along with settlements as well, and
+only while it is the one that was asked for last.
+
+``place`` goes along with each settlement. Should the group be gone (destroyed, or lost with a part of the store), it is
+made again there: nothing is lost. Some of what comes again may be settled or parked; a process that has read it knows.
+
+A settlement whose reply is lost is sent again. The first one may still be on its way, and arrive after later ones; each
+has a serial number, and one that comes late writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
+from typing import Any, Final, Literal, cast
+
+import msgspec
+from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
+from redis.exceptions import ResponseError
+
+from poller.errors import Fenced, GroupGone
+from poller.store.feed import HeldElsewhere
+from poller.store.keys import PairKeys, group_of
+from poller.store.lease import in_whose_hands
+from poller.store.recovery import BEGINNING, Beginning
+from poller.store.replay import ReplayPlace, ReplaySpan, replay_of
+from poller.store.scripts import RENEW, TAKE, answered, in_any_case, until_answered
+from poller.store.stream import EARLIEST
+
+CONSUMER: Final = "deliverer"
+_PLACE: Final = "place"
+
+Entry = tuple[str, bytes | None]
+"""An entry's id and its event: empty where the entry has none, None where the stream does not hold it any more."""
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What is to be written of some deliveries at once.
+
+    Attributes:
+        acked: entries that the group need not hold any more.
+        parked: deliveries that wait, by entry id: encoded, opaque here.
+        unparked: entries that wait no more.
+        letters: dead letters by entry id, encoded.
+        place: every entry up to this one is settled or parked; empty where that is as it was.
+        replay: how far the replay has come; None where that is as it was.
+    """
+
+    acked: Sequence[str] = ()
+    parked: Mapping[str, bytes] = {}
+    unparked: Sequence[str] = ()
+    letters: Mapping[str, bytes] = {}
+    place: str = ""
+    replay: ReplayPlace | None = None
+
+
+class PairStore:
+    """The store of one subscription to one feed, as its dispatcher sees it.
+
+    Attributes:
+        claimed: whether the lease may be ours: it was asked for, and neither refused nor let go since.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        scripts: DeliveryScripts,
+        keys: PairKeys,
+        *,
+        events: str,
+        subscription: str,
+        nonce: str,
+        lease: timedelta,
+        feed_state: str = "",
+        since: datetime | None = None,
+        asked: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take what the store works with.
+
+        Args:
+            client: without retries of its own.
+            scripts: of that client.
+            keys: of the pair.
+            events: the key of the feed's stream.
+            subscription: its id.
+            nonce: proves that the lease is ours, see :func:`poller.store.lease.nonce_of`; drawn for this value, for it
+                numbers its settlements from 1.
+            lease: how long it lives without being renewed.
+            feed_state: the key of the feed's state, where it matters that the feed was begun anew.
+            since: when the subscription was first known, UTC; None: it is new.
+            asked: since when it wants this feed, in milliseconds of the store's clock; 0: since now.
+            clock: seconds that only go forward, and while this process is stopped, too.
+        """
+        self.keys = keys
+        self._client = client
+        self._scripts = scripts
+        self._events = events
+        self._group = group_of(subscription)
+        self.nonce = nonce
+        self.claimed = False
+        self._lease = lease
+        self._beginning = Beginning(client, keys, events, feed_state, since, asked)
+        self._clock = clock
+        self._held_until = 0.0
+        self._serial = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is ours beyond doubt."""
+        return self._clock() < self._held_until
+
+    async def take(self) -> HeldElsewhere | None:
+        """Take or renew the lease; None: it is ours.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        until, self.claimed = self._term(), True
+        with answered(self._client):
+            left = await self._scripts.take([self.keys.lease], [self.nonce, self._milliseconds()])
+        self._held_until, self.claimed = (until, True) if left is None else (0.0, False)
+        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
+
+    async def renew(self) -> bool:
+        """Keep the lease for another term. False: it is lost."""
+        until = self._term()
+        with answered(self._client):
+            kept = await self._scripts.renew([self.keys.lease], [self.nonce, self._milliseconds()])
+        self._held_until = until if kept else 0.0
+        return bool(kept)
+
+    async def release(self) -> None:
+        """Let the lease go, if it is ours."""
+        self._held_until = 0.0
+        with answered(self._client):
+            await self._scripts.renew([self.keys.lease], [self.nonce, 0])
+        self.claimed = False
+
+    async def open(self, start: Literal["now", "earliest"]) -> None:
+        """See to it that the group is there: where it was, or, for a new one, at the end or the beginning.
+
+        One that was lost with its feed begins where the feed was begun anew.
+        """
+        await self._beginning.look()  # so it is known, should the feed be lost before its entries are looked at
+        with answered(self._client):
+            place = await self._place()
+            if place is None:  # written before there is a group: so one that is lost at once has a place, too
+                new, beginning = await self._beginning.place(start)
+                await self._client.hsetnx(self.keys.state, BEGINNING, beginning)
+                await self._client.hsetnx(self.keys.state, _PLACE, new)
+                place = await self._place()
+            try:
+                await self._client.xgroup_create(self._events, self._group, id=place or EARLIEST, mkstream=True)
+            except ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+    async def anew(self) -> str | None:
+        """The entry after which the feed was begun anew because it was lost, if this pair is older.
+
+        The baseline that was published then tells it nothing that it was not told before.
+        """
+        return await self._beginning.anew()
+
+    async def parked(self) -> dict[str, bytes]:
+        """The deliveries that wait for their next attempt, by entry id, in no order."""
+        with answered(self._client):
+            found = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.parked))
+        return {entry.decode(): value for entry, value in found.items()}
+
+    async def parked_besides(self, known: Container[str]) -> dict[str, bytes]:
+        """Those of :meth:`parked` that are not known yet."""
+        with answered(self._client):
+            kept = cast("list[bytes]", await self._client.hkeys(self.keys.parked))
+            wanted = [entry for entry in map(bytes.decode, kept) if entry not in known]
+            if not wanted:
+                return {}
+            values = cast("list[bytes | None]", await self._client.hmget(self.keys.parked, wanted))
+        return {entry: value for entry, value in zip(wanted, values, strict=True) if value is not None}
+
+    async def replay(self) -> ReplaySpan | None:
+        """What is to be delivered once more, if anything."""
+        return await replay_of(self._client, self.keys)
+
+    async def past(self, span: ReplaySpan, *, most: int) -> list[tuple[str, bytes]]:
+        """The first entries of a replay, from where it stands."""
+        with answered(self._client):
+            found: Any = await self._client.xrange(self._events, f"({span.after}", span.to, count=most)
+        return [(number.decode(), fields.get(b"data", b"")) for number, fields in found]
+
+    async def pending(self, after: str, *, most: int) -> list[Entry]:
+        """Entries that the group holds and that come after this one.
+
+        Raises:
+            GroupGone: there is no such group.
+            Fenced: the lease is another's.
+        """
+        return await self._read(after, most)
+
+    async def read(self, *, most: int) -> list[Entry]:
+        """Entries that nobody has read yet; they are held by the group from now on.
+
+        Where it raises something else than these, they may be, too: see :meth:`pending`.
+
+        Raises:
+            GroupGone: there is no such group.
+            Fenced: the lease is another's; nothing was read.
+        """
+        return await self._read(">", most)
+
+    async def fetch(self, entries: Sequence[str]) -> dict[str, bytes]:
+        """The events of these entries, those that the stream still has."""
+        with answered(self._client):
+            asking = self._client.pipeline(transaction=False)
+            for entry in entries:
+                asking.xrange(self._events, entry, entry)
+            answers = await asking.execute()
+        return {entry.decode(): fields.get(b"data", b"") for entry, fields in chain.from_iterable(answers)}
+
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
+        """Write it, all or nothing.
+
+        Raises:
+            Fenced: the lease is another's; nothing was written.
+            StoreError: it may or may not be written.
+        """
+        keys = self.keys
+        sections: list[list[str | bytes]] = [
+            list(settlement.acked),
+            list(chain.from_iterable(settlement.parked.items())),
+            list(settlement.unparked),
+            list(chain.from_iterable(settlement.letters.items())),
+        ]
+        names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
+        replay = settlement.replay or ReplayPlace("", "")
+        self._serial += 1
+        checks: list[str | bytes | int] = [self.nonce, self._serial, self._group, settlement.place, now_ms]
+        checks += [replay.id, replay.after]
+        arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
+        # Not sent again, all of it would be delivered again.
+        send = partial(self._scripts.settle, names, arguments)
+        if not await until_answered(self._client, send, lease=self._lease):
+            raise await self._fenced("nothing was written")
+
+    async def _read(self, after: str, most: int) -> list[Entry]:
+        with answered(self._client):
+            try:
+                answer = await self._scripts.read(
+                    [self.keys.lease, self._events], [self.nonce, self._group, CONSUMER, after, most]
+                )
+            except ResponseError as error:
+                if str(error).startswith("NOGROUP"):
+                    raise GroupGone(f"{self._events} has no group {self._group}") from None
+                raise
+        if answer == 0:
+            raise await self._fenced("nothing was read")
+        return [_entry(*found) for found in answer[0][1]] if answer else []
+
+    async def _fenced(self, text: str) -> Fenced:
+        self._held_until = 0.0
+        whose = await in_whose_hands(self._client, self.keys.lease)
+        return Fenced(f"the lease of {self.keys.lease} is not ours any more; {text}{whose}")
+
+    def _term(self) -> float:
+        """When a lease that is taken now runs out; looked at before it is asked for, so never late."""
+        return self._clock() + self._lease.total_seconds()
+
+    async def _place(self) -> bytes | None:
+        return cast("bytes | None", await self._client.hget(self.keys.state, _PLACE))
+
+    def _milliseconds(self) -> int:
+        return int(self._lease.total_seconds() * 1000)
+
+
+def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
+    """From the server's answer: names and values of fields in turn, none of an entry that is gone."""
+    if fields is None:
+        return number.decode(), None
+    return number.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(b"data", b"")
+
+
+# The Lua scripts of deliveries: the only way in which a pair's keys are written while it is delivered.
+#
+# Their law is that of :mod:`poller.store.scripts`: first the checks, then writes that do not fail; bytes are moved
+# and
+# compared, no more. Each of them checks the lease.
+
+# KEYS: lease, events. ARGV: nonce, group, consumer, the id to read after ('>': what nobody has read), how many at most.
+# Answers as XREADGROUP, or 0 where the lease is not ours.
+READ: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.pcall('XREADGROUP', 'GROUP', ARGV[2], ARGV[3], 'COUNT', ARGV[5], 'STREAMS', KEYS[2], ARGV[4])
+"""
+
+# KEYS: lease, events, state, parked, letters, letter_times. ARGV 1-5: nonce, serial, group, place ('' leaves it), now
+# in ms. ARGV 6, 7: id and place of the replay ('' for no id leaves it, '' for no place ends it). ARGV 8-11: how many
+# arguments follow of each: entries that the group may forget, parked (id, value), no longer parked (id), letters (id,
+# value). Answers 1, or 0 where the lease is not ours. What has this serial or a lower one was written before. Lua takes
+# some thousand arguments at once.
+SETTLE: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local nonce, serial = string.match(redis.call('HGET', KEYS[3], 'settled') or '', '^(%S+) (%d+)$')
+if nonce == ARGV[1] and tonumber(serial) >= tonumber(ARGV[2]) then return 1 end
+local first, last, at = {}, {}, 12
+for i = 8, 11 do
+  first[i] = at
+  at = at + tonumber(ARGV[i])
+  last[i] = at - 1
+end
+for i = first[9], last[9], 4000 do
+  redis.call('HSET', KEYS[4], unpack(ARGV, i, math.min(i + 3999, last[9])))
+end
+for i = first[10], last[10], 4000 do
+  redis.call('HDEL', KEYS[4], unpack(ARGV, i, math.min(i + 3999, last[10])))
+end
+for i = first[11], last[11], 2 do
+  redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 1])
+  redis.call('ZADD', KEYS[6], ARGV[5], ARGV[i])
+end
+for i = first[8], last[8], 4000 do
+  redis.call('XACK', KEYS[2], ARGV[3], unpack(ARGV, i, math.min(i + 3999, last[8])))
+end
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[3], 'place', ARGV[4]) end
+if ARGV[6] ~= '' and redis.call('HGET', KEYS[3], 'replay') == ARGV[6] then
+  if ARGV[7] ~= '' then redis.call('HSET', KEYS[3], 'replay_after', ARGV[7])
+  else
+    redis.call('HDEL', KEYS[3], 'replay', 'replay_after', 'replay_to')
+    redis.call('HSET', KEYS[3], 'replayed', ARGV[6])
+  end
+end
+redis.call('HSET', KEYS[3], 'settled', ARGV[1] .. ' ' .. ARGV[2])
+return 1
+"""
+
+
+class DeliveryScripts:
+    """The scripts, registered once for a client and shared by its pairs."""
+
+    def __init__(self, client: Redis, *, shebang: str = "") -> None:
+        """Register them; ``shebang`` is their first line where the server knows it."""
+        first = in_any_case(shebang)  # what is delivered may be trimmed
+        self.take: AsyncScript = client.register_script(first + TAKE)
+        self.renew: AsyncScript = client.register_script(first + RENEW)
+        self.read: AsyncScript = client.register_script(first + READ)
+        self.settle: AsyncScript = client.register_script(first + SETTLE)

@@ -1,0 +1,231 @@
+"""What a feed's state hash holds, read into one value.
+
+The fields are written by commits (``Commit.marks``), together with the events they belong to, and by orders
+(:mod:`poller.store.commands`). All of them are text; a field that is missing or unreadable counts as absent, for the
+state may have been written by another version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+
+GENERATION: Final = "generation"
+
+# The marks: names of fields that a round sets.
+DELTA_TOKEN: Final = "delta_token"  # noqa: S105 -- a field's name
+QUERY: Final = "query"
+FIELDS: Final = "fields"
+DELTA_TOKEN_AT: Final = "delta_token_at"  # noqa: S105 -- as above
+READ_AT: Final = "read_at"
+ROUND: Final = "round"
+ROUND_AT: Final = "round_at"
+GOOD_AT: Final = "good_at"
+REFUSALS: Final = "refusals"
+HELD: Final = "held"
+HELD_AT: Final = "held_at"
+RELEASED: Final = "released"
+RESYNC: Final = "resync"
+LEARNT: Final = "learnt"
+ROTATION: Final = "rotation"
+OLDEST: Final = "oldest"
+ID_FIELD: Final = "id_field"
+ORIGIN: Final = "origin"
+HELD_ORIGIN: Final = "held_origin"
+ANEW_AT: Final = "anew_at"
+# When the state was created, as ANEW_AT, and after which entry of the stream; a round does not look at them.
+BEGUN_AT: Final = "begun_at"
+BEGUN_AFTER: Final = "begun_after"
+LOST: Final = "lost"
+LOST_AT: Final = "lost_at"
+NEXT_AT: Final = "next_at"
+MISSING_AT: Final = "missing_at"
+UNIDENTIFIED: Final = "unidentified"
+CONFIRMATION: Final = "confirmation"
+PROGRESS: Final = "progress"
+BACKWARDS: Final = "backwards"
+HELD_VERSIONS: Final = "held_versions"
+SECOND_LOOK: Final = "second_look"
+TOMBSTONES: Final = "tombstones"
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What a store has lost of a feed.
+
+    Attributes:
+        kind: ``lost``: a part or all of what was known, or the stream; ``rolled back``: it holds what it held before;
+            ``replaced``: it holds what was never ours.
+        text: which part, in words.
+        advice: what an operator is to do, in words.
+        generation: of the feed now.
+        sequence: of its last event now.
+        former: the generation that was known before.
+        former_sequence: the sequence that was known before, at least.
+    """
+
+    kind: Literal["lost", "rolled back", "replaced"]
+    text: str
+    advice: str
+    generation: str
+    sequence: int
+    former: str | None = None
+    former_sequence: int | None = None
+
+
+class FeedState(msgspec.Struct, frozen=True):
+    """What was true of a feed when its lease was taken.
+
+    Attributes:
+        generation: drawn once when the state was created; a part of every event's id.
+        sequence: the number of the last event; 0 where there was none yet.
+        delta_token: where the next delta starts; None before the first complete reading and where the API has none.
+        query: hash of the query that the token belongs to.
+        fields: which were asked for, empty for all; None where that is not known.
+        origin: where the known records came from, see :mod:`poller.source.feed`; None where that is not known.
+        kept_records: how many records are known, removed ones included; None where that is not known.
+        id_field: which key of the records their identity was read from; None before the first complete reading.
+        read_at: when the last complete full reading began; None before the first.
+        good_at: when the last good round ended.
+        refusals: how many delta tokens in a row the API has refused, each answered by a full reading.
+        held: why removals wait for an operator, in words; None where none do.
+        held_at: since when, the first of the readings that held them.
+        held_origin: another origin, of which nothing is published until an operator has decided; None where it is not
+            that for which something is held.
+        released: whether an operator has let them through.
+        resync: whether an operator wants the feed to be read in full.
+        learnt: what the API's answers said of it, as :mod:`poller.source.paging` writes it.
+        rotation: when the reading of all listings that is under way began; None where none is.
+        oldest: when the listing was read that was not read for the longest time; None before all were.
+        round: the last round's result as JSON, as ``poller once --json`` prints it.
+        missing_at: when records were last marked as missing, milliseconds of the server's clock; None for never.
+        unidentified: how many records of the last full reading had no id that can be read.
+        backwards: how many versions were older than the known one, ever.
+        held_versions: how many of them are held back.
+        second_look: when a full reading is due for these, milliseconds of the server's clock; None where none are.
+        tombstones: how many of the known records are removed; None where that was not counted yet.
+        next_at: when the next round is due, as its process saw it when the last one ended; None where it was not known.
+        confirmation: whether the feed is read in full again, as :mod:`poller.changes.confirmation` writes it.
+        progress: how far the round that is under way has come, as :mod:`poller.source.feed` writes it; None where
+            none has been for long.
+        formers: the generations before this one, as far as they are known, the newest first.
+        anew_at: when the feed was begun anew because a part of it was lost, milliseconds of the server's clock.
+        lost: what was lost last, in words.
+        lost_at: when that was noticed.
+        now_ms: the server's clock when the lease was taken; 0 where it was not asked. Not a part of the hash.
+        loss: what was found to be lost when the lease was taken, where nobody has told it yet. Not a part of the hash.
+    """
+
+    generation: str
+    sequence: int
+    delta_token: str | None = None
+    query: str | None = None
+    fields: tuple[str, ...] | None = None
+    id_field: str | None = None
+    origin: str | None = None
+    kept_records: int | None = None
+    read_at: datetime | None = None
+    good_at: datetime | None = None
+    refusals: int = 0
+    held: str | None = None
+    held_at: datetime | None = None
+    held_origin: str | None = None
+    released: bool = False
+    resync: bool = False
+    learnt: str | None = None
+    rotation: datetime | None = None
+    oldest: datetime | None = None
+    round: str | None = None
+    next_at: datetime | None = None
+    missing_at: int | None = None
+    unidentified: int = 0
+    tombstones: int | None = None
+    confirmation: str | None = None
+    progress: str | None = None
+    backwards: int = 0
+    held_versions: int = 0
+    second_look: int | None = None
+    formers: tuple[str, ...] = ()
+    anew_at: int | None = None
+    lost: str | None = None
+    lost_at: datetime | None = None
+    now_ms: int = 0
+    loss: Loss | None = None
+
+
+def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
+    """The state from the hash as Redis answers it."""
+    text = {name.decode(): value.decode("utf-8", "replace") for name, value in fields.items()}
+    return FeedState(
+        generation=text.get(GENERATION, ""),
+        sequence=int(text.get("sequence", "0")),
+        delta_token=text.get(DELTA_TOKEN) or None,
+        query=text.get(QUERY),
+        fields=_fields(text.get(FIELDS)),
+        id_field=text.get(ID_FIELD),
+        origin=text.get(ORIGIN),
+        kept_records=_first_number(text.get("kept")),
+        read_at=_moment(text.get(READ_AT)),
+        good_at=_moment(text.get(GOOD_AT)),
+        refusals=int(text.get(REFUSALS, "0")),
+        held=text.get(HELD) or None,
+        held_at=_moment(text.get(HELD_AT)),
+        held_origin=text.get(HELD_ORIGIN),
+        released=RELEASED in text,
+        resync=RESYNC in text,
+        learnt=text.get(LEARNT),
+        rotation=_moment(text.get(ROTATION)),
+        oldest=_moment(text.get(OLDEST)),
+        round=text.get(ROUND),
+        next_at=_moment(text.get(NEXT_AT)),
+        missing_at=_whole(text.get(MISSING_AT)),
+        unidentified=_whole(text.get(UNIDENTIFIED)) or 0,
+        tombstones=_whole(text.get(TOMBSTONES)),
+        confirmation=text.get(CONFIRMATION),
+        progress=text.get(PROGRESS),
+        backwards=_whole(text.get(BACKWARDS)) or 0,
+        held_versions=_whole(text.get(HELD_VERSIONS)) or 0,
+        second_look=_whole(text.get(SECOND_LOOK)),
+        formers=tuple(text.get("formers", "").split()),
+        anew_at=int(text[ANEW_AT]) if ANEW_AT in text else None,
+        lost=text.get(LOST),
+        lost_at=_moment(text.get(LOST_AT)),
+    )
+
+
+def marked(state: FeedState, marks: Mapping[str, str | None]) -> FeedState:
+    """The state once these marks are set. Only such as stand in the state under their own names."""
+    read = state_of({name.encode(): (value or "").encode() for name, value in marks.items() if value is not None})
+    return msgspec.structs.replace(state, **{name: getattr(read, name) for name in marks})
+
+
+def fields_mark(fields: tuple[str, ...]) -> str:
+    """The fields that were asked for as a mark; :attr:`FeedState.fields` gives them back."""
+    return msgspec.json.encode(fields).decode()
+
+
+def _fields(text: str | None) -> tuple[str, ...] | None:
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...]) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _first_number(text: str | None) -> int | None:
+    first = (text or "").partition(" ")[0]
+    return int(first) if first.isdecimal() else None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _moment(text: str | None) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,530 @@
+"""What is remembered of a feed apart from its own keys: enough to notice that they are not what they were.
+
+A process remembers what it saw last. For those that come after it the same stands in a hash of another slot, so that
+what takes a feed's keys away need not take this too. It is written when something of it is new, and otherwise now and
+then; so the sequence in it is never higher than the true one was, and may be a little lower.
+
+Refuses to know what a loss is: :mod:`poller.store.recovery`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final, Literal, Protocol, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.changes.events import recorded_time
+from poller.errors import StoreError
+from poller.lifecycle import unless
+from poller.redis.errors import translated
+from poller.store.entry_id import before, place_of
+from poller.store.feed_state import (
+    ANEW_AT,
+    BEGUN_AFTER,
+    BEGUN_AT,
+    DELTA_TOKEN,
+    GENERATION,
+    LOST,
+    LOST_AT,
+    READ_AT,
+    ROTATION,
+    FeedState,
+    Loss,
+)
+from poller.store.keys import PairKeys
+from poller.store.scripts import answered
+from poller.store.stream import EARLIEST, last_id
+from poller.store.subscriptions import milliseconds_of, moment_of
+
+# What is found when a feed's lease is taken, against what was known of it: is all there, or was something lost?
+#
+# Theory of operation
+# -------------------
+# A *generation* is drawn whenever a feed's state is created, and keeps the ones before it with it. A process
+# remembers
+# the generation and the sequence that it saw last, and so does another place of the store, for those that come later.
+#
+# ==============================================  =====================================================
+# the store holds                                 then
+# ==============================================  =====================================================
+# the generation known, no lower a sequence       all is there
+# the generation known, a lower sequence          rolled back: what came since comes again, with the same ids
+# one that followed on the one known              a part was lost, and the feed was begun anew
+# one that the one known had followed on          rolled back, to before something was lost
+# one that followed on the same as the one known  a part was lost twice, and another process has begun the feed anew
+# any other                                       replaced: it is another installation's
+# ==============================================  =====================================================
+#
+# Law: a feed of which a part is missing is begun anew as a whole, for snapshots, dictionaries and generation say
+# nothing
+# without one another; the stream alone may be lost by itself. Who finds a loss that another process has told already
+# tells it no more.
+#
+# Pure.
+
+ORDER: Final = "order"
+STREAM: Final = "stream"
+# What the script that begins a round says is missing, in words.
+_PARTS: Final = {
+    "all": "all that was kept of it",
+    "state": "its state",
+    "snapshots": "what was known of its records",
+    "dictionaries": "the dictionaries that its snapshots were packed with",
+    "qualifications": "the qualifications that it had named",
+}
+_ANEW: Final = (
+    "nothing is to be done for the feed: it is read anew, and webhooks do not get that reading again. Events not yet "
+    "delivered may be gone. Find out what took it from the store: FLUSHALL, eviction, a volume that is not there"
+)
+_STREAM: Final = (
+    "the feed goes on; events that were in the stream and not yet read are gone. `poller resync --anew` publishes all "
+    "records again for readers of the stream"
+)
+_ROLLED_BACK: Final = (
+    "nothing is to be done for the feed: what was lost is read and published again, with the same ids. Find out "
+    "whether a backup was restored, or a failover lost acknowledged writes"
+)
+_REPLACED: Final = (
+    "are redis.url and redis.prefix right? If they are, nothing is to be done: the next reading publishes what differs "
+    "as a baseline, which webhooks do not get"
+)
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What was known of a feed.
+
+    Attributes:
+        generation: of its state.
+        sequence: of its last event, at least.
+        formers: the generations before that one, the newest first.
+        told: how many losses of this feed were found so far; whoever finds the next one counts on.
+    """
+
+    generation: str
+    sequence: int
+    formers: tuple[str, ...] = ()
+    told: int = 0
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """All generations of the feed that are known."""
+        return (self.generation, *self.formers)
+
+
+def loss_of(known: Remembered | None, state: FeedState, found: str) -> Loss | None:
+    """What was lost; None where nothing was.
+
+    Args:
+        known: before.
+        state: now.
+        found: the word of :data:`poller.store.scripts.BEGIN` on what was missing.
+    """
+    if found in _PARTS:
+        return _loss(known, state, _PARTS[found])
+    if found == STREAM:
+        return _with(known, state, kind="lost", text="events that its stream held", advice=_STREAM)
+    if known is None or found == ORDER:
+        return None
+    if state.generation in known.lineage:
+        before = state.generation != known.generation
+        return _rolled_back(known, state) if before or state.sequence < known.sequence else None
+    if not set(known.lineage).isdisjoint(state.formers):
+        return _loss(known, state, "what was kept of it")
+    return _with(
+        known, state, kind="replaced", text="another installation's data stands in its place", advice=_REPLACED
+    )
+
+
+def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
+    """What the state is to say of a loss, for whoever asks how the feed does.
+
+    A feed that is another's keeps what it holds, for it may be needed there; that nobody here gets it all as changes,
+    the next reading is its baseline.
+    """
+    marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: recorded_time(moment_of(now_ms))}
+    if loss.kind == "replaced":
+        marks |= {READ_AT: None, DELTA_TOKEN: None, ROTATION: None, ANEW_AT: str(now_ms)}
+    return marks
+
+
+def told_already(known: Remembered, noted: Remembered | None) -> bool:
+    """Whether another process has found a loss of the same feed since, and has noted so."""
+    related = noted is not None and not set(noted.lineage).isdisjoint(known.lineage)
+    return noted is not None and related and noted.told > known.told
+
+
+def further(noted: Remembered, known: Remembered) -> bool:
+    """Whether this is the same feed as is known, at a later event or after another loss."""
+    related = not set(noted.lineage).isdisjoint(known.lineage)
+    return related and (noted.told, noted.sequence) > (known.told, known.sequence)
+
+
+def _loss(known: Remembered | None, state: FeedState, text: str) -> Loss:
+    return _with(known, state, kind="lost", text=text, advice=_ANEW)
+
+
+def _rolled_back(known: Remembered, state: FeedState) -> Loss:
+    text = f"the store went back from event {known.sequence} to event {state.sequence}"
+    if state.generation != known.generation:
+        text = "the store went back to before it lost a part of the feed"
+    return _with(known, state, kind="rolled back", text=text, advice=_ROLLED_BACK)
+
+
+def _with(known: Remembered | None, state: FeedState, **said: str) -> Loss:
+    place = {"generation": state.generation, "sequence": state.sequence}
+    if known is not None:
+        place |= {"former": known.generation, "former_sequence": known.sequence}
+    return msgspec.convert(said | place, Loss)
+
+
+NOTE_EVERY: Final = 10.0  # seconds between notes that only the sequence has moved
+
+_decode: Final = msgspec.json.Decoder(Remembered).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Memory:
+    """One process' memory of one feed; without a client, it is all there is."""
+
+    def __init__(
+        self,
+        client: Redis | None = None,
+        key: str = "",
+        feed: str = "",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is remembered yet.
+
+        Args:
+            client: of the store.
+            key: of the hash.
+            feed: its field.
+            clock: seconds that only go forward.
+        """
+        self.known: Remembered | None = None
+        self._client = client
+        self._key = key
+        self._feed = feed
+        self._clock = clock
+        self._recalled = False
+        self._noted: Remembered | None = None
+        self._noted_at = clock()
+
+    async def recall(self) -> None:
+        """Learn what is noted, where that was not done yet.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        if self._recalled:
+            return
+        noted = await self._read()
+        if not self._recalled:  # else more was overheard meanwhile
+            self.known, self._noted, self._recalled = noted, noted, True
+
+    def overheard(self, noted: Remembered | None) -> None:
+        """Another process has noted this of a feed that is not ours; what goes further than what is known counts."""
+        known = self.known
+        if noted is None or (known is not None and not further(noted, known)):
+            return
+        self.known = self._noted = noted
+        self._recalled = True
+
+    async def remind(self) -> None:
+        """Write down what is known where nothing is: a process that starts may need it.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        if self._client is not None and self.known is not None:
+            with translated(self._client):
+                await self._client.hsetnx(self._key, self._feed, _encode(self.known))
+
+    async def loss(self, state: FeedState, found: str) -> Loss | None:
+        """What was lost and not told yet; None where nothing was.
+
+        Args:
+            state: as it is now.
+            found: the word on what was missing.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        loss = loss_of(self.known, state, found)
+        if loss is None or self.known is None:
+            return loss
+        noted = await self._read()
+        if noted is not None and told_already(self.known, noted):
+            self.known = self._noted = noted
+            return loss_of(noted, state, found)
+        return loss
+
+    def begun(self, state: FeedState, found: str) -> None:
+        """The feed is where this state says, and what was to be found is found."""
+        before = self.known.told if self.known else 0
+        turned = state.loss is not None or found == ORDER
+        self.known = Remembered(state.generation, state.sequence, state.formers, before + turned)
+
+    def moved(self, sequence: int) -> None:
+        """The last event of the feed has this number now."""
+        if self.known is not None:
+            self.known = msgspec.structs.replace(self.known, sequence=sequence)
+
+    async def note(self) -> None:
+        """Write down what is known, where it is new or was not written for long.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        known, noted = self.known, self._noted
+        if self._client is None or known is None or known == noted:
+            return
+        moved = noted is not None and (noted.lineage, noted.told) == (known.lineage, known.told)
+        if moved and self._clock() < self._noted_at + NOTE_EVERY:
+            return
+        with translated(self._client):
+            await self._client.hset(self._key, self._feed, _encode(known))
+        self._noted, self._noted_at = known, self._clock()
+
+    async def _read(self) -> Remembered | None:
+        """What is noted; what another version wrote in another form is nothing."""
+        if self._client is None:
+            return None
+        with translated(self._client):
+            noted: bytes | None = await self._client.hget(self._key, self._feed)  # type: ignore[assignment] # bytes, as the client is set up
+        return None if noted is None else _decoded(noted)
+
+
+async def notes(client: Redis, key: str) -> dict[str, Remembered]:
+    """All that is noted, by feed.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found = cast("dict[bytes, bytes]", await client.hgetall(key))
+    read = {feed.decode(): _decoded(noted) for feed, noted in found.items()}
+    return {feed: noted for feed, noted in read.items() if noted is not None}
+
+
+async def known_feeds(client: Redis, key: str) -> list[str]:
+    """Every feed of which something is noted, ``SOURCE/NAME``.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found = cast("list[bytes]", await client.hkeys(key))
+    return sorted(name.decode() for name in found)
+
+
+async def note_unread(client: Redis, key: str, feed: str) -> None:
+    """Let a feed be known of which nothing is noted, for another version has kept it.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        await client.hsetnx(key, feed, b"{}")
+
+
+def _decoded(noted: bytes) -> Remembered | None:
+    try:
+        return _decode(noted)
+    except msgspec.MsgspecError:
+        return None
+
+
+# What other processes have noted of the feeds that are theirs, learnt while the store still has it.
+#
+# A store that loses everything loses the leases and the list of processes too, and whoever comes first takes a feed.
+# So
+# he must know already that there was one: without that he would take the store for empty and its first reading for
+# the
+# first that anybody is told.
+#
+# Law: what is known here is replaced by what goes further, and by nothing else; a note that is gone takes nothing
+# away,
+# and is written again, for those who start after the store has lost it.
+
+FIRST_SECONDS: Final = 0.1
+LONGEST_SECONDS: Final = 60.0
+SECONDS_UNKNOWN: Final = 5.0
+"""While nothing is known of a feed of another process."""
+_LATER: Final = 1.25
+"""Each look comes so much later than the one before it, for feeds are first read when the processes start."""
+
+
+class Remembering(Protocol):
+    """A feed's store; see :class:`poller.store.feed.FeedStore`."""
+
+    held: bool
+    memory: Memory
+
+
+async def overhear(
+    stop: asyncio.Event,
+    client: Redis,
+    key: str,
+    stores: Iterable[tuple[str, Remembering]],
+    *,
+    pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+) -> None:
+    """Read the notes again and again, at once at first, then ever later, up to once a minute; see the constants.
+
+    Args:
+        stop: ends it.
+        client: of the store.
+        key: of the notes.
+        stores: of all feeds, by name; those that are held here know better.
+        pause: waits for so many seconds, or for the stop.
+    """
+    feeds, seconds = list(stores), FIRST_SECONDS
+    while not stop.is_set():
+        await pause(stop, seconds)
+        with suppress(StoreError):  # those who need it more say so
+            await _exchange(feeds, await notes(client, key))
+        unknown = any(store.memory.known is None and not store.held for _, store in feeds)
+        seconds = min(_LATER * seconds, SECONDS_UNKNOWN if unknown else LONGEST_SECONDS)
+
+
+async def _exchange(feeds: Sequence[tuple[str, Remembering]], noted: Mapping[str, Remembered]) -> None:
+    """Learn what is noted; note what is known here alone."""
+    for feed, store in feeds:
+        if not store.held:
+            store.memory.overheard(noted.get(feed))
+    for feed, store in feeds:
+        if feed not in noted and store.memory.known is not None:
+            await store.memory.remind()
+
+
+# Where a pair begins that nothing is known of, and which baselines tell it something.
+#
+# Law: a subscription that was delivered before its feed was lost gets everything that was published since, but for
+# the
+# baseline that the loss led to: that would tell it what it was told before. Who comes new gets what every new one
+# gets.
+#
+# What a lost pair looks like: its feed was begun anew, lately, and its subscription is older than that. A pair that
+# is
+# there remembers the beginning of its feed that it began with, by name; under another one, it is older. Clocks may be
+# put
+# back, and much may happen within a millisecond; so places in the stream say what came before and after a beginning.
+
+BEGINNING: Final = "beginning"
+_OLDER: Final = ""  # than any beginning
+_LATELY: Final = 24 * 3600 * 1000  # milliseconds; later a subscription may have been given a feed that it never had
+
+# KEYS: any of the pair's, for it decides which server is asked. Answers the clock of that one in milliseconds.
+_NOW: Final = "local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000)"
+
+
+class _Feed(msgspec.Struct, frozen=True):
+    """What a feed's state says of how it began; see :class:`poller.store.feed_state.FeedState`."""
+
+    generation: str
+    anew_at: int | None
+    begun_at: int | None
+    begun_after: str | None
+
+    @property
+    def name(self) -> str:
+        """Of the beginning. That another's feed is ours from some moment on is one, too."""
+        return self.generation if self.anew_at in (None, self.begun_at) else f"{self.generation}@{self.anew_at}"
+
+    @property
+    def after(self) -> str | None:
+        """The entry after which everything was published since; None where the feed was not begun anew."""
+        if self.anew_at is None:
+            return None
+        return (self.begun_after if self.anew_at == self.begun_at else None) or before(f"{self.anew_at}-0")
+
+
+class Beginning(msgspec.Struct):
+    """What a pair's beginning is told by.
+
+    Attributes:
+        client: of the store.
+        keys: of the pair.
+        events: the key of the feed's stream.
+        feed_state: the key of the feed's state; empty where nothing is asked of it.
+        since: when the subscription was first known, UTC; None: that does not matter.
+        asked: since when it wants this feed, in milliseconds of the store's clock; 0: since it is known.
+    """
+
+    client: Redis
+    keys: PairKeys
+    events: str
+    feed_state: str = ""
+    since: datetime | None = None
+    asked: int = 0
+    _seen: _Feed | None = None
+
+    async def place(self, start: Literal["now", "earliest"]) -> tuple[str, str]:
+        """After which entry the pair begins, and the name of the beginning of its feed that it begins with.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        last = await last_id(self.client, self.events)  # first: what is begun and published meanwhile comes after it
+        feed = await self.look()
+        if feed is not None and feed.after is not None and feed.anew_at is not None and self._older(feed.anew_at):
+            with answered(self.client):
+                now = int(await self.client.eval(_NOW, 1, self.keys.state))
+            if now - feed.anew_at < _LATELY:
+                return min(feed.after, last, key=place_of), _OLDER
+        return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
+
+    async def look(self) -> _Feed | None:
+        """How the feed began that is there now; None where there is none.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        if not self.feed_state:
+            return None
+        with answered(self.client):
+            found = await self.client.hmget(self.feed_state, [GENERATION, ANEW_AT, BEGUN_AT, BEGUN_AFTER])
+        generation, anew, begun, after = (None if value is None else value.decode() for value in _bytes(found))
+        if generation is None:
+            return None
+        self._seen = _Feed(generation, int(anew) if anew else None, int(begun) if begun else None, after)
+        return self._seen
+
+    async def anew(self) -> str | None:
+        """The entry after which the feed was begun anew, if the pair is older than that.
+
+        Of a feed that was lost again and is not begun yet, what was seen of it last counts.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        feed = await self.look() or self._seen
+        if feed is None or feed.anew_at is None:
+            return None
+        with answered(self.client):
+            began = cast("bytes | None", await self.client.hget(self.keys.state, BEGINNING))
+        older = self._older(feed.anew_at) if began is None else began.decode() != feed.name
+        return feed.after if older else None
+
+    def _new(self, last: str) -> str:
+        """After what was there when it was asked for: it may be long until somebody delivers."""
+        # Where the server's clock was put back since, the last entry counts: a moment to come would pass over events.
+        return before(f"{self.asked}-0") if 0 < self.asked <= place_of(last)[0] else last
+
+    def _older(self, moment: int) -> bool:
+        """Whether the subscription wanted the feed before that, by the store's clock where it is known."""
+        wanted = self.asked or (milliseconds_of(self.since) if self.since else None)
+        return wanted is not None and wanted < moment
+
+
+def _bytes(found: object) -> list[bytes | None]:
+    """What HMGET answers, as the client is set up."""
+    return cast("list[bytes | None]", found)

@@ -1,0 +1,168 @@
+"""Replays: a part of a feed's stream that is to be delivered to a subscription once more.
+
+Law: what is kept of a replay is its span and one place in it, so that a million events cost no more than one. A pair
+has one replay at a time. It is begun by a command and moved on by whoever delivers, in the script that settles
+(:mod:`poller.store.consumer_state`).
+
+=================  ===========================================================================
+field of ``state``  holds
+=================  ===========================================================================
+``replay``         the id of the one that is under way
+``replay_after``   each of its entries up to this one is settled or parked
+``replay_to``      its last entry
+``replayed``       the id of the last one that came to its end
+=================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from poller.errors import Stale
+from poller.redis.errors import translated
+from poller.store.keys import PairKeys, group_of
+
+# KEYS: state, events. ARGV: id, after, to, the first entry, which is to be there ('': none is looked for). Answers 1, 0
+# where one is under way, or 2 where that entry is gone.
+_BEGIN: Final = """
+if redis.call('HEXISTS', KEYS[1], 'replay') == 1 then return 0 end
+if ARGV[4] ~= '' and #redis.call('XRANGE', KEYS[2], ARGV[4], ARGV[4]) == 0 then return 2 end
+redis.call('HSET', KEYS[1], 'replay', ARGV[1], 'replay_after', ARGV[2], 'replay_to', ARGV[3])
+return 1
+"""
+_GONE: Final = 2
+_FIELDS: Final = ("replay", "replay_after", "replay_to")
+
+ReplayedEntry = tuple[str, bytes]
+"""An entry's id and its event."""
+
+
+class ReplaySpan(msgspec.Struct, frozen=True):
+    """A part of the stream that is to be delivered once more.
+
+    Attributes:
+        id: of this replay, and of no other.
+        after: the entries that come after this one,
+        to: up to this one.
+    """
+
+    id: str
+    after: str
+    to: str
+
+
+class ReplayPlace(msgspec.Struct, frozen=True):
+    """How far a replay has come.
+
+    Attributes:
+        id: of the replay.
+        after: every entry up to this one is settled or parked; empty: so are all.
+    """
+
+    id: str
+    after: str
+
+
+async def replay_of(client: Redis, keys: PairKeys) -> ReplaySpan | None:
+    """The replay of a pair that is under way; None where there is none, or none any more.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        found = cast("list[bytes | None]", await client.hmget(keys.state, list(_FIELDS)))
+    kept = [value.decode() for value in found if value is not None]
+    return ReplaySpan(*kept) if len(kept) == len(_FIELDS) else None
+
+
+async def begin(client: Redis, keys: PairKeys, span: ReplaySpan, *, events: str = "", first: str = "") -> bool:
+    """Ask for a replay. False: one is under way, and stays.
+
+    Args:
+        client: of the store.
+        keys: of the pair.
+        span: what is to be delivered once more.
+        events: the stream's key.
+        first: its first entry of the span, which has to be there still; empty: that is not looked at.
+
+    Raises:
+        Stale: that entry is gone; nothing was changed.
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        begun = await client.eval(_BEGIN, 2, keys.state, events or keys.state, span.id, span.after, span.to, first)
+    if begun == _GONE:
+        raise Stale(f"{events} was trimmed meanwhile: {first} is gone; ask again")
+    return bool(begun)
+
+
+async def cancel(client: Redis, keys: PairKeys) -> bool:
+    """End the replay that is under way; what is on its way arrives. False: there is none.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        return bool(await client.hdel(keys.state, *_FIELDS))
+
+
+async def ended(client: Redis, keys: PairKeys, replay: str) -> bool:
+    """Whether this replay came to its end, and was not cancelled.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        return cast("bytes | None", await client.hget(keys.state, "replayed")) == replay.encode()
+
+
+async def parked(client: Redis, keys: PairKeys) -> int:
+    """How many deliveries of a pair wait for their next attempt, of a replay or not.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        return await client.hlen(keys.parked)
+
+
+async def first(client: Redis, events: str, start: str = "-") -> ReplayedEntry | None:
+    """The first entry of a stream from this place on.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        return _entry(await client.xrange(events, start, "+", count=1))
+
+
+async def last(client: Redis, events: str, end: str) -> ReplayedEntry | None:
+    """The last entry of a stream up to this place.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        return _entry(await client.xrevrange(events, end, "-", count=1))
+
+
+async def last_read(client: Redis, events: str, subscription: str) -> str | None:
+    """The last entry that was read for a subscription; None where nobody has begun to.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        if not await client.exists(events):
+            return None
+        groups = await client.xinfo_groups(events)
+    name = group_of(subscription).encode()
+    return next((one["last-delivered-id"].decode() for one in groups if one["name"] == name), None)
+
+
+def _entry(found: object) -> ReplayedEntry | None:
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", found)
+    return (entries[0][0].decode(), entries[0][1].get(b"data", b"")) if entries else None

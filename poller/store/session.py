@@ -1,0 +1,158 @@
+"""The store as the configuration names it: a Redis by URL, or the embedded server on its directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.errors import StoreError, StoreUnavailable
+from poller.lifecycle import ended
+from poller.redis.client import commands, shown
+from poller.redis.embedded import EmbeddedServer
+from poller.redis.errors import let_in, translated
+from poller.redis.health import Finding, check_store, enforced
+from poller.store.clock import StoreClock
+from poller.store.keys import MemberKeys
+from poller.store.scripts import SHEBANG
+
+STORE_PATIENCE: Final = timedelta(seconds=3)
+"""How long a command waits for a store that does not answer; a daemon waits for ever."""
+
+_FIRST_PAUSE: Final = 0.25  # seconds between looks at a store that is away; doubles up to
+_LONGEST_PAUSE: Final = 5.0
+_SHEBANG_SINCE: Final = 7  # major version, of Redis and of Valkey's claim to be compatible with it
+
+_log = structlog.get_logger("poller.store")
+
+
+class OpenStore(msgspec.Struct, frozen=True):
+    """A store that may be talked to.
+
+    Attributes:
+        url: for further clients.
+        client: for everything that answers at once.
+        clock: the store's; known once the store is ready, see :func:`until_ready`.
+    """
+
+    url: str
+    client: Redis
+    clock: StoreClock = msgspec.field(default_factory=StoreClock)
+
+    @property
+    def shown(self) -> str:
+        """The URL without anything secret."""
+        return shown(self.url)
+
+
+@asynccontextmanager
+async def opened_store(settings: Settings, *, clock: StoreClock | None = None) -> AsyncIterator[OpenStore]:
+    """The store for the time of the block; an embedded server is started, kept, and stopped if it was started here.
+
+    A Redis by URL is not asked anything yet: see :func:`until_ready`.
+
+    Args:
+        settings: the configuration.
+        clock: of this store; by default a new one.
+
+    Raises:
+        ConfigurationError: the URL or the embedded server's directory cannot be used.
+        StoreUnavailable: the embedded server does not start.
+    """
+    clock = clock or clock_of(settings)
+    if settings.redis.url is not None:
+        async with _client(settings.redis.url) as client:
+            yield OpenStore(settings.redis.url, client, clock)
+        return
+    server = EmbeddedServer(settings.embedded.data_dir)
+    try:
+        await server.ensure()
+        keeping = asyncio.create_task(server.keep(), name="embedded server")
+        try:
+            async with _client(server.url) as client:
+                yield OpenStore(server.url, client, clock)
+        finally:
+            await ended(keeping)
+    finally:
+        await server.stop()
+
+
+def clock_of(settings: Settings) -> StoreClock:
+    """The clock of the store that the configuration names; nothing is known of it yet."""
+    return StoreClock(MemberKeys.of(settings.redis.prefix).version)
+
+
+@asynccontextmanager
+async def _client(url: str) -> AsyncIterator[Redis]:
+    client = commands(url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+def _told(text: str) -> None:
+    _log.warning("store is away", error=text)
+
+
+async def until_ready(
+    store: OpenStore,
+    *,
+    patience: timedelta | None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    away: Callable[[str], None] = _told,
+) -> str:
+    """Wait until the store answers; gives the first line that its scripts begin with.
+
+    Args:
+        store: open.
+        patience: how long to wait before the failure is raised; None: until cancelled.
+        sleep: waits for so many seconds.
+        away: told each time that it does not answer, in one line.
+
+    Raises:
+        StoreUnavailable: it did not answer for so long.
+        StoreRefused: it does not want us (password, permission).
+    """
+    clock = asyncio.get_running_loop().time
+    begun, pause = clock(), _FIRST_PAUSE
+    while True:
+        try:
+            with translated(store.client):
+                server = await store.client.info("server")
+            let_in(store.client)
+            with suppress(StoreError):  # one that takes no script now tells it with the first one that it takes
+                await store.clock.ask(store.client)
+            return SHEBANG if _major(server.get("redis_version")) >= _SHEBANG_SINCE else ""
+        except StoreUnavailable as error:
+            if patience is not None and clock() + pause - begun > patience.total_seconds():
+                raise
+            away(str(error))
+        await sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _major(version: object) -> int:
+    text = str(version).partition(".")[0]
+    return int(text) if text.isdecimal() else 0
+
+
+async def examined(settings: Settings, store: OpenStore, *, now: Callable[[], datetime]) -> Sequence[Finding]:
+    """Hold the store to ``redis.durability``, and log what is worth knowing about it; everything that was found.
+
+    Raises:
+        ConfigurationError: it is less durable than is required.
+        StoreError: it does not answer.
+    """
+    findings = await check_store(store.client, now=now)
+    for finding in enforced(findings, settings.redis.durability):
+        log = _log.error if finding.severity == "error" else _log.warning
+        log("store check", check=finding.name, severity=finding.severity, advice=finding.text)
+    return findings

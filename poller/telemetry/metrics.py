@@ -1,0 +1,465 @@
+"""Rounds of feeds, counted by those that this process ran.
+
+Law: a feed that is not polled here any more has no series here. There may be thousands of feeds, so each is a few
+numbers and not a few objects of the library; they become series when somebody asks.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from http import HTTPStatus
+from typing import Final, Literal
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+
+from poller import __version__
+
+# The metrics that there are: each with its name, its labels and what it means, declared once.
+#
+# Law: whatever is exported was declared here, by one of the modules beside this one, so that a list of all is at
+# hand.
+# Label values are bounded by the configuration or by a list that stands where the metric is declared; nothing that a
+# source, a sink or a record says becomes one.
+#
+# Refuses to know what is counted.
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+Sample = tuple[str, float]
+"""Labels as they are written, empty where there are none, and a value."""
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+REGISTRY: Final = CollectorRegistry()
+"""What this process counts of itself."""
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # as it is; when a series began, its process did, too
+ProcessCollector(registry=REGISTRY)
+
+
+class Described(msgspec.Struct, frozen=True):
+    """A metric.
+
+    Attributes:
+        name: as it is exported.
+        kind: of metric.
+        labels: their names.
+        text: what it means, with its unit.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    text: str
+
+    def block(self, samples: Iterable[Sample], *, openmetrics: bool) -> str:
+        """Its series as text, for those that the library does not collect: it takes twenty times as long for many."""
+        name, own = self.name.removesuffix("_total") if openmetrics else self.name, self.name
+        head = f"# HELP {name} {self.text}\n# TYPE {name} {self.kind}\n"
+        return head + "".join([f"{own}{labels} {value}\n" for labels, value in samples])
+
+
+def labelled(**labels: str) -> str:
+    """Labels as they are written."""
+    return "{" + ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()]) + "}"
+
+
+_described: dict[str, Described] = {}
+
+
+def described() -> Iterator[Described]:
+    """All that were declared, in the order of their declaration."""
+    yield from _described.values()
+
+
+def declared(name: str, kind: Kind, text: str, *labels: str) -> Described:
+    """Declare one that somebody else collects."""
+    if name in _described:
+        raise ValueError(f"{name} is declared twice")
+    found = _described[name] = Described(name, kind, labels, text)
+    return found
+
+
+def counter(name: str, text: str, *labels: str) -> Counter:
+    """A counter of this process; ``name`` ends in ``_total``."""
+    declared(name, "counter", text, *labels)
+    return Counter(name, text, labels, registry=REGISTRY)
+
+
+def gauge(name: str, text: str, *labels: str) -> Gauge:
+    """Something that goes up and down."""
+    declared(name, "gauge", text, *labels)
+    return Gauge(name, text, labels, registry=REGISTRY)
+
+
+def histogram(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Histogram:
+    """Durations in seconds, counted by their upper ``bounds``."""
+    declared(name, "histogram", text, *labels)
+    return Histogram(name, text, labels, registry=REGISTRY, buckets=bounds)
+
+
+KINDS: Final = ("created", "modified", "removed", "unchanged", "quarantined")
+"""What becomes of a record."""
+
+_ROUNDS: Final = declared(
+    "poller_rounds_total",
+    "counter",
+    "Rounds that this process ended, by their mode; the result is ok, failed or skipped.",
+    "feed",
+    "mode",
+    "result",
+)
+_PAGES: Final = declared("poller_pages_total", "counter", "Pages that rounds have read and committed.", "feed")
+_RECORDS: Final = declared(
+    "poller_records_total",
+    "counter",
+    f"What became of the records that rounds have met: {', '.join(KINDS[:-1])} or {KINDS[-1]}.",
+    "feed",
+    "kind",
+)
+_ROUND_SECONDS: Final = histogram(
+    "poller_round_duration_seconds",
+    "How long rounds took, in seconds, without those that were skipped.",
+    "source",
+    "mode",
+    bounds=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300),
+)
+
+
+class _Tally:
+    """Of one feed."""
+
+    __slots__ = ("kinds", "pages", "rounds")
+
+    def __init__(self) -> None:
+        self.rounds: Counts[tuple[str, str]] = Counts()
+        self.pages = 0
+        self.kinds = [0] * len(KINDS)
+
+
+class Rounds:
+    """The rounds of one process. Told of by its loop, written by any thread."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, _Tally] = {}
+
+    def ended(self, feed: str, *, mode: str, result: str, seconds: float, pages: int, kinds: Mapping[str, int]) -> None:
+        """One has ended.
+
+        Args:
+            feed: ``SOURCE/NAME``.
+            mode: of the round.
+            result: ``ok``, ``failed`` or ``skipped``.
+            seconds: how long it took.
+            pages: how many it has read.
+            kinds: how many records of each of :data:`KINDS` it has met.
+        """
+        tally = self._feeds.get(feed)
+        if tally is None:
+            tally = self._feeds[feed] = _Tally()
+        tally.rounds[mode, result] += 1
+        tally.pages += pages
+        for place, kind in enumerate(KINDS):
+            tally.kinds[place] += kinds[kind]
+        if result != "skipped":
+            _ROUND_SECONDS.labels(feed.partition("/")[0], mode).observe(seconds)
+
+    def gone(self, feed: str) -> None:
+        """It is not polled here any more."""
+        self._feeds.pop(feed, None)
+
+    def blocks(self, *, openmetrics: bool) -> Iterator[str]:
+        """The series as text."""
+        feeds = list(self._feeds.items())  # in one breath: the loop may go on meanwhile
+        rounds = (
+            (labelled(feed=feed, mode=mode, result=result), count)
+            for feed, one in feeds
+            for (mode, result), count in list(one.rounds.items())
+        )
+        yield _ROUNDS.block(rounds, openmetrics=openmetrics)
+        yield _PAGES.block(((labelled(feed=feed), one.pages) for feed, one in feeds), openmetrics=openmetrics)
+        records = (
+            (labelled(feed=feed, kind=kind), count)
+            for feed, one in feeds
+            for kind, count in zip(KINDS, one.kinds, strict=True)
+        )
+        yield _RECORDS.block(records, openmetrics=openmetrics)
+
+
+ROUNDS: Final = Rounds()
+
+
+# Attempts at sinks, by subscription.
+#
+# Law: what an attempt costs here is a microsecond or two: the series of a subscription are looked up once. One that
+# is
+# not delivered here any more has no series here.
+
+Step = Literal["delivered", "retried", "dead_letter", "subscription_paused", "sink_paused", "withheld"]
+"""What follows from an attempt at an event."""
+
+STEPS: Final[tuple[Step, ...]] = (
+    "delivered",
+    "retried",
+    "dead_letter",
+    "subscription_paused",
+    "sink_paused",
+    "withheld",
+)
+
+_ATTEMPTS: Final = counter(
+    "poller_attempts_total",
+    f"Attempts at events by what followed: {', '.join(STEPS[:-1])} or {STEPS[-1]}.",
+    "subscription",
+    "outcome",
+)
+_ATTEMPT_SECONDS: Final = histogram(
+    "poller_attempt_duration_seconds",
+    "How long requests to sinks took, in seconds; one carries a whole batch.",
+    "subscription",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15),
+)
+_DELAY: Final = histogram(
+    "poller_delivery_delay_seconds",
+    "From an event's recordedtime to its 2xx, in seconds, without what is delivered once more.",
+    "subscription",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300, 3600, 86400),
+)
+
+
+class AttemptSeries:
+    """The series of one subscription."""
+
+    __slots__ = ("delayed", "requested", "steps")
+
+    def __init__(self, subscription: str) -> None:
+        self.steps = {step: _ATTEMPTS.labels(subscription, step) for step in STEPS}
+        self.requested = _ATTEMPT_SECONDS.labels(subscription).observe
+        self.delayed = _DELAY.labels(subscription).observe
+
+
+_known: dict[str, AttemptSeries] = {}
+
+
+def attempts_of(subscription: str) -> AttemptSeries:
+    """The series of a subscription that is delivered here."""
+    found = _known.get(subscription)
+    if found is None:
+        found = _known[subscription] = AttemptSeries(subscription)
+    return found
+
+
+def no_attempts_of(subscription: str) -> None:
+    """It is not delivered here any more."""
+    if _known.pop(subscription, None) is not None:
+        for step in STEPS:
+            _ATTEMPTS.remove(subscription, step)
+        _ATTEMPT_SECONDS.remove(subscription)
+        _DELAY.remove(subscription)
+
+
+# What a round costs, gathered where it is spent and told in the log's one event about it.
+#
+# Law: whoever spends does not know for whom. What is spent by a task that a round has started counts for that round.
+
+
+class Costs:
+    """Of one round.
+
+    Attributes:
+        requests: to the source, repeated ones included.
+        retries: those that repeated one that had failed.
+        received: bytes of their answers' bodies as they were sent.
+        source_seconds: how long requests took, added up though they run side by side.
+        commits: how many were written, or tried to.
+        commit_seconds: how long these took.
+    """
+
+    __slots__ = ("commit_seconds", "commits", "received", "requests", "retries", "source_seconds")
+
+    def __init__(self) -> None:
+        self.requests = self.retries = self.received = self.commits = 0
+        self.source_seconds = self.commit_seconds = 0.0
+
+    @property
+    def public(self) -> dict[str, int | float]:
+        """As the log has it; bytes and seconds say so in their names."""
+        return {
+            "requests": self.requests,
+            "retries": self.retries,
+            "bytes": self.received,
+            "source_seconds": round(self.source_seconds, 3),
+            "commits": self.commits,
+            "commit_seconds": round(self.commit_seconds, 3),
+        }
+
+
+_current: Final[ContextVar[Costs | None]] = ContextVar("costs", default=None)
+
+
+@contextmanager
+def counted() -> Iterator[Costs]:
+    """What is spent in the block."""
+    costs = Costs()
+    before = _current.set(costs)
+    try:
+        yield costs
+    finally:
+        _current.reset(before)
+
+
+def requested(seconds: float, received: int) -> None:
+    """A request has ended."""
+    if costs := _current.get():
+        costs.requests += 1
+        costs.received += received
+        costs.source_seconds += seconds
+
+
+def retried() -> None:
+    """The next request repeats one that has failed."""
+    if costs := _current.get():
+        costs.retries += 1
+
+
+def commit_timed(seconds: float) -> None:
+    """A commit has ended, well or not."""
+    if costs := _current.get():
+        costs.commits += 1
+        costs.commit_seconds += seconds
+
+
+# This process: which program it is, whether it is ready, how late its loop is, whom it answers, what it may keep.
+
+gauge("poller_build_info", "1; which poller and which Python this is.", "version", "python").labels(
+    __version__, platform.python_version()
+).set(1)
+
+RETENTION_MAX_BYTES: Final = gauge("poller_retention_max_bytes", "retention.max_bytes of this process, in bytes.")
+
+READY: Final = declared("poller_ready", "gauge", "1 while this process is ready, 0 otherwise, as /readyz says.")
+
+LOOP_LAG: Final = histogram(
+    "poller_loop_lag_seconds",
+    "How late the event loop runs what is due, in seconds; looked at twice a second.",
+    bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+)
+_ANSWERS: Final = counter(
+    "poller_http_requests_total",
+    "Requests to the HTTP service by their route and the answer's status.",
+    "route",
+    "status",
+)
+EVENT_READERS: Final = gauge("poller_event_readers", "Connections that follow events over HTTP now.")
+
+
+def answered(route: str, status: int) -> None:
+    """The HTTP service has answered. ``route``: as it is declared, never a path that was asked for."""
+    _ANSWERS.labels(route, str(status)).inc()
+
+
+# Requests to sources, and whether a source is left alone.
+#
+# Law: a status that HTTP does not know is counted as ``other``, so that no source can make up series.
+
+Failure = Literal["connect", "timeout", "body", "other"]
+"""No usable answer: no connection; not in time; a body that is cut, too large or not what it claims; anything else."""
+
+_REQUESTS: Final = counter(
+    "poller_source_requests_total",
+    "Requests to sources by the status of the answer, or connect, timeout, body or other where no usable one came.",
+    "source",
+    "status",
+)
+_REQUEST_SECONDS: Final = histogram(
+    "poller_source_request_duration_seconds",
+    "How long requests to sources took, in seconds, bodies included.",
+    "source",
+    bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+_PAUSED: Final = gauge(
+    "poller_source_paused",
+    "1 while this process leaves a source alone: it asked for that (429, 503), or has not answered.",
+    "source",
+)
+_STATUSES: Final = {int(status): str(int(status)) for status in HTTPStatus}
+
+
+class SourceSeries:
+    """The series of one source, for the time in which it is asked."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._seconds = _REQUEST_SECONDS.labels(source)
+
+    def ended(self, answer: int | Failure, seconds: float) -> None:
+        """A request has: with this status, or without a usable answer."""
+        status = answer if isinstance(answer, str) else _STATUSES.get(answer, "other")
+        _REQUESTS.labels(self._source, status).inc()
+        self._seconds.observe(seconds)
+
+    def opened(self, paused: Callable[[], bool]) -> None:
+        """It is asked from now on; ``paused`` says whether it is left alone, to any thread."""
+        _PAUSED.labels(self._source).set_function(lambda: float(paused()))
+
+    def closed(self) -> None:
+        """It is asked no more."""
+        _PAUSED.remove(self._source)
+
+
+# Commits, leases, and how the store does, as this process meets them.
+
+CommitResult = Literal["written", "repeated", "fenced", "stale", "failed"]
+LeaseKind = Literal["feed", "delivery"]
+LeaseChange = Literal["taken", "lost", "released"]
+
+_COMMITS: Final = counter(
+    "poller_commits_total",
+    "Commits by their end: written; repeated, it was written though the first answer was lost; fenced, the lease was "
+    "another's; stale, the feed was elsewhere; failed, without an answer.",
+    "result",
+)
+_RESULTS: Final = {one: _COMMITS.labels(one) for one in ("written", "repeated", "fenced", "stale", "failed")}
+_COMMIT_SECONDS: Final = histogram(
+    "poller_commit_duration_seconds",
+    "How long commits took, in seconds, until the store had answered or was given up.",
+    bounds=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+)
+_CHANGES: Final = counter(
+    "poller_lease_changes_total", "Leases of feeds and deliveries that were taken, lost or released.", "kind", "change"
+)
+_HELD: Final = gauge("poller_leases_held", "Leases that this process has: of feeds, and of deliveries.", "kind")
+for _kind in ("feed", "delivery"):
+    for _change in ("taken", "lost", "released"):
+        _CHANGES.labels(_kind, _change)  # so that the first of each is seen to be one more
+
+STORE_FAILURES: Final = counter("poller_store_failures_total", "Times that the store was found to be away.")
+STORE_UP: Final = declared("poller_store_up", "gauge", "1 while the store does what this process asks of it.")
+STORE_FINDING: Final = declared(
+    "poller_store_finding",
+    "gauge",
+    "1 for each check of the store that is not ok, by its name and severity (warning, error).",
+    "name",
+    "severity",
+)
+
+
+def committed(result: CommitResult, seconds: float) -> None:
+    """A commit has ended."""
+    _RESULTS[result].inc()
+    _COMMIT_SECONDS.observe(seconds)
+
+
+def lease_changed(kind: LeaseKind, change: LeaseChange) -> None:
+    """A lease was taken, lost or released."""
+    _CHANGES.labels(kind, change).inc()
+
+
+def leases_held(kind: LeaseKind, count: int) -> None:
+    """This process has so many."""
+    _HELD.labels(kind).set(count)

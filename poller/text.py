@@ -1,0 +1,92 @@
+"""Taking secrets out of text before anybody sees it.
+
+Law: what is hidden is hidden before anything is cut, for half a secret would not be recognised any more.
+
+Two ways, for two kinds of text: where the secrets are known, exactly those go (:func:`hidden`); where they are not,
+everything goes that looks like one (:func:`without_credentials`, and stricter :func:`without_suspects`).
+
+Pure: knows neither where secrets come from nor where text goes.
+"""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import Final
+
+SHOWN: Final = 200  # characters of foreign text that a message repeats
+_INSTEAD: Final = "[redacted]"
+
+_CREDENTIALS: Final = (
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 [redacted]"),
+    (re.compile(r"(\w+://)[^\s/@]*@"), r"\1[redacted]@"),
+    (re.compile(r"(\w+://[^\s?#]+)\?[^\s#'\")]*"), r"\1?[redacted]"),
+    (re.compile(r"\bwhs[ekp][ck]_[\w+/=-]+"), _INSTEAD),
+)
+_SUSPECTS: Final = (
+    (re.compile(r"(?i)([\w-]*(?:token|secret|passw\w*|pwd|api[-_]?key)[\w-]*[\"']?\s*[=:]\s*)\S+"), r"\1[redacted]"),
+    (re.compile(r"\beyJ[\w-]+(?:\.[\w-]*)*"), _INSTEAD),  # a JSON Web Token
+    (re.compile(r"(?=[\w+=-]*\d)[\w+=-]{24,}"), _INSTEAD),  # long, with digits: no word of any language
+)
+
+_MARKUP: Final = re.compile(r"(?i)[\s\ufeff]*<(?:(?:!doctype html|html|head|body)\b|!--)")
+_TITLE: Final = re.compile(r"(?is)<title[^>]{0,200}>(.{0,1000}?)</title>")
+
+
+def hidden(text: str, *secrets: str | None) -> str:
+    """The text with these secrets taken out, should somebody have echoed them; None and "" are no secrets."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
+        text = text.replace(secret, _INSTEAD)
+    return text
+
+
+def without_credentials(text: str) -> str:
+    """The text without ``Authorization`` values, user information and queries of URLs, and signing secrets."""
+    for pattern, instead in _CREDENTIALS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def without_suspects(text: str) -> str:
+    """As :func:`without_credentials`, and without whatever is called a secret or is as long and odd as one."""
+    text = without_credentials(text)
+    for pattern, instead in _SUSPECTS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def one_line(text: str) -> str:
+    """Foreign text fit for a message: white space joined, printable, at most :data:`SHOWN` characters and a mark."""
+    text = "".join(filter(str.isprintable, " ".join(text[: 4 * SHOWN].split())))
+    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+
+
+def gist(text: str) -> str:
+    """What a body says, fit for a message: of a page of HTML its title alone, of anything else :func:`one_line`."""
+    if not _MARKUP.match(text):
+        return one_line(text)
+    found = _TITLE.search(text)
+    title = one_line(unescape(found[1])) if found else ""
+    return f'a page of markup, "{title}"' if title else "a page of markup"
+
+
+# Spans of time, and sizes, for people.
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+_SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def ago(seconds: float) -> str:
+    """``12 s``, ``5 min``, ``3 h``, ``2 d``."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def size(count: int) -> str:
+    """``512 B``, ``4.0 KiB``, ``1.2 GiB``."""
+    for unit, name in _SIZES:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"

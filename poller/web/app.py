@@ -1,0 +1,219 @@
+"""The HTTP service: what every route of it has in common.
+
+Law: an answer says what may be done with it (security headers, never kept by a cache unless a route says so), a request
+may bring :data:`LARGEST_BODY` and no more, a method that a route does not know is answered 405 with those that it does,
+GET routes answer HEAD, and what is refused is told as a problem. Routes come from the modules that know what they are
+about; this one knows none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import structlog
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from poller.config.settings import Address
+from poller.daemon.health import Readiness
+from poller.errors import AddressTaken
+from poller.http.server import listening
+from poller.lifecycle import unless
+from poller.store.subscriptions import Registry
+from poller.telemetry.metrics import answered
+from poller.web.auth import Admission, OwnNames, names_of
+from poller.web.context import Backing
+from poller.web.documents import document_routes
+from poller.web.events import event_routes
+from poller.web.feeds import feed_routes
+from poller.web.health import probe_routes
+from poller.web.http import ANSWERS, problem
+from poller.web.page import page_routes
+from poller.web.subscriptions import callback_routes, subscription_routes
+
+LARGEST_BODY: Final = 64 * 1024
+"""Bytes of a request's body."""
+
+_TOO_LARGE: Final = f"a request may bring {LARGEST_BODY} bytes"
+
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+def application(*routes: BaseRoute, names: frozenset[str] | None = None) -> Any:
+    """The ASGI application of these routes.
+
+    Args:
+        routes: one for each path.
+        names: by which it may be asked for, besides addresses; None: any.
+    """
+    site = Starlette(routes=routes, exception_handlers=ANSWERS)
+    site.router.redirect_slashes = False  # it would lead to whatever host the request has named
+    bounded = _Bounded(site)
+    return _Guarded(bounded if names is None else OwnNames(bounded, names))
+
+
+class _Guarded:
+    """Security headers on every answer; a route's own come first."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+class _Bounded:
+    """No body beyond :data:`LARGEST_BODY`, whether it says how long it is or not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken = 0
+
+        async def receiving() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > LARGEST_BODY:
+                raise HTTPException(413, _TOO_LARGE, {"connection": "close"})  # Starlette answers it
+            return message
+
+        length = Headers(scope=scope).get("content-length", "0")
+        if length.isdecimal() and int(length) > LARGEST_BODY:
+            await problem(413, _TOO_LARGE, headers={"connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receiving, send)
+
+
+# All that is served, joined: each resource comes from the module that knows it.
+#
+# Invariant: what shows records, events, feeds or subscriptions is read by those who may; probes, metrics and
+# documents
+# show none of these and are open.
+
+
+def routes_of(
+    backing: Backing, readiness: Readiness, registry: Callable[[], Registry | None], *, clock: Callable[[], float]
+) -> list[Route]:
+    """One route for each path.
+
+    Args:
+        backing: what they stand on.
+        readiness: of this process.
+        registry: for sinks that call back; None while the store has not answered yet.
+        clock: seconds that only go forward.
+    """
+    admission = Admission(backing.settings.http, backing.environ, clock=clock)
+    shown = [
+        *page_routes(backing, readiness, clock=clock),
+        *feed_routes(backing, admission),
+        *subscription_routes(backing, admission),
+        *event_routes(backing, clock=clock),
+    ]
+    unrestricted = [
+        *probe_routes(readiness, admission.may_read),
+        *document_routes(backing.settings),
+        *callback_routes(registry),
+    ]
+    return [*map(admission.readable, shown), *unrestricted]
+
+
+def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry | None], *more: BaseRoute) -> Any:
+    """The application; what it answers is counted.
+
+    Args:
+        backing: what it stands on.
+        readiness: of this process.
+        registry: as for :func:`routes_of`.
+        more: further routes, which anybody may read.
+    """
+    routes = [*routes_of(backing, readiness, registry, clock=asyncio.get_running_loop().time), *more]
+    return Counting(application(*routes, names=names_of(backing.settings.http)), routes)
+
+
+# Requests to the HTTP service, counted by route and status.
+#
+# Law: what is counted is the route as it is declared; whatever else somebody asks for is ``other``, so that nobody
+# can
+# make up series.
+
+
+class Counting:
+    """An ASGI application whose answers are counted."""
+
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
+        """Take the application, and its routes."""
+        self._app = app
+        self._paths: dict[Any, str] = {one.endpoint: one.path for one in routes if isinstance(one, Route)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; counted as soon as the status is known, for an answer may go on for long."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answered(self._paths.get(scope.get("endpoint"), "other"), message["status"])
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+# Serving HTTP beside the work: on the address of the configuration, as soon as it is free.
+#
+# Law: an address that another process has is no reason to end. It is told once, with what to do, and tried again, so
+# that
+# of two daemons on one machine the second takes the address over when the first one goes.
+
+_SERVE_AGAIN: Final = 2.0  # seconds
+
+_log = structlog.get_logger("poller.web")
+
+
+async def serve(
+    app: Any,
+    address: Address,
+    *,
+    until: asyncio.Event,
+    pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+) -> None:
+    """Serve an application until an event is set.
+
+    Args:
+        app: an ASGI 3 application.
+        address: where to listen.
+        until: ends it.
+        pause: waits for the event, at most so many seconds.
+
+    Raises:
+        ConfigurationError: this machine does not have the address, or this user may not listen there.
+    """
+    told = False
+    while not until.is_set():
+        try:
+            async with listening(app, *address) as url:
+                _log.info("listening", page=f"{url}/")
+                await until.wait()
+        except AddressTaken as taken:
+            if not told:
+                told = True
+                advice = 'it is taken over when it is free; or set http.bind or POLLER_HTTP_BIND to another, or "off"'
+                _log.warning("not listening", error=str(taken), advice=advice)
+            await pause(until, _SERVE_AGAIN)

@@ -1,0 +1,372 @@
+"""Who may read over HTTP, and who may change something.
+
+**Invariants.**
+
+- Where a read token is set, reading needs it or the admin token. Where none is set, only this machine reads: requests
+  to a loopback address that no proxy has passed on. ``http.open_reads`` opens reading wherever no token is set.
+- Without an admin token nothing is changed over HTTP; the read token changes nothing.
+- A token comes from the environment or from a file, whose content counts as it is now and which is held to the rules of
+  every secret's file. Comparing takes the same time wherever tokens differ. The log names the address of a wrong token,
+  never the token.
+- A browser, which cannot send ``Bearer`` by itself, may send the token as the password of ``Basic``. This is for
+  reading alone: a page of another site can make a browser send what it has stored.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import math
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NoReturn
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from poller.auth.base import SecretFile
+from poller.config.http import is_address
+from poller.config.load import ADMIN_TOKEN, READ_TOKEN
+from poller.config.settings import HttpSettings
+from poller.errors import CredentialUnusable
+from poller.text import one_line
+from poller.web.http import Endpoint, Refused, problem
+
+_NO_ADMIN: Final = (
+    "nothing can be changed over HTTP here: set http.admin_token_file to a file with a token and start the daemon "
+    "again, or use the command line (poller pause, resume, resync, release, subscriptions)"
+)
+CLOSED: Final = (
+    f"set http.read_token_file to a file with a token (or {READ_TOKEN} or {READ_TOKEN}_FILE in the environment) and "
+    "start the daemon again; http.open_reads = true lets everybody read who reaches the port"
+)
+_ELSEWHERE: Final = f"nobody may read over HTTP here: {CLOSED}"
+_PASSED_ON: Final = f"nobody may read through a proxy here, nor by HTTP/1.0, as some proxies ask: {CLOSED}"
+_NEEDS_READ: Final = "reading needs a token: send Authorization: Bearer with the read token or the admin token"
+_NEEDS_ADMIN: Final = "this changes something: send Authorization: Bearer with the content of http.admin_token_file"
+_READ_ONLY: Final = "the read token changes nothing: send the admin token"
+_WRONG: Final = "the token is not the content of http.admin_token_file"
+_WRONG_READ: Final = "the token is neither the read token nor the admin token"
+_BEARER: Final = 'Bearer realm="poller"'
+_INVALID: Final = f'{_BEARER}, error="invalid_token"'
+_BASIC: Final = 'Basic realm="poller", charset="UTF-8"'
+_READING: Final = frozenset({"GET", "HEAD"})
+_PROXIES: Final = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
+_FORWARDED: Final = "x-forwarded-"
+_PROXIES_SPEAK: Final = "1.0"  # nginx asks so unless it is told otherwise, and leaves no header of its own
+
+_log = structlog.get_logger("poller.web")
+
+
+class Token:
+    """A bearer token of this service."""
+
+    def __init__(self, what: str, file: Path | None, literal: str = "") -> None:
+        """Take the words for messages, the file, and what the environment says, which comes first; "" for nothing."""
+        self._what = what
+        self._literal = literal.strip()
+        self._file = None if file is None or self._literal else SecretFile(file, what)
+
+    def __bool__(self) -> bool:
+        """Whether one is set, be it readable or not."""
+        return bool(self._literal) or self._file is not None
+
+    def text(self) -> str:
+        """The token as it is now.
+
+        Raises:
+            CredentialUnusable: there is none, or its file cannot be used.
+        """
+        if self._file is not None:
+            return self._file.text()
+        if not self._literal:
+            raise CredentialUnusable(f"no {self._what} is set")
+        return self._literal
+
+    def matches(self, brought: str) -> bool:
+        """Whether this is the token.
+
+        Raises:
+            Refused: the token cannot be read.
+        """
+        try:
+            return bool(self) and _same(brought, self.text())
+        except CredentialUnusable as error:
+            _log.warning("a token of the HTTP service cannot be read", token=self._what, error=str(error))
+            raise Refused(503, f"the {self._what} cannot be read; the log says why") from None
+
+
+def read_token(settings: HttpSettings, environ: Mapping[str, str]) -> Token:
+    """The token that reads."""
+    return Token("read token", settings.read_token_file, environ.get(READ_TOKEN, ""))
+
+
+def admin_token(settings: HttpSettings, environ: Mapping[str, str]) -> Token:
+    """The token that changes, and reads."""
+    return Token("admin token", settings.admin_token_file, environ.get(ADMIN_TOKEN, ""))
+
+
+def is_closed(settings: HttpSettings, environ: Mapping[str, str]) -> bool:
+    """Whether requests from other machines read nothing, whatever they send along."""
+    everybody = settings.open_reads or settings.bind is None or is_loopback(settings.bind.host)
+    return not everybody and not read_token(settings, environ)
+
+
+class Admission:
+    """The door of the HTTP service."""
+
+    def __init__(self, settings: HttpSettings, environ: Mapping[str, str], *, clock: Callable[[], float]) -> None:
+        """Take the configuration, the environment that may hold tokens, and seconds that only go forward."""
+        self._read = read_token(settings, environ)
+        self._admin = admin_token(settings, environ)
+        self._open = settings.open_reads
+        self._loopback = settings.bind is None or is_loopback(settings.bind.host)
+        self._guesses = Guesses(clock)
+        for token in (self._read, self._admin):
+            with suppress(Refused):  # what is wrong with it is logged at the start, and again when it is needed
+                token.matches("")
+        if is_closed(settings, environ):
+            _log.warning("nobody may read over HTTP", address=str(settings.bind), advice=CLOSED)
+
+    def readable(self, route: Route) -> Route:
+        """The route, whose GET and HEAD are for those who may read."""
+        endpoint: Endpoint = route.endpoint
+
+        async def admitted(request: Request) -> Response:
+            if request.method in _READING:
+                self.check_reading(request)
+            return await endpoint(request)
+
+        return Route(route.path, admitted, methods=sorted(route.methods or _READING))
+
+    def only(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint, for those who have the admin token."""
+
+        async def admitted(request: Request) -> Response:
+            self.check(request)
+            return await endpoint(request)
+
+        return admitted
+
+    def check(self, request: Request) -> None:
+        """Nothing, where the request may change something.
+
+        Raises:
+            Refused: it may not.
+        """
+        if not self._admin:
+            raise Refused(403, _NO_ADMIN)
+        brought = _bearer(request)
+        if not brought:
+            raise Refused(401, _NEEDS_ADMIN, headers={"www-authenticate": _BEARER})
+        if self._admin.matches(brought):
+            return
+        if self._read and self._reads(brought):
+            raise Refused(403, _READ_ONLY, headers={"www-authenticate": f'{_BEARER}, error="insufficient_scope"'})
+        self._refuse(request, "wrong admin token", _WRONG)
+
+    def check_reading(self, request: Request) -> None:
+        """Nothing, where the request may read.
+
+        Raises:
+            Refused: it may not.
+        """
+        if not self._read and (self._open or (self._loopback and not _passed_on(request))):
+            return
+        brought = _bearer(request) or _password(request)
+        if brought and self._reads(brought):
+            return
+        if not self._read and not (brought and self._admin):
+            raise Refused(403, _PASSED_ON if self._loopback else _ELSEWHERE)
+        if brought:
+            self._refuse(request, "wrong read token", _WRONG_READ)
+        raise Refused(401, _NEEDS_READ, headers={"www-authenticate": _challenge(request, _BEARER)})
+
+    def is_admin(self, request: Request) -> bool:
+        """Whether a request that may read brings the admin token, and so may see more."""
+        brought = _bearer(request) or _password(request)
+        try:
+            return bool(brought) and self._admin.matches(brought)
+        except Refused:  # the token cannot be read; the log says so
+            return False
+
+    def may_read(self, request: Request) -> bool:
+        """Whether the request may read, for what is open and says more to those who may."""
+        try:
+            self.check_reading(request)
+        except Refused:
+            return False
+        return True
+
+    def _reads(self, brought: str) -> bool:
+        """Whether it is one of the two tokens; one that cannot be read does not shut out the other."""
+        unreadable: Refused | None = None
+        for token in (self._read, self._admin):
+            try:
+                if token.matches(brought):
+                    return True
+            except Refused as refused:
+                unreadable = refused
+        if unreadable:
+            raise unreadable
+        return False
+
+    def _refuse(self, request: Request, event: str, detail: str) -> NoReturn:
+        """Refuse a wrong token; after many from one address, without a line in the log."""
+        address = request.client.host if request.client else ""
+        if wait := self._guesses.wait(address):
+            said = "too many wrong tokens from this address"
+            raise Refused(429, said, headers={"retry-after": str(math.ceil(wait))})
+        self._guesses.wrong(address)
+        _log.warning(event, client=address, path=one_line(request.url.path), method=request.method)
+        raise Refused(401, detail, headers={"www-authenticate": _challenge(request, _INVALID)})
+
+
+def _challenge(request: Request, bearer: str) -> str:
+    """How to send a token; a browser that opens a page asks its user for a password and sends that."""
+    page = request.method in _READING and "text/html" in request.headers.get("accept", "")
+    return f"{bearer}, {_BASIC}" if page else bearer
+
+
+def _credentials(request: Request, scheme: str) -> str:
+    found, _, credentials = request.headers.get("authorization", "").partition(" ")
+    return credentials.strip() if found.lower() == scheme else ""
+
+
+def _bearer(request: Request) -> str:
+    return _credentials(request, "bearer")
+
+
+def _password(request: Request) -> str:
+    """Of HTTP's Basic authentication, whoever the user is."""
+    try:
+        decoded = b64decode(_credentials(request, "basic"), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+    return decoded.partition(":")[2].strip()
+
+
+def _passed_on(request: Request) -> bool:
+    """Whether a request to a loopback address comes from another machine, by what a proxy has left in it."""
+    if request.scope["http_version"] == _PROXIES_SPEAK:
+        return True
+    if any(name in _PROXIES or name.startswith(_FORWARDED) for name in request.headers):
+        return True
+    try:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    except ValueError:
+        return True
+    return bool(host) and not is_loopback(host.rstrip("."))
+
+
+def _same(one: str, other: str) -> bool:
+    """In the same time wherever they differ, and however long they are."""
+    digests = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (one, other))
+    return hmac.compare_digest(*digests)
+
+
+# Under which names this service may be asked for while only its own machine can reach it.
+#
+# A page from elsewhere can have its own name lead to 127.0.0.1 and then ask whatever listens there, as far as the
+# browser
+# knows within its own site (DNS rebinding). Such a request bears that name.
+#
+# Law: where the service listens on loopback alone, a request's ``Host`` is an address, ``localhost`` or the host of
+# ``http.public_url``. Any other one is answered 421. Where others can reach it, names are theirs to choose.
+
+_HERE: Final = "localhost"
+_OTHER_HOST: Final = (
+    "this service listens on loopback alone and is asked for by address, as localhost, or by the host of "
+    "http.public_url; set that to the URL by which others reach it"
+)
+
+
+def names_of(settings: HttpSettings) -> frozenset[str] | None:
+    """The names that a request may ask for, besides addresses; None: any."""
+    if settings.bind is None or not is_loopback(settings.bind.host):
+        return None
+    public = urlsplit(settings.public_url or "").hostname
+    return frozenset({_HERE, public or _HERE})
+
+
+def may_be_asked_for(host: str, names: frozenset[str]) -> bool:
+    """Whether a ``Host`` is one of these names or an address, with or without a port."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return name.rstrip(".") in names or is_address(name)
+
+
+class OwnNames:
+    """Nothing is answered to those who ask for another host."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
+        """Take what answers, and the names."""
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+        host = Headers(scope=scope).get("host")
+        if host is None or may_be_asked_for(host, self._names):  # HTTP/1.0 has none, and no browser speaks that
+            await self._app(scope, receive, send)
+        else:
+            await problem(421, _OTHER_HOST)(scope, receive, send)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this address or name means this machine alone; other names are not resolved."""
+    return host.lower() == _HERE or (is_address(host) and ip_address(host).is_loopback)
+
+
+# How often somebody may be wrong about the admin token.
+#
+# Law: :data:`MOST` wrong tokens from one address within :data:`WINDOW`, then the next ones are neither answered as
+# such
+# nor logged until that time is over. Whoever has the right one is let in all the same: behind a proxy all have one
+# address, and nobody may lock the operators out. What is remembered is bounded: beyond :data:`ADDRESSES` the oldest
+# is
+# forgotten.
+#
+# Pure, but for what it remembers: the clock is an argument.
+
+MOST: Final = 30
+WINDOW: Final = 60.0
+"""Seconds."""
+
+ADDRESSES: Final = 1000
+
+
+class Guesses:
+    """Wrong tokens by address."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Take seconds that only go forward."""
+        self._clock = clock
+        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def wait(self, address: str) -> float:
+        """Seconds until a wrong token from there is taken for a slip again; 0: it is now."""
+        since, count = self._wrong.get(address, (0.0, 0))
+        left = since + WINDOW - self._clock()
+        return left if count >= MOST and left > 0 else 0.0
+
+    def wrong(self, address: str) -> None:
+        """There was one more."""
+        since, count = self._wrong.pop(address, (self._clock(), 0))
+        if self._clock() - since >= WINDOW:
+            since, count = self._clock(), 0
+        self._wrong[address] = (since, count + 1)
+        while len(self._wrong) > ADDRESSES:
+            self._wrong.popitem(last=False)

@@ -1,0 +1,111 @@
+"""What the routes stand on: the configuration, the store once it has answered, the clock.
+
+Law: whoever asks over HTTP takes no connection from rounds and deliveries. The service has a client of its own for as
+long as the store is open, and those who follow the streams another one. Lists of many are made one after the other, for
+whoever likes may ask for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.errors import StoreUnavailable
+from poller.lifecycle import unless
+from poller.redis.client import commands
+from poller.redis.errors import let_in
+from poller.store.keys import SubscriptionKeys
+from poller.store.session import OpenStore
+from poller.store.subscriptions import Registry
+
+_PATIENCE: Final = 2.0  # seconds for those who follow events to end
+
+
+class Backing:
+    """Of one process."""
+
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str] = MappingProxyType({}), *, now: Callable[[], datetime]
+    ) -> None:
+        """Begin without a store.
+
+        Args:
+            settings: the configuration.
+            environ: where tokens may be.
+            now: the store's clock, UTC.
+        """
+        self.settings = settings
+        self.environ = environ
+        self.now = now
+        self.closing = asyncio.Event()
+        self.listing = asyncio.Lock()
+        self._store: OpenStore | None = None
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    @asynccontextmanager
+    async def standing(self, store: OpenStore) -> AsyncIterator[None]:
+        """Answer from this store while the block runs."""
+        async with commands(store.url) as client:
+            let_in(client)  # as the one that the store was opened with
+            self._store = OpenStore(store.url, client)
+            try:
+                yield
+            finally:
+                self._store = None
+                self.closing.set()
+                await unless(self._unused, _PATIENCE)
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[OpenStore]:
+        """The store, which is not closed before the block is left; that is to be soon once it is :attr:`closing`.
+
+        Raises:
+            StoreUnavailable: as :attr:`store`.
+        """
+        store = self.store
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield store
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    @property
+    def store(self) -> OpenStore:
+        """The store, with the client of this service.
+
+        Raises:
+            StoreUnavailable: it has not answered yet, or is closed.
+        """
+        if self._store is None:
+            raise StoreUnavailable("it has not answered yet" if not self.closing.is_set() else "it is closed")
+        return self._store
+
+    @property
+    def client(self) -> Redis:
+        """Of the store.
+
+        Raises:
+            StoreUnavailable: as :attr:`store`.
+        """
+        return self.store.client
+
+    @property
+    def registry(self) -> Registry:
+        """The subscriptions.
+
+        Raises:
+            StoreUnavailable: as :attr:`store`.
+        """
+        return Registry(self.client, SubscriptionKeys.of(self.settings.redis.prefix))

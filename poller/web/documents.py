@@ -1,0 +1,444 @@
+"""The OpenAPI document of this service: each path, what may be done there, and what comes back.
+
+Law: there is no route that it does not tell of and none that it makes up; the shapes are those of the types that are
+sent. Kept by hand are the words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from poller import __version__
+from poller.auth.sink_credential import AccessTokenCredential, PlainCredential
+from poller.changes.schemas import DIALECT, events_document
+from poller.config.settings import Settings, config_schema
+from poller.control.asyncapi import asyncapi, schemas_of
+from poller.control.commands import Answer
+from poller.control.status import FeedStatus
+from poller.daemon.health import Report
+from poller.web.events import KIND, Gap, PlaceNote
+from poller.web.http import JSON, MOST, PROBLEM, Endpoint, PauseWanted, Problem, Refused, at
+from poller.web.subscription_schema import CONFIG, SubscriptionObject, Wanted
+
+Schema = dict[str, Any]
+
+_REF: Final = "#/components/schemas/"
+_CREDENTIALS: Final = (AccessTokenCredential, PlainCredential)
+_TYPES: Final = (
+    *_CREDENTIALS,
+    Answer,
+    FeedStatus,
+    Gap,
+    PauseWanted,
+    PlaceNote,
+    Problem,
+    Report,
+    SubscriptionObject,
+    Wanted,
+)
+_REFUSALS: Final = {
+    400: "The request cannot be read.",
+    401: "The token is missing or wrong.",
+    403: "No token is configured, or this one may not do it.",
+    404: "There is none.",
+    409: "It cannot be done as things are.",
+    413: "The body is too large.",
+    415: "The body is of another type.",
+    422: "The request cannot be used; errors say where.",
+    429: "Too many wrong tokens.",
+    503: "The store is away, or there are too many readers.",
+}
+_GUARDED: Final = (401, 403, 429, 503)
+_SECURITY: Final[Schema] = {
+    "read": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The read token. Where none is set, a loopback address is read without one.",
+    },
+    "admin": {"type": "http", "scheme": "bearer", "description": "The admin token: it changes, and reads."},
+}
+_READING: Final[list[Schema]] = [{"read": []}, {"admin": []}, {}]
+_CHANGING: Final[list[Schema]] = [{"admin": []}]
+_BODY: Final = (400, 413, 415, 422)
+
+
+def openapi(feeds: Sequence[str], *, url: str | None = None) -> Schema:
+    """The document.
+
+    Args:
+        feeds: those that there are, as ``SOURCE/NAME``.
+        url: by which others reach the service, where that is known.
+    """
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "poller", "version": __version__, "description": _PROSE},
+        "servers": [{"url": url or "/", "description": "This service."}],
+        "paths": _identified(_paths(_named(feeds))),
+        "components": {"schemas": _schemas(feeds), "securitySchemes": _SECURITY},
+    }
+
+
+_PROSE: Final = (
+    "How the daemon does, its events, its subscriptions, and orders to it. Reading needs the read token or the admin "
+    "token, but for a loopback address where no read token is set; what changes something needs the admin token."
+)
+_METRICS: Final = ("text/plain", "application/openmetrics-text")
+_NAMED: Final = 100  # feeds that are listed one by one
+_ID: Final[Schema] = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}$"}
+_TEXT: Final[Schema] = {"type": "string"}
+_LIST: Final[Sequence[Schema]] = (
+    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 100}},
+    {"name": "after", "in": "query", "schema": _TEXT, "description": "The name after which the list begins."},
+)
+_SUBSCRIPTION: Final = ({"name": "subscription", "in": "path", "required": True, "schema": _ID},)
+_ANEW: Final[Schema] = {"name": "anew", "in": "query", "schema": {"type": "boolean", "default": False}}
+_EVENTS: Final[Sequence[Schema]] = (
+    {"name": "feed", "in": "query", "schema": {"type": "array", "items": _TEXT}, "description": "SOURCE/NAME."},
+    {
+        "name": "type",
+        "in": "query",
+        "schema": {"type": "array", "items": _TEXT},
+        "description": "Types, patterns or kinds.",
+    },
+    {
+        "name": "from",
+        "in": "query",
+        "schema": {"type": "string", "default": "now"},
+        "description": "now, earliest, the id of a message, or the id of a stream's entry.",
+    },
+    {"name": "Last-Event-ID", "in": "header", "schema": _TEXT, "description": "The id of a message; beats from."},
+)
+
+
+_OPERATIONS: Final = {
+    ("get", "/"): "getPage",
+    ("get", "/livez"): "isAlive",
+    ("get", "/readyz"): "isReady",
+    ("get", "/metrics"): "getMetrics",
+    ("get", "/feeds"): "listFeeds",
+    ("get", "/feeds/{source}/{name}"): "getFeed",
+    ("post", "/feeds/{source}/{name}/pause"): "pauseFeed",
+    ("post", "/feeds/{source}/{name}/resume"): "resumeFeed",
+    ("post", "/feeds/{source}/{name}/resync"): "resyncFeed",
+    ("post", "/feeds/{source}/{name}/release"): "releaseFeed",
+    ("get", "/subscriptions"): "listSubscriptions",
+    ("post", "/subscriptions"): "addSubscription",
+    ("get", "/subscriptions/{subscription}"): "getSubscription",
+    ("put", "/subscriptions/{subscription}"): "replaceSubscription",
+    ("delete", "/subscriptions/{subscription}"): "deleteSubscription",
+    ("post", "/subscriptions/{subscription}/pause"): "pauseSubscription",
+    ("post", "/subscriptions/{subscription}/resume"): "resumeSubscription",
+    ("get", "/events"): "followEvents",
+    ("get", "/asyncapi.json"): "getAsyncApi",
+    ("get", "/openapi.json"): "getOpenApi",
+    ("get", "/schemas"): "listSchemas",
+    ("get", "/schemas/{name}.json"): "getSchema",
+    ("get", "/webhooks/callback"): "grantEvents",
+    ("post", "/webhooks/callback"): "grantEventsByPost",
+}
+"""What generators call each operation; others are called by method and path."""
+
+
+def _paths(named: Sequence[Schema]) -> Schema:
+    feed, one = "/feeds/{source}/{name}", "/subscriptions/{subscription}"
+    changed = _answer(200, "SubscriptionObject")
+    gone: Mapping[int, Schema] = {204: {"description": "It is gone."}}
+    json, schemas = _document_responses(JSON), _document_responses("application/schema+json")
+    described = _document_responses("application/vnd.oai.openapi+json")
+    name: Schema = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    return {
+        "/": {"get": _reading("A page for people.", {200: _content("text/html", _TEXT)})},
+        "/livez": {"get": _open("Whether this process runs.", {200: _content(JSON, {"type": "object"})})},
+        "/readyz": {"get": _open("Whether it does its work.", _answer(200, "Report") | _answer(503, "Report"))},
+        "/metrics": {"get": _open("Figures for Prometheus.", {200: _texts(*_METRICS)})},
+        "/feeds": {"get": _reading("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)},
+        feed: {"get": _reading("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
+        f"{feed}/pause": {"post": _order("Begin no round of it any more.", *named, body="PauseWanted")},
+        f"{feed}/resume": {"post": _order("Poll it again, at once.", *named)},
+        f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", *named, _ANEW)},
+        f"{feed}/release": {
+            "post": _order("Publish what a round has held: removals, or what differs at another base_url.", *named)
+        },
+        "/subscriptions": {
+            "get": _reading(
+                "All subscriptions, by id.", _answer(200, "SubscriptionObject", many=True), 400, 503, has=_LIST
+            ),
+            "post": _change("Add one.", _created(), 409, *_BODY, body="Wanted"),
+        },
+        one: {
+            "get": _reading("One subscription.", changed, 404, 422, 503, has=_SUBSCRIPTION),
+            "put": _change("Replace one.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="Wanted"),
+            "delete": _change("Delete one and all that waits for it.", gone, 404, 409, has=_SUBSCRIPTION),
+        },
+        f"{one}/pause": {
+            "post": _change("Let its events wait.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="PauseWanted")
+        },
+        f"{one}/resume": {"post": _change("Let it go on.", changed, 404, 409, has=_SUBSCRIPTION)},
+        "/events": {
+            "get": _reading("The events as they come.", {200: _content(KIND, _TEXT)}, 400, 404, 503, has=_EVENTS)
+        },
+        "/asyncapi.json": {"get": _open("The streams and their events.", json)},
+        "/openapi.json": {"get": _open("This document.", described)},
+        "/schemas": {"get": _open("The JSON Schemas that there are; /schemas/ is the same.", _list_of_schemas())},
+        "/schemas/{name}.json": {"get": _open("One of them.", schemas, 404, has=(name,))},
+        "/webhooks/callback": {
+            "get": _callback("Grants events to a sink, by its key."),
+            "post": _callback("Grants events to a sink, by its key."),
+        },
+    }
+
+
+def _named(feeds: Sequence[str]) -> Sequence[Schema]:
+    """The parameters that name a feed, each with its values unless there are too many."""
+    few = len(feeds) <= _NAMED
+    pairs = [feed.split("/", 1) for feed in feeds]
+    parts = {name: [pair[at] for pair in pairs] for at, name in enumerate(("source", "name"))}
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"enum": list(dict.fromkeys(values))} if few else _TEXT,
+        }
+        for name, values in parts.items()
+    ]
+
+
+def _operation(
+    summary: str, answers: Mapping[int, Schema], *refusals: int, has: Sequence[Schema] = (), body: str | None = None
+) -> Schema:
+    told = {status: {"description": _REFUSALS[status], **_content(PROBLEM, _ref("Problem"))} for status in refusals}
+    found: Schema = {"summary": summary, "responses": {str(status): one for status, one in {**told, **answers}.items()}}
+    if has:
+        found["parameters"] = list(has)
+    if body:
+        found["requestBody"] = {"required": body != "PauseWanted", "content": {JSON: {"schema": _ref(body)}}}
+    return found
+
+
+def _change(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: Any) -> Schema:
+    return _operation(summary, answers, *refusals, *_GUARDED, **more) | {"security": _CHANGING}
+
+
+def _reading(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: Any) -> Schema:
+    return _operation(summary, answers, *refusals, *_GUARDED, **more) | {"security": _READING}
+
+
+def _open(summary: str, answers: Mapping[int, Schema], *refusals: int, **more: Any) -> Schema:
+    return _operation(summary, answers, *refusals, **more) | {"security": []}
+
+
+def _identified(paths: Schema) -> Schema:
+    """With an ``operationId`` each, from which generators make names."""
+    return {
+        path: {
+            method: {"operationId": _OPERATIONS.get((method, path)) or _camel(f"{method}{path}")} | operation
+            for method, operation in operations.items()
+        }
+        for path, operations in paths.items()
+    }
+
+
+def _camel(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+(\w?)", lambda found: str(found[1]).upper(), text)
+
+
+def _order(summary: str, *has: Schema, body: str | None = None) -> Schema:
+    answers = _answer(200, "Answer") | _answer(202, "Answer")
+    return _change(summary, answers, 400, 404, 409, *(_BODY if body else ()), has=has, body=body)
+
+
+def _callback(summary: str) -> Schema:
+    asked = [{"name": name, "in": "query", "schema": _TEXT} for name in ("id", "key")]
+    texts = {status: _content("text/plain", _TEXT) for status in (200, 404, 503)}
+    return _open(summary, texts, has=asked)
+
+
+def _created() -> Mapping[int, Schema]:
+    location = {"location": {"schema": _TEXT, "description": "Where it is."}}
+    return {201: {**_answer(201, "SubscriptionObject")[201], "headers": location}}
+
+
+def _answer(status: int, name: str, *, many: bool = False) -> dict[int, Schema]:
+    return {status: _content(JSON, {"type": "array", "items": _ref(name)} if many else _ref(name))}
+
+
+def _document_responses(kind: str) -> Mapping[int, Schema]:
+    return {200: _content(kind, {"type": "object"}), 304: {"description": "The document has not changed."}}
+
+
+def _list_of_schemas() -> Mapping[int, Schema]:
+    one: Schema = {"type": "object", "required": ["name", "url"], "properties": {"name": _TEXT, "url": _TEXT}}
+    return {**_document_responses(JSON), 200: _content(JSON, {"type": "array", "items": one})}
+
+
+def _content(kind: str, schema: Schema) -> Schema:
+    return {"description": "The answer.", "content": {kind: {"schema": schema}}}
+
+
+def _texts(*kinds: str) -> Schema:
+    return {"description": "The answer.", "content": {kind: {"schema": _TEXT} for kind in kinds}}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"{_REF}{name}"}
+
+
+def _schemas(feeds: Sequence[str]) -> Schema:
+    """Those of the types; what ``config`` and ``filters`` may hold comes from the configuration's own."""
+    _, own = msgspec.json.schema_components(_TYPES, ref_template=f"{_REF}{{name}}")
+    tables = _moved(config_schema()["$defs"])
+    subscription = tables["SubscriptionSettings"]["properties"]
+    wanted = own["Wanted"]["properties"]
+    wanted["config"] = {
+        "type": "object",
+        "description": "Keys of a [[subscriptions]] table of the configuration.",
+        "properties": {name: subscription[name] for name in CONFIG},
+        "additionalProperties": False,
+    }
+    wanted |= {name: subscription[name] for name in ("sink", "filters")}
+    wanted |= {name: {"anyOf": [subscription[name], {"type": "null"}]} for name in ("id", "types")}
+    credentials = [_ref(kind.__name__) for kind in _CREDENTIALS]
+    wanted["sinkcredential"] = {"anyOf": [*credentials, _ref("SinkCredential"), {"type": "null"}]}
+    wanted["config"]["properties"]["feeds"] = {
+        **subscription["feeds"],
+        "items": {"enum": list(feeds)} if len(feeds) <= _NAMED else _TEXT,
+    }
+    own["SubscriptionObject"]["properties"]["filters"] = {"type": "array", "items": _ref("FilterSettings")}
+    own["AccessTokenCredential"]["properties"]["accesstokentype"]["enum"] = ["Bearer"]  # other cases are taken too
+    own |= {name: tables[name] for name in ("BatchSettings", "RetrySettings", "FilterSettings")}
+    readable = {name: _readable(schema) for name, schema in own.items()}
+    return {name: schema | _words(name) for name, schema in readable.items()}
+
+
+_DESCRIPTIONS: Final = {
+    "FeedStatus": "How a feed does.",
+    "Problem": "What is wrong with a request, as RFC 9457 has it.",
+    "Report": "Whether the process does its work, and why not.",
+    "SubscriptionObject": "A subscription as it is.",
+    "SubscriptionStatus": "How a subscription does.",
+    "Wanted": "A subscription as it is to be.",
+}
+"""Where the words at the type are for those who read its code."""
+
+
+def _words(name: str) -> Schema:
+    return {"description": _DESCRIPTIONS[name]} if name in _DESCRIPTIONS else {}
+
+
+def _readable(schema: Schema) -> Schema:
+    """A type's schema with the words of its docstring in their places: those on attributes at their properties."""
+    said, _, attributes = inspect.cleandoc(schema.get("description", "")).partition("Attributes:")
+    described = dict(schema) | ({"description": _plain(said)} if said.strip() else {})
+    properties = dict(schema.get("properties", {}))
+    for name, text in re.findall(r"^ *(\w+): (.*(?:\n {8,}.*)*)", attributes, re.MULTILINE):
+        if name in properties:
+            properties[name] = {"description": _plain(text), **properties[name]}
+    return described | ({"properties": properties} if properties else {})
+
+
+def _plain(text: str) -> str:
+    """Words of a docstring without its markup and line breaks."""
+    text = re.sub(r"[;,(]? ?see :\w+:`[^`]*`\)?", "", text)
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]*)`|``([^`]*)``", lambda found: found[1] or found[2], text)
+    text = re.sub(r"\bNone\b", "null", " ".join(text.split())).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _moved(schema: Any) -> Any:
+    """With references to where the tables stand here."""
+    if isinstance(schema, list):
+        return [_moved(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: value.replace("#/$defs/", _REF) if key == "$ref" else _moved(value) for key, value in schema.items()}
+
+
+# Documents that describe this service and its events to other programs, each with an ``ETag``.
+#
+# ``/asyncapi.json``, ``/openapi.json``, ``/schemas/`` and what it lists: the same as ``poller schema`` prints.
+
+_SCHEMA: Final = "application/schema+json"
+_OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.1"
+_KEPT: Final = "public, max-age=300"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One schema of the index.
+
+    Attributes:
+        name: ``events`` (all of them), ``config``, or an event's type.
+        url: where it is.
+    """
+
+    name: str
+    url: str
+
+
+def document_routes(settings: Settings) -> list[Route]:
+    """The routes."""
+
+    @cache
+    def schemas() -> Mapping[str, Any]:
+        events = schemas_of(settings)
+        single = {name: {"$schema": DIALECT} | schema for name, schema in events.items()}
+        return {"events": events_document(events), "config": config_schema()} | single
+
+    @cache
+    def written(name: str) -> bytes:
+        return _json(schemas()[name])
+
+    async def schema(request: Request) -> Response:
+        """GET: one schema."""
+        name = str(request.path_params["name"])
+        if name not in schemas():
+            raise Refused(404, "there is no such schema; /schemas/ lists them")
+        return _kept(request, written(name), _SCHEMA)
+
+    def index() -> list[Listed]:
+        return [Listed(name, f"/schemas/{name}.json") for name in schemas()]
+
+    return [
+        at("/asyncapi.json", GET=_document(lambda: asyncapi(settings), JSON)),
+        at(
+            "/openapi.json",
+            GET=_document(lambda: openapi(settings.feed_ids, url=settings.http.public_url), _OPENAPI),
+        ),
+        *(at(path, GET=_document(index, JSON)) for path in ("/schemas", "/schemas/")),
+        at("/schemas/{name}.json", GET=schema),
+    ]
+
+
+def _document(make: Callable[[], Any], kind: str) -> Endpoint:
+    @cache
+    def written() -> bytes:
+        return _json(make())
+
+    async def document(request: Request) -> Response:
+        return _kept(request, written(), kind)
+
+    return document
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _kept(request: Request, content: bytes, kind: str) -> Response:
+    """The content; 304 where whoever asks has it."""
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {"etag": tag, "cache-control": _KEPT}
+    asked = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
+    if tag in asked or "*" in asked:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers, media_type=kind)

@@ -1,0 +1,684 @@
+"""``GET /events``: the events of the feeds as they come, as server-sent events.
+
+Law: a client that comes back with the ``Last-Event-ID`` that it had last misses nothing and sees nothing twice, in any
+of its feeds. There are :data:`READERS` of them at most, each sent what its connection takes; one that takes nothing for
+:data:`STALLED` seconds is let go. All of them end in order when the service does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from poller.config.event_types import type_test, unmatched
+from poller.control.feeds import keys_of
+from poller.errors import StoreError, StoreUnavailable
+from poller.lifecycle import ended, unless
+from poller.redis.client import blocking
+from poller.redis.errors import let_in, translated
+from poller.store.stream import arrivals
+from poller.telemetry.metrics import EVENT_READERS
+from poller.web.context import Backing
+from poller.web.http import Refused, Wrong, at
+
+# Server-sent messages as bytes, as the HTML standard has them.
+#
+# Law: the event arrives as it stands in the stream, but for line breaks between its JSON values: each becomes one
+# line
+# feed. No block is without data, and no comment ends one: some clients hand out a message for each empty line. A
+# place
+# that comes before the first event, or changes without one, is a message ``place`` of its own.
+#
+# Pure.
+
+KIND: Final = "text/event-stream"
+AWAY: Final = b": the store is away; this goes on when it is back\n"
+BEAT_COMMENT: Final = b": nothing new\n"
+"""That all is well and nothing has come."""
+
+_BREAKS: Final = re.compile(rb"\r\n|\r|\n")
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The ``data`` of a message ``gap``: events that are gone from the stream and were not given out.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        after: the sequence number of the last event before them; None: not known.
+        before: that of the first one after them.
+        missing: how many they are; None: not known.
+    """
+
+    feed: str
+    after: int | None
+    before: int
+    missing: int | None
+
+
+class PlaceNote(msgspec.Struct, frozen=True):
+    """The ``data`` of a message ``place``.
+
+    Attributes:
+        place: the message's id.
+    """
+
+    place: str
+
+
+def event(place: str, content: bytes) -> bytes:
+    """An event, with the id to come back with once it has arrived."""
+    return b"id: %b\n%b\n" % (place.encode(), _lines(content))
+
+
+def gap(feed: str, *, after: int | None, before: int) -> bytes:
+    """That something is missing before the event that follows; ``after`` is None where it is not known how much."""
+    missing = None if after is None else before - after - 1
+    return b"event: gap\n" + _lines(msgspec.json.encode(Gap(feed, after, before, missing))) + b"\n"
+
+
+def moved(place: str) -> bytes:
+    """The id to come back with, where no event says it."""
+    return b"event: place\nid: %b\n%b\n" % (place.encode(), _lines(msgspec.json.encode(PlaceNote(place))))
+
+
+def greeting(place: str, *, again_milliseconds: int) -> bytes:
+    """What the first message begins with: after how long to come back, and an id for those who note it by the line."""
+    return b"retry: %d\nid: %b\n" % (again_milliseconds, place.encode())
+
+
+def _lines(content: bytes) -> bytes:
+    return b"".join(b"data: %b\n" % line for line in _BREAKS.split(content))
+
+
+# Which streams have something new, found out once for all who follow them over HTTP.
+#
+# Law: whoever asks what is new since a mark is told each stream in which something has come since then, also across
+# an
+# absence of the store. One connection looks, and only while somebody follows.
+
+BLOCK: Final = timedelta(seconds=2)
+_NEWS_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
+
+_log = structlog.get_logger("poller.web")
+
+
+class News:
+    """What has come in the streams, in turns that are counted."""
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        *,
+        block: timedelta = BLOCK,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Take the streams' keys, how long the store may wait for something new, and what waits for so many seconds."""
+        self._keys = keys
+        self._block = block
+        self._sleep = sleep
+        self._turn = 0
+        self._changed: dict[str, int] = {}
+        self._fresh = asyncio.Event()
+        self._followers = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._failing: str | None = None
+
+    @asynccontextmanager
+    async def followed(self, url: str) -> AsyncIterator[None]:
+        """Look at the streams of this store while the block runs, or longer where others follow."""
+        self._followers += 1
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(url), name="news for server-sent events")
+        try:
+            yield
+        finally:
+            self._followers -= 1
+            if not self._followers and self._looking is not None:
+                looking, self._looking = self._looking, None  # one who comes meanwhile begins anew
+                await ended(looking)
+
+    @property
+    def mark(self) -> int:
+        """What came until now came before this."""
+        return self._turn
+
+    def since(self, mark: int, keys: Collection[str]) -> list[str]:
+        """Those of these streams in which something has come after the mark."""
+        return [key for key in keys if self._changed.get(key, 0) > mark]
+
+    async def beyond(self, mark: int, seconds: float) -> None:
+        """Wait until something has come after the mark, wherever that is; at most so long."""
+        if self._turn == mark:
+            await unless(self._fresh, seconds)
+
+    async def _look(self, url: str) -> None:
+        while True:
+            client = blocking(url, block=self._block)
+            let_in(client)  # as the one that the store was opened with
+            try:
+                async for fresh in arrivals(client, self._keys, block=self._block):
+                    self._failing = None
+                    if fresh:
+                        self._tell(fresh)
+            except StoreUnavailable:
+                pass  # whoever follows tells it
+            except StoreError as error:
+                if str(error) != self._failing:
+                    self._failing = str(error)
+                    _log.warning("streams cannot be followed", error=self._failing)
+            finally:
+                await client.aclose()
+            await self._sleep(_NEWS_AGAIN)
+
+    def _tell(self, fresh: set[str]) -> None:
+        self._turn += 1
+        self._changed |= dict.fromkeys(fresh, self._turn)
+        before, self._fresh = self._fresh, asyncio.Event()
+        before.set()
+
+
+READERS: Final = 64
+MOST_FEEDS: Final = 256
+"""Of one reader: each has its place in the id of each message."""
+
+BEAT: Final = 15.0
+"""Seconds."""
+
+STALLED: Final = 60.0
+"""Seconds."""
+
+_STORE_AGAIN: Final = 1.0  # seconds before it is looked again for a store that has not answered yet
+_GOODBYE: Final = 0.5  # seconds that the end of an answer may take
+_FULL_AGAIN: Final = "10"
+_FROM: Final = "expected now, earliest, the id of a message, or the id of a stream's entry such as 1735689600000-0"
+_HEADERS: Final = [(b"content-type", KIND.encode()), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+
+
+def event_routes(
+    backing: Backing,
+    *,
+    clock: Callable[[], float],
+    beat: float = BEAT,
+    readers: int = READERS,
+    stalled: float = STALLED,
+) -> list[Route]:
+    """The route.
+
+    Args:
+        backing: what it stands on.
+        clock: seconds that only go forward.
+        beat: seconds after which a reader is told that nothing has come.
+        readers: how many there may be.
+        stalled: seconds after which a reader that takes nothing is let go.
+    """
+    streams = {keys_of(backing.settings, feed).events: feed for feed in backing.settings.feed_ids}
+    news, following = News(tuple(streams)), set[_Following]()
+
+    async def follow(request: Request) -> Any:
+        """GET: ends when whoever asks goes, or the service does."""
+        chosen = _chosen(request, streams)
+        begin = _begin(request, chosen)
+        types = _types(request, backing.settings.types_of(chosen.values()))
+        if request.method == "HEAD":
+            return Response(media_type=KIND)
+        if len(following) >= readers:
+            raise Refused(503, f"there are {readers} readers already", headers={"retry-after": _FULL_AGAIN})
+
+        async def begun() -> Reader:
+            places = Places(await newest(backing.client, chosen) if begin is None else begin)
+            return Reader(
+                backing.client,
+                news,
+                chosen,
+                places,
+                types=types,
+                from_now=begin is None,
+                beat_seconds=beat,
+                clock=clock,
+            )
+
+        return _Following(begun, news, backing, following, stalled)
+
+    return [at("/events", GET=follow)]
+
+
+def _chosen(request: Request, streams: Mapping[str, str]) -> dict[str, str]:
+    wanted = request.query_params.getlist("feed")
+    unknown = [feed for feed in wanted if feed not in streams.values()]
+    if unknown:
+        expected = f"expected SOURCE/NAME, one of {', '.join(list(streams.values())[:20])}"
+        raise Refused(404, f"feed: {expected}", errors=[Wrong("feed", expected, unknown[0][:64])])
+    chosen = {key: feed for key, feed in streams.items() if not wanted or feed in wanted}
+    if len(chosen) > MOST_FEEDS:
+        raise Refused(400, f"feed: expected {MOST_FEEDS} feeds at most; name them by feed=SOURCE/NAME, one by one")
+    return chosen
+
+
+def _types(request: Request, there: Collection[str]) -> Callable[[str], bool] | None:
+    wanted = request.query_params.getlist("type")
+    for _, entry, expected in unmatched(wanted, there):
+        raise Refused(400, f"type: {expected}", errors=[Wrong("type", expected, entry[:64])])
+    return type_test(wanted) if wanted else None
+
+
+def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, Place] | None:
+    """Where to begin in each feed; None: behind all that is there by then."""
+    name, text = "from", request.query_params.get("from", "now")
+    if last := request.headers.get("last-event-id"):
+        name, text = "Last-Event-ID", last
+    if text == "now":
+        return None
+    if text == "earliest":
+        return dict.fromkeys(chosen.values(), BEGINNING)
+    with suppress(ValueError):
+        return dict.fromkeys(chosen.values(), place_of(text))
+    try:
+        return read_places(text, chosen.values())
+    except ValueError:
+        raise Refused(400, f"{name}: {_FROM}", errors=[Wrong(name, _FROM, text[:64])]) from None
+
+
+class _Following:
+    """The answer: it begins at once, and where the store is away it waits, for a browser that is refused stays away."""
+
+    def __init__(
+        self,
+        begun: Callable[[], Awaitable[Reader]],
+        news: News,
+        backing: Backing,
+        following: set[_Following],
+        stalled: float,
+    ) -> None:
+        self._begun = begun
+        self._news = news
+        self._backing = backing
+        self._following = following
+        self._stalled = stalled
+        following.add(self)
+        EVENT_READERS.inc()
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(receive, send)
+        finally:
+            self._following.discard(self)
+            EVENT_READERS.dec()
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        sending = asyncio.create_task(self._send(send), name="server-sent events")
+        gone = asyncio.create_task(_gone(receive))
+        closing = asyncio.create_task(self._backing.closing.wait())
+        try:
+            await asyncio.wait({sending, gone, closing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await ended(sending, gone, closing)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                await send({"type": "http.response.body", "body": b""})
+
+    async def _send(self, send: Send) -> None:
+        try:
+            while not await self._sent_all(send):
+                await self._sent(send, AWAY)
+                await asyncio.sleep(_STORE_AGAIN)
+        except TimeoutError:
+            _log.info("a reader of events is let go: it takes nothing", seconds=self._stalled)
+        except StoreError as error:
+            _log.warning("events cannot be read", error=str(error))
+
+    async def _sent_all(self, send: Send) -> bool:
+        """Send what is to be sent, for ever. False: there is no store yet."""
+        try:
+            async with self._backing.in_use() as store, self._news.followed(store.url):
+                reader = await self._begun()
+                async with aclosing(reader.messages()) as messages:
+                    async for message in messages:
+                        await self._sent(send, message)
+        except StoreUnavailable:
+            return False
+        return True
+
+    async def _sent(self, send: Send, message: bytes) -> None:
+        async with asyncio.timeout(self._stalled):
+            await send({"type": "http.response.body", "body": message, "more_body": True})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+# One who follows streams over HTTP: what is there after its places, then what comes, as server-sent messages.
+#
+# Law: of each stream every entry after its place is given out once, in order, and each with the id by which one comes
+# back behind it. What was trimmed away in between is told before the entry that follows. A store that goes away is
+# waited
+# for.
+#
+# A reader takes a few entries of one stream at a time, the streams in turns, and no more before it has given these
+# out.
+# So one that is slow holds little, and holds up nobody.
+
+AT_ONCE: Final = 20
+"""Entries of one stream."""
+
+_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
+_DIGITS: Final = 20  # of a sequence
+_COME_BACK: Final = 2000  # milliseconds
+
+_Entries = list[tuple[bytes, Mapping[bytes, bytes]]]
+
+
+class _Outline(msgspec.Struct, frozen=True):
+    type: str = ""
+    sequence: str = "0"
+
+
+class Reader:
+    """Of one request."""
+
+    def __init__(
+        self,
+        client: Redis,
+        news: News,
+        streams: Mapping[str, str],
+        places: Places,
+        *,
+        types: Callable[[str], bool] | None,
+        from_now: bool,
+        beat_seconds: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Take what is read, and where to begin.
+
+        Args:
+            client: of the store.
+            news: of these streams.
+            streams: each feed's ``SOURCE/NAME`` by its stream's key.
+            places: where to begin in each.
+            types: whether events of a type are wanted; None for all.
+            from_now: whether who comes back without an id would miss what came meanwhile.
+            beat_seconds: after how long without a message to tell that all is well.
+            clock: seconds that only go forward.
+            sleep: waits for so many seconds.
+        """
+        self._client = client
+        self._news = news
+        self._streams = streams
+        self._places = places
+        self._types = types
+        self._from_now = from_now
+        self._told = ""
+        self._beat = beat_seconds
+        self._clock = clock
+        self._sleep = sleep
+
+    async def messages(self) -> AsyncGenerator[bytes]:
+        """What to send, for ever.
+
+        Raises:
+            StoreRefused: the store does not want us.
+        """
+        self._told = self._places.text
+        yield greeting(self._told, again_milliseconds=_COME_BACK)
+        if self._from_now:
+            yield moved(self._told)
+        due, mark, said = deque(self._streams), self._news.mark, self._clock()
+        while True:
+            fresh, mark = self._news.since(mark, self._streams), self._news.mark
+            due.extend(key for key in fresh if key not in due)
+            quiet = self._clock() - said
+            if quiet >= self._beat:
+                said, before, self._told = self._clock(), self._told, self._places.text
+                yield BEAT_COMMENT if self._told == before else moved(self._told)
+            elif not due:
+                await self._news.beyond(mark, self._beat - quiet)
+            else:
+                for message in await self._next(due):
+                    yield message
+                    said = self._clock()
+
+    async def _next(self, due: deque[str]) -> list[bytes]:
+        """The messages of some entries of the stream whose turn it is."""
+        key = due.popleft()
+        feed = self._streams[key]
+        try:
+            with translated(self._client):
+                after = f"({self._places[feed].entry}"
+                found = cast("_Entries", await self._client.xrange(key, min=after, count=AT_ONCE))
+                unknown = bool(found) and await self._trimmed_unknown(key, feed, found[0])
+        except StoreUnavailable:
+            due.append(key)
+            await self._sleep(_AGAIN)
+            return [AWAY]
+        if len(found) == AT_ONCE:
+            due.append(key)
+        told = [gap(feed, after=None, before=sequence_of(outline_of(found[0][1][b"data"])))] if unknown else []
+        for entry, fields in found:
+            told += self._messages(feed, entry, fields.get(b"data", b""))
+        return told
+
+    async def _trimmed_unknown(self, key: str, feed: str, first: tuple[bytes, Mapping[bytes, bytes]]) -> bool:
+        """Whether something may have been trimmed away after a place that is an entry's id and no more.
+
+        What is told by its ``sequence`` is known; here the stream begins behind the place, and did so before.
+        """
+        place = self._places[feed]
+        if place.sequence or place == BEGINNING or sequence_of(outline_of(first[1].get(b"data", b""))) <= 1:
+            return False
+        oldest = cast("_Entries", await self._client.xrange(key, count=1))
+        return bool(oldest) and oldest[0][0] == first[0]
+
+    def _messages(self, feed: str, entry: bytes, content: bytes) -> list[bytes]:
+        before, outline = self._places[feed], outline_of(content)
+        sequence = sequence_of(outline)
+        self._places.move(feed, place_of(entry.decode())._replace(sequence=sequence))
+        missing = before.sequence and sequence > before.sequence + 1
+        told = [gap(feed, after=before.sequence, before=sequence)] if missing else []
+        if self._types and not self._types(outline.type):
+            return told
+        self._told = self._places.text
+        return [*told, event(self._told, content)]
+
+
+def outline_of(content: bytes) -> _Outline:
+    """What is to be known of an event; nothing where it cannot be read."""
+    try:
+        return msgspec.json.decode(content, type=_Outline)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _Outline()
+
+
+def sequence_of(outline: _Outline) -> int:
+    """Its number; 0 where it has none."""
+    text = outline.sequence
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
+
+
+async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, Place]:
+    """The place behind all that is there, by feed.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    with translated(client):
+        asking = client.pipeline(transaction=False)
+        for key in streams:
+            asking.xrevrange(key, count=1)
+        answers: list[Any] = await asking.execute()
+    found = {}
+    for feed, entries in zip(streams.values(), answers, strict=True):
+        place = Place()
+        for entry, fields in entries:
+            sequence = sequence_of(outline_of(fields.get(b"data", b"")))
+            place = place_of(entry.decode())._replace(sequence=sequence)
+        found[feed] = place
+    return found
+
+
+# How far somebody has read in each of several streams, as one short text: the id of a server-sent message.
+#
+# A text holds, for each feed, five bytes of a hash of its name and three numbers of seven bits a byte: the two of the
+# entry's id and the event's ``sequence``; twenty characters a feed. So whoever comes back with it goes on in each
+# stream
+# where it was, however they lie to each other; and the next ``sequence`` tells whether something was trimmed away
+# since.
+#
+# Law: what was made here is read as it was meant, or refused. A feed that the text does not hold begins at its
+# beginning.
+#
+# Pure.
+
+_VERSION: Final = b"\x01"
+_NAME_BYTES: Final = 5
+_LARGEST: Final = 2**64
+_MORE: Final = 0x80
+LONGEST: Final = 16 * 1024
+"""Characters of a text."""
+
+
+class Place(NamedTuple):
+    """The last entry that was given out.
+
+    Attributes:
+        milliseconds: the first number of its id.
+        number: the second.
+        sequence: of its event; 0: not known, or none was given out.
+    """
+
+    milliseconds: int = 0
+    number: int = 0
+    sequence: int = 0
+
+    @property
+    def entry(self) -> str:
+        """The entry's id."""
+        return f"{self.milliseconds}-{self.number}"
+
+
+BEGINNING: Final = Place()
+
+
+class Places:
+    """A place in each stream, and their text."""
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        """Take the places by feed."""
+        self._places = dict(places)
+        self._parts = {feed: _part(feed, place) for feed, place in sorted(places.items())}
+
+    def __getitem__(self, feed: str) -> Place:
+        """The place in a feed's stream."""
+        return self._places[feed]
+
+    def move(self, feed: str, place: Place) -> None:
+        """This is the place there now."""
+        self._places[feed] = place
+        self._parts[feed] = _part(feed, place)
+
+    @property
+    def text(self) -> str:
+        """All of them."""
+        return urlsafe_b64encode(_VERSION + b"".join(self._parts.values())).rstrip(b"=").decode()
+
+
+def read_places(text: str, feeds: Iterable[str]) -> dict[str, Place]:
+    """The places of these feeds.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    if len(text) > LONGEST:
+        raise ValueError("too long")
+    try:
+        content = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+    except (Error, UnicodeEncodeError):
+        raise ValueError("not as it was given out") from None
+    if content[:1] != _VERSION:
+        raise ValueError("not as it was given out")
+    found = dict(_parts(content[1:]))
+    return {feed: found.get(_name(feed), BEGINNING) for feed in feeds}
+
+
+def place_of(entry: str) -> Place:
+    """The place of an entry's id, ``MILLISECONDS-NUMBER`` or ``MILLISECONDS``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    milliseconds, dash, number = entry.partition("-")
+    numbers = (milliseconds, number if dash else "0")
+    if not all(one.isascii() and one.isdecimal() and len(one) <= len(str(_LARGEST)) for one in numbers):
+        raise ValueError("not an entry's id")
+    first, second = map(int, numbers)
+    if max(first, second) >= _LARGEST:
+        raise ValueError("not an entry's id")
+    return Place(first, second)
+
+
+def _name(feed: str) -> bytes:
+    return blake2b(feed.encode(), digest_size=_NAME_BYTES).digest()
+
+
+def _part(feed: str, place: Place) -> bytes:
+    return _name(feed) + b"".join(map(_written, place))
+
+
+def _written(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; all but the last have the highest bit set."""
+    found = bytearray()
+    while number >= _MORE:
+        found.append(number % _MORE + _MORE)
+        number //= _MORE
+    found.append(number)
+    return bytes(found)
+
+
+def _parts(content: bytes) -> Iterator[tuple[bytes, Place]]:
+    at = 0
+    while at < len(content):
+        name, at = content[at : at + _NAME_BYTES], at + _NAME_BYTES
+        numbers = []
+        for _ in Place._fields:
+            number, at = _number(content, at)
+            numbers.append(number)
+        yield name, Place(*numbers)
+
+
+def _number(content: bytes, at: int) -> tuple[int, int]:
+    found, factor = 0, 1
+    while at < len(content) and factor < _LARGEST:
+        byte, at = content[at], at + 1
+        found += byte % _MORE * factor
+        if byte < _MORE and found < _LARGEST:
+            return found, at
+        factor *= _MORE
+    raise ValueError("not as it was given out")

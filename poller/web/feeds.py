@@ -1,0 +1,98 @@
+"""``/feeds``: how each feed does, and what an operator asks of one.
+
+An order is left in the store, told to the process that polls the feed, and answered by it: at once where it can be
+carried out at once, else when it has been begun. Where nobody answers it holds all the same.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from poller.control.commands import Order, asked
+from poller.control.status import FeedStatus, feed_statuses
+from poller.web.auth import Admission
+from poller.web.context import Backing
+from poller.web.http import Refused, as_json, at, body_of, reason_of, span_of
+
+_ONE: Final = "/feeds/{source}/{name}"
+_BY: Final = "an operator, by HTTP"
+_PATIENCE: Final = timedelta(seconds=2)  # for a daemon to answer; it looks four times a second
+
+
+def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
+    """The routes."""
+
+    async def listed(request: Request) -> Response:
+        """GET: the status of every feed, by name."""
+        span, names = span_of(request), backing.settings.feed_ids
+        async with backing.listing:
+            found = await _statuses(backing, span.of(names))
+        return as_json(found, headers=span.links("/feeds", names))
+
+    async def one(request: Request) -> Response:
+        """GET: the status of one."""
+        (found,) = await _statuses(backing, [_named(request, backing)])
+        return as_json(found)
+
+    async def resynced(request: Request) -> Response:
+        """POST: it is read in full, or with ``?anew=true`` from the beginning."""
+        anew = request.query_params.get("anew", "false")
+        if anew not in {"true", "false"}:
+            raise Refused(400, "anew: expected true or false")
+        return await _ordered(request, backing, Order.ANEW if anew == "true" else Order.RESYNC)
+
+    async def released(request: Request) -> Response:
+        """POST: held removals are let through."""
+        return await _ordered(request, backing, Order.RELEASE)
+
+    async def paused(request: Request) -> Response:
+        """POST: no round of it begins any more."""
+        return await _ordered(request, backing, Order.PAUSE, await reason_of(request))
+
+    async def resumed(request: Request) -> Response:
+        """POST: it is polled again, at once."""
+        return await _ordered(request, backing, Order.RESUME)
+
+    return [
+        at("/feeds", GET=listed),
+        at(_ONE, GET=one),
+        at(f"{_ONE}/pause", POST=admission.only(paused)),
+        at(f"{_ONE}/resume", POST=admission.only(resumed)),
+        at(f"{_ONE}/resync", POST=admission.only(resynced)),
+        at(f"{_ONE}/release", POST=admission.only(released)),
+    ]
+
+
+def _named(request: Request, backing: Backing) -> str:
+    feed = f"{request.path_params['source']}/{request.path_params['name']}"
+    if feed not in backing.settings.feed_ids:
+        raise Refused(404, f"there is no such feed; there are {', '.join(backing.settings.feed_ids[:20])}")
+    return feed
+
+
+async def _statuses(backing: Backing, feeds: list[str]) -> list[FeedStatus]:
+    return await feed_statuses(backing.client, backing.settings, now=backing.now(), feeds=feeds)
+
+
+async def _ordered(request: Request, backing: Backing, order: Order, reason: str = "") -> Response:
+    """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
+    if order is not Order.PAUSE and await body_of(request):
+        raise Refused(400, "expected no body; anew is said in the query: ?anew=true")
+    answer = await asked(
+        backing.client,
+        backing.settings,
+        _named(request, backing),
+        order,
+        now=backing.now,
+        by=_BY,
+        reason=reason,
+        patience=_PATIENCE,
+    )
+    if answer.outcome == "senseless" and order not in {Order.PAUSE, Order.RESUME}:
+        raise Refused(409, f"{answer.feed}: {answer.text}")
+    return as_json(answer, 200 if answer.outcome in {"done", "senseless"} else 202)

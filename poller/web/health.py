@@ -1,0 +1,145 @@
+"""All metrics of this process as text, when somebody asks.
+
+Law: whoever asks while one text is made gets the next one, together with all others who wait; it is made beside the
+loop, which goes on meanwhile. A store that is away takes away what it would have said, and nothing else.
+
+Refuses to know: HTTP, and what is counted where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+import msgspec
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from poller.daemon.health import Readiness, StoreWatch
+from poller.daemon.stored_metrics import StoredFigures, StoredReadings, blocks
+from poller.redis.health import Finding
+from poller.telemetry.metrics import READY, REGISTRY, ROUNDS, STORE_FINDING, STORE_UP, labelled
+
+Form = Literal["text", "openmetrics"]
+
+_STORE: Final = "store"
+_END: Final = "# EOF\n"  # of OpenMetrics
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """What is known when somebody asks; ``stored`` is None where the store does not say."""
+
+    ready: bool
+    up: bool
+    findings: Sequence[Finding]
+    stored: StoredFigures | None
+
+
+class Exposition:
+    """The metrics of one process. Used within one event loop."""
+
+    def __init__(self, readiness: Readiness, watch: StoreWatch, readings: StoredReadings) -> None:
+        """Take who knows."""
+        self._readiness = readiness
+        self._watch = watch
+        self._readings = readings
+        self._one = asyncio.Lock()
+        self._next: dict[Form, asyncio.Task[bytes]] = {}
+
+    async def text(self, form: Form) -> bytes:
+        """All of them."""
+        making = self._next.get(form)
+        if making is None:
+            making = self._next[form] = asyncio.create_task(self._made(form), name="metrics")
+        await asyncio.wait({making})  # one who leaves takes it from nobody else
+        return making.result()
+
+    async def _made(self, form: Form) -> bytes:
+        async with self._one:
+            del self._next[form]  # whoever comes from now on may want to see what happens from now on
+            report = await self._readiness.report()
+            up = all(one.name != _STORE for one in (*report.reasons, *self._watch.reasons()))
+            stored = await self._readings.latest() if up else None
+            moment = Moment(report.ready, up, self._watch.findings, stored)
+            return await asyncio.to_thread(written, moment, form)
+
+
+def written(moment: Moment, form: Form) -> bytes:
+    """What this process has counted and what is so at this moment, in Prometheus' text or as OpenMetrics."""
+    other = form == "openmetrics"
+    counted: bytes = openmetrics(REGISTRY) if other else generate_latest(REGISTRY)  # type: ignore[no-untyped-call]  # as it is
+    amiss = [one for one in moment.findings if one.severity != "ok"]
+    findings = [(labelled(name=one.name, severity=one.severity), 1.0) for one in amiss]
+    parts = [
+        counted.decode().removesuffix(_END),
+        READY.block([("", float(moment.ready))], openmetrics=other),
+        STORE_UP.block([("", float(moment.up))], openmetrics=other),
+        STORE_FINDING.block(findings, openmetrics=other),
+        *ROUNDS.blocks(openmetrics=other),
+        *(blocks(moment.stored, openmetrics=other) if moment.stored else ()),
+        _END if other else "",
+    ]
+    return "".join(parts).encode()
+
+
+# ``/metrics``: for Prometheus, in its text format, or as OpenMetrics where that is asked for.
+#
+# Refuses to know what is counted; see :mod:`poller.telemetry` and :mod:`poller.web.health`.
+
+_TYPES: Final[dict[Form, str]] = {
+    "text": "text/plain; version=0.0.4; charset=utf-8",
+    "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
+}
+
+
+def metrics_routes(exposition: Exposition) -> list[Route]:
+    """The route.
+
+    Args:
+        exposition: of this process.
+    """
+
+    async def metrics(request: Request) -> Response:
+        """200 with all metrics, also while the store is away."""
+        form: Form = "openmetrics" if _OPENMETRICS in request.headers.get("accept", "") else "text"
+        return Response(await exposition.text(form), headers={"content-type": _TYPES[form]})
+
+    return [Route("/metrics", metrics, methods=["GET"])]
+
+
+_OPENMETRICS: Final = "application/openmetrics-text"
+
+
+# ``/livez`` and ``/readyz``: for whoever watches over this process, a supervisor or a load balancer.
+#
+# Refuses to know what makes a process ready; see :mod:`poller.daemon.health`.
+
+_JSON: Final = "application/json"
+_HIDDEN: Final = "the reason is shown with a token that reads, and by poller status"
+
+
+def probe_routes(readiness: Readiness, may_read: Callable[[Request], bool] = lambda _: True) -> list[Route]:
+    """The routes.
+
+    Args:
+        readiness: of this process.
+        may_read: who may read what APIs and sinks have answered, in which a record may be repeated.
+    """
+
+    async def livez(_: Request) -> Response:
+        """200 while the loop runs. A process that does not answer is to be started again; nothing else is a reason."""
+        return Response(b'{"live":true}\n', media_type=_JSON)
+
+    async def readyz(request: Request) -> Response:
+        """200 or 503, with a :class:`poller.daemon.health.Report`."""
+        report = await readiness.report()
+        if not may_read(request):
+            hidden = {"failing": report.failing, "subscriptions": report.subscriptions}
+            report = msgspec.structs.replace(report, **{key: dict.fromkeys(of, _HIDDEN) for key, of in hidden.items()})
+        return Response(msgspec.json.encode(report) + b"\n", 200 if report.ready else 503, media_type=_JSON)
+
+    return [Route("/livez", livez, methods=["GET"]), Route("/readyz", readyz, methods=["GET"])]

@@ -1,0 +1,266 @@
+"""Answers that say what is wrong, as RFC 9457 has it: ``application/problem+json``.
+
+Law: whoever is refused reads what was wrong, with key, value and what is expected there, and what to do instead. A
+value is shown only where it cannot be a secret. What went wrong in here is a line in the log and no text in an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from poller.config.errors import shown_key
+from poller.config.validation import repeated_keys
+from poller.errors import StoreError
+from poller.text import without_credentials
+
+PROBLEM: Final = "application/problem+json"
+_AGAIN: Final = "2"  # seconds until a store that is away is worth another question
+
+
+class Wrong(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing in a request that cannot be used.
+
+    Attributes:
+        key: where it stands, such as ``config.rate``; "" for the whole.
+        expected: what is expected there.
+        value: what stands there, where that may be shown.
+    """
+
+    key: str
+    expected: str
+    value: str | None = None
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer, key for key.
+
+    Attributes:
+        status: as in the answer's first line.
+        title: the same for each problem of a kind.
+        detail: what it is about this one, and the way out.
+        errors: each thing that is wrong with the request.
+    """
+
+    status: int
+    title: str
+    detail: str
+    errors: tuple[Wrong, ...] = ()
+
+
+class Refused(HTTPException):
+    """A request that is not carried out."""
+
+    def __init__(
+        self, status: int, detail: str, *, errors: Sequence[Wrong] = (), headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Take what :class:`Problem` has, and headers of the answer."""
+        super().__init__(status, detail, headers)
+        self.errors = tuple(errors)
+
+
+def problem(status: int, detail: str, *, errors: Sequence[Wrong] = (), headers: Mapping[str, str] | None = None) -> Any:
+    """The answer to a request that is not carried out."""
+    said = Problem(status, HTTPStatus(status).phrase, without_credentials(detail), tuple(errors))
+    return Response(msgspec.json.encode(said) + b"\n", status, headers, media_type=PROBLEM)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 -- it is asked for these alone
+    errors = error.errors if isinstance(error, Refused) else ()
+    answer: Response = problem(error.status_code, error.detail, errors=errors, headers=error.headers)
+    return answer
+
+
+async def _store_away(_: Request, error: Exception) -> Response:
+    answer: Response = problem(503, f"the store does not do what it is asked: {error}", headers={"retry-after": _AGAIN})
+    return answer
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    """Nobody reads it; whoever counts answers counts this one as what it was."""
+    answer: Response = problem(400, "the request ended before its body did")
+    return answer
+
+
+async def _failed(_: Request, __: Exception) -> Response:
+    answer: Response = problem(500, "this is a fault of the program; its log says more")
+    return answer
+
+
+ANSWERS: Final[Mapping[Any, Any]] = {
+    HTTPException: _refused,
+    StoreError: _store_away,
+    ClientDisconnect: _gone,
+    Exception: _failed,
+}
+"""Which answer an error is given that a route lets through."""
+
+
+# One route for each path, whatever may be done there, and what the query of a request says.
+#
+# Starlette answers a method that a path does not know with those of the first route of that path alone; so a path has
+# one route.
+
+JSON: Final = "application/json"
+MOST: Final = 1000
+"""Of a list in one answer."""
+
+_USUAL: Final = 100
+_DIGITS: Final = len(str(MOST))
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def at(path: str, **endpoints: Endpoint) -> Route:
+    """The route of a path: ``at("/feeds", GET=…)``. OPTIONS is answered with the methods that there are."""
+    methods = {*endpoints, "OPTIONS", *(("HEAD",) if "GET" in endpoints else ())}
+    allow = ", ".join(sorted(methods))
+
+    async def endpoint(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"allow": allow})
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, endpoint, methods=sorted(methods))
+
+
+def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer that is this value."""
+    return Response(msgspec.json.encode(value) + b"\n", status, headers, media_type=JSON)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Which part of a list is wanted.
+
+    Attributes:
+        limit: how many at most.
+        after: the name after which it begins; "" for the beginning.
+    """
+
+    limit: int
+    after: str
+
+    def of(self, names: Sequence[str]) -> list[str]:
+        """The part of these names, in their alphabetical order."""
+        return sorted(name for name in names if name > self.after)[: self.limit]
+
+    def links(self, path: str, names: Sequence[str]) -> dict[str, str]:
+        """The header that leads to the next part (RFC 8288), where there is one."""
+        here = self.of(names)
+        if not here or here[-1] == max(names):
+            return {}
+        query = urlencode({"limit": self.limit, "after": here[-1]})
+        return {"link": f'<{path}?{query}>; rel="next"'}
+
+
+def span_of(request: Request) -> Span:
+    """What ``limit`` and ``after`` of a request say.
+
+    Raises:
+        Refused: the limit is none.
+    """
+    limit = request.query_params.get("limit", str(_USUAL))
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= _DIGITS and 1 <= int(limit) <= MOST):
+        expected = f"expected 1 to {MOST}"
+        raise Refused(400, f"limit: {expected}", errors=[Wrong("limit", expected, limit[:20])])
+    return Span(int(limit), request.query_params.get("after", ""))
+
+
+# What a request brings along: JSON of a known shape, or a refusal that says what is wrong with it.
+
+_KINDS: Final = frozenset({JSON, "application/cloudevents-subscription+json"})
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
+
+T = TypeVar("T")
+
+
+class PauseWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request to pause may say.
+
+    Attributes:
+        reason: for whoever looks.
+    """
+
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = "by request"
+
+
+async def reason_of(request: Request) -> str:
+    """Why something is to be paused; there is a reason to give where none is said.
+
+    Raises:
+        Refused: the body is no :class:`PauseWanted`.
+    """
+    body = await body_of(request)
+    return usable(body, lambda one: decoded(one, PauseWanted)).reason if body else PauseWanted().reason
+
+
+async def body_of(request: Request) -> bytes:
+    """The bytes.
+
+    Raises:
+        Refused: they are said to be something else than JSON.
+    """
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and kind not in _KINDS:
+        raise Refused(415, f"content-type: expected {JSON}", headers={"accept": JSON})
+    return body
+
+
+def usable(body: bytes, read: Callable[[bytes], T | list[Wrong]]) -> T:
+    """What ``read`` makes of it.
+
+    Raises:
+        Refused: it is no JSON, or ``read`` says what is wrong.
+    """
+    try:
+        found = read(body)
+    except ValueError as error:
+        raise Refused(400, str(error)) from None
+    if isinstance(found, list):
+        raise unusable(found)
+    return found
+
+
+def unusable(errors: list[Wrong]) -> Refused:
+    """The refusal of a body in which this is wrong."""
+    first = errors[0]
+    return Refused(422, f"{first.key}: {first.expected}" if first.key else first.expected, errors=errors)
+
+
+def decoded(body: bytes, shape: type[T]) -> T | list[Wrong]:
+    """A request's JSON, or what is wrong with its shape.
+
+    Raises:
+        ValueError: it is no JSON, or too deep.
+    """
+    try:
+        made = msgspec.json.decode(body, type=shape)
+        twice = list(repeated_keys(body))
+    except msgspec.ValidationError as error:
+        return [_wrong(str(error), shape)]
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise ValueError("expected a JSON object") from None
+    return [Wrong(shown_key(key), "expected once: this key stands twice") for key in twice] or made
+
+
+def _wrong(said: str, shape: type[Any]) -> Wrong:
+    """What msgspec has said; of an unknown key its name, and of the whole object those that are known."""
+    found = _PATH.search(said)
+    place, said = found[1] if found else "", _PATH.sub("", said)
+    unknown = _UNKNOWN.fullmatch(said)
+    if unknown is None:
+        return Wrong(place, said)
+    known = "" if place else f"; known are {', '.join(shape.__struct_fields__)}"
+    return Wrong(f"{place}.{unknown[1]}".lstrip("."), f"unknown key{known}")

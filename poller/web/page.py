@@ -1,0 +1,246 @@
+"""The page at ``/``: one look that tells how it is, for people.
+
+Law: every value is escaped, and nothing on the page runs: no script, one style, known by its hash. It is made anew for
+each look, and reads itself again after :data:`AGAIN` seconds; those who look at the same moment share what was read.
+
+Pure; what is read for it is in :mod:`poller.web.page`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from html import escape
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from poller import __version__
+from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
+from poller.daemon.health import Readiness
+from poller.errors import StoreError
+from poller.text import ago, without_credentials
+from poller.web.context import Backing
+from poller.web.http import at
+
+AGAIN: Final = 15
+_STYLE: Final = """
+:root{color-scheme:light dark}
+body{font:1rem/1.5 system-ui,sans-serif;margin:0 auto;max-width:70rem;padding:1rem}
+h1{font-size:1.4rem;margin:0}h2{font-size:1.1rem;margin:1.5rem 0 .25rem}
+p,ul{margin:.25rem 0}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.25rem .75rem .25rem 0;border-bottom:1px solid #8886;vertical-align:top}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.bad{font-weight:600}.bad::before{content:"\\26a0\\fe0e  "}
+td.why{min-width:14rem;overflow-wrap:anywhere}
+"""
+POLICY: Final = (
+    f"default-src 'none'; style-src 'sha256-{b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+"""The page's Content-Security-Policy."""
+
+_WELL: Final = frozenset({"ok", "active", "reading", "never read", "new"})
+_FEEDS: Final = ("feed", "state", "last good", "#records", "#events", "what is amiss")
+_SUBSCRIPTIONS: Final = ("subscription", "state", "#waiting", "#oldest", "#dead letters", "what is amiss")
+
+
+def page(seen: Glance) -> str:
+    """The page, as HTML.
+
+    Args:
+        seen: how it is.
+    """
+    states: list[str] = [*(one.state for one in seen.feeds), *(one.state for one in seen.subscriptions)]
+    amiss = sum(state not in _WELL for state in states)
+    title = "poller: " + ("not ready" if not seen.ready else f"{amiss} amiss" if amiss else "all is well")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="refresh" content="{AGAIN}"><title>{escape(title)}</title><style>{_STYLE}</style></head>'
+        f"<body><main><h1>{escape(title)}</h1>\n"
+        + "\n".join(_body(seen))
+        + f"\n<p>poller {escape(__version__)}, {seen.at:%Y-%m-%d %H:%M:%S} UTC. "
+        '<a href="/feeds">feeds</a>, <a href="/subscriptions">subscriptions</a>, '
+        '<a href="/readyz">readiness</a>, <a href="/openapi.json">API</a></p></main></body></html>\n'
+    )
+
+
+def _body(seen: Glance) -> Iterator[str]:
+    if seen.reasons:
+        yield '<ul aria-label="Why it is not ready">' + "".join(_item(one) for one in seen.reasons) + "</ul>"
+    if seen.feeds:
+        yield _table("Feeds", _FEEDS, map(_feed, seen.feeds), left_out=seen.feeds_left_out)
+    if seen.subscriptions:
+        yield _table(
+            "Subscriptions",
+            _SUBSCRIPTIONS,
+            map(_subscription, seen.subscriptions),
+            left_out=seen.subscriptions_left_out,
+        )
+    elif not seen.reasons:
+        yield "<p>No subscriptions.</p>"
+
+
+def _item(text: str) -> str:
+    return f'<li class="bad">{escape(text)}</li>'
+
+
+def _table(name: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, left_out: int) -> str:
+    numbers = [one.startswith("#") for one in headings]
+    head = "".join(
+        f'<th scope="col"{_NUMBER if number else ""}>{escape(one.removeprefix("#"))}</th>'
+        for one, number in zip(headings, numbers, strict=True)
+    )
+    body = "".join(_row(row, numbers) for row in rows)
+    more = f"<p>{left_out} more are left out here.</p>" if left_out else ""
+    return (
+        f'<h2 id="{name.lower()}">{name}</h2>{more}<div class="wide" role="region" tabindex="0" '
+        f'aria-labelledby="{name.lower()}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+_NUMBER: Final = ' class="n"'
+
+
+def _row(row: Sequence[str], numbers: Sequence[bool]) -> str:
+    name, state, *counts, why = row
+    cells = [f'<th scope="row">{escape(name)}</th>', f"<td{_BAD if state not in _WELL else ''}>{escape(state)}</td>"]
+    cells += [
+        f"<td{_NUMBER if number else ''}>{escape(one)}</td>" for one, number in zip(counts, numbers[2:-1], strict=True)
+    ]
+    return f'<tr>{"".join(cells)}<td class="why">{escape(why)}</td></tr>'
+
+
+_BAD: Final = ' class="bad"'
+
+
+def _feed(one: FeedStatus) -> tuple[str, ...]:
+    why = [one.error] if one.error and one.error != one.held_reason else []
+    if one.held_reason is not None:
+        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
+        why.append(f"held{since}: {one.held_reason}")
+    why += [f"{one.quarantined} records that cannot be used"] if one.quarantined else []
+    why += [f"nothing is removed: {one.unidentified} records have no id that can be read"] if one.unidentified else []
+    why += (
+        [f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"] if one.lost and one.lost_age_seconds is not None else []
+    )
+    why += filter(None, (one.under_way, one.confirmation))
+    good = "never" if one.good_age_seconds is None else f"{ago(one.good_age_seconds)} ago"
+    return one.feed, one.state, good, f"{one.records}", f"{one.events}", "; ".join(why)
+
+
+def _subscription(one: SubscriptionStatus) -> tuple[str, ...]:
+    why = [f"by {one.paused_by}: {one.reason}"] if one.paused_by else []
+    if one.state == "failing" and one.handshake not in {None, "granted"}:
+        why.append(f"its sink has not granted events ({one.handshake}): {one.error}")
+    elif one.state == "failing":
+        why.append(f"nothing but failures since {one.since}" + (f"; the last: {one.error}" if one.error else ""))
+    why += [f"{one.lost} events went before they were delivered"] if one.lost else []
+    why += [f"its sink wants nothing before {one.until}"] if one.until else []
+    waiting = "-" if one.lag_entries is None else str(one.lag_entries + one.parked)
+    oldest = ago(one.lag_seconds) if one.lag_seconds else "-"
+    return one.subscription, one.state, waiting, oldest, f"{one.dead_letters}", "; ".join(why)
+
+
+# The page's route.
+
+
+def page_routes(backing: Backing, readiness: Readiness, *, clock: Callable[[], float]) -> list[Route]:
+    """The route.
+
+    Args:
+        backing: what it stands on.
+        readiness: of this process.
+        clock: seconds that only go forward.
+    """
+    glances = Glances(backing, readiness, clock=clock)
+
+    async def shown(_: Request) -> Response:
+        """GET: the page."""
+        return HTMLResponse(page(await glances.latest()), headers={"content-security-policy": POLICY})
+
+    return [at("/", GET=shown)]
+
+
+# What the page shows, read from the store.
+#
+# Law: however many look, the store is asked once in :data:`FRESH` seconds and for a bounded part. A store that is
+# away is
+# shown as a reason like any other: the page is there all the same.
+
+FRESH: Final = 2.0
+MOST: Final = 100
+"""Feeds, and subscriptions."""
+
+
+class Glance(msgspec.Struct, frozen=True):
+    """How it is.
+
+    Attributes:
+        at: when that was, UTC.
+        ready: whether this process does its work.
+        reasons: why it does not, or why there is nothing to be shown.
+        feeds: how they do, as many as are shown.
+        subscriptions: likewise.
+        feeds_left_out: how many more there are.
+        subscriptions_left_out: likewise.
+    """
+
+    at: datetime
+    ready: bool
+    reasons: tuple[str, ...] = ()
+    feeds: tuple[FeedStatus, ...] = ()
+    subscriptions: tuple[SubscriptionStatus, ...] = ()
+    feeds_left_out: int = 0
+    subscriptions_left_out: int = 0
+
+
+class Glances:
+    """The latest one, for all who look."""
+
+    def __init__(self, backing: Backing, readiness: Readiness, *, clock: Callable[[], float]) -> None:
+        """Take what is looked at, and seconds that only go forward."""
+        self._backing = backing
+        self._readiness = readiness
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._seen: tuple[float, Glance] | None = None
+
+    async def latest(self) -> Glance:
+        """How it is, or was a moment ago."""
+        async with self._turn:
+            if self._seen is None or self._clock() - self._seen[0] >= FRESH:
+                seen = await self._look()
+                self._seen = self._clock(), seen
+            return self._seen[1]
+
+    async def _look(self) -> Glance:
+        report, now = await self._readiness.report(), self._backing.now()
+        reasons = tuple(f"{one.name}: {one.text}" for one in report.reasons)
+        try:
+            feeds, more_feeds = await self._feeds(now)
+            subscriptions, more = await self._subscriptions(now)
+        except StoreError as error:
+            return Glance(now, report.ready, reasons or (f"store: {without_credentials(str(error))}",))
+        return Glance(now, report.ready, reasons, tuple(feeds), tuple(subscriptions), more_feeds, more)
+
+    async def _feeds(self, now: datetime) -> tuple[Sequence[FeedStatus], int]:
+        names = self._backing.settings.feed_ids
+        found = await feed_statuses(self._backing.client, self._backing.settings, now=now, feeds=names[:MOST])
+        return found, max(len(names) - MOST, 0)
+
+    async def _subscriptions(self, now: datetime) -> tuple[Sequence[SubscriptionStatus], int]:
+        settings = self._backing.settings
+        kept = await self._backing.registry.all()
+        names = sorted({*kept.registered, *(one.id for one in settings.subscriptions)})
+        found = await subscription_statuses(self._backing.client, settings, now=now, only=names[:MOST])
+        return found, max(len(names) - MOST, 0)

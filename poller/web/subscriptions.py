@@ -1,0 +1,254 @@
+"""``/subscriptions``: the CloudEvents Subscriptions API (0.1-wip), and pausing and resuming.
+
+Law: what holds for a subscription on the command line holds here. One of the configuration file is changed there and
+nowhere else. A signing secret is made for each new subscription and shown in the answer to that one request; a
+credential that is brought for the sink is never shown.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+import structlog
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from poller.config.subscriptions import SubscriptionSettings
+from poller.config.validation import subscription_or_problems
+from poller.control import subscriptions as subscribing
+from poller.control.sinks import public_keys_of
+from poller.control.status import SubscriptionStatus, status_of_new, subscription_statuses
+from poller.control.subscriptions import settings_of
+from poller.delivery.handshake import CALLBACK, encoded, state_called, stored_state
+from poller.delivery.signing import new_secret
+from poller.errors import (
+    ConfigurationError,
+    StoreError,
+    StoreUnavailable,
+    SubscriptionFiled,
+    SubscriptionTaken,
+    SubscriptionUnknown,
+)
+from poller.store.subscriptions import Registry, Subscriptions
+from poller.web.auth import Admission
+from poller.web.context import Backing
+from poller.web.http import Endpoint, Refused, Wrong, as_json, at, body_of, reason_of, span_of, unusable, usable
+from poller.web.subscription_schema import (
+    SubscriptionObject,
+    Wanted,
+    following,
+    new_credential,
+    read,
+    settings_values,
+    shown_object,
+    wrong_of,
+)
+
+_PATH: Final = "/subscriptions"
+_ONE: Final = f"{_PATH}/{{subscription}}"
+_PERHAPS: Final = (
+    "the store went away, and it is not known whether the subscription was added: {error}. Look for it by its id, "
+    '"{name}", and delete it before it is added again, for its secret is told once and was not'
+)
+_SECRET_BYTES: Final = 32
+_ID_BYTES: Final = 8
+_STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, SubscriptionFiled: 409}
+
+
+def subscription_routes(
+    backing: Backing, admission: Admission, *, draw: Callable[[int], bytes] = secrets.token_bytes
+) -> list[Route]:
+    """The routes.
+
+    Args:
+        backing: what they stand on.
+        admission: who may change something.
+        draw: so many random bytes.
+    """
+    given = _Subscriptions(backing, admission, draw)
+
+    def changing(endpoint: Endpoint) -> Endpoint:
+        return admission.only(_told(endpoint))
+
+    return [
+        at(_PATH, GET=given.listed, POST=changing(given.created)),
+        at(_ONE, GET=_told(given.one), PUT=changing(given.changed), DELETE=changing(given.removed)),
+        at(f"{_ONE}/pause", POST=changing(given.paused)),
+        at(f"{_ONE}/resume", POST=changing(given.resumed)),
+    ]
+
+
+class _Subscriptions:
+    def __init__(self, backing: Backing, admission: Admission, draw: Callable[[int], bytes]) -> None:
+        self._backing = backing
+        self._admission = admission
+        self._draw = draw
+
+    async def listed(self, request: Request) -> Response:
+        """GET: all, by id."""
+        span, kept = span_of(request), await self._backing.registry.all()
+        names = sorted({*kept.registered, *(one.id for one in self._backing.settings.subscriptions)})
+        async with self._backing.listing:
+            found = await self._shown(kept, span.of(names), whole=self._admission.is_admin(request))
+        return as_json(found, headers=span.links(_PATH, names))
+
+    async def one(self, request: Request) -> Response:
+        """GET: one."""
+        return as_json(await self._object(_name(request), whole=self._admission.is_admin(request)))
+
+    async def created(self, request: Request) -> Response:
+        """POST: a new one, with a signing secret."""
+        wanted = await _wanted(request)
+        name = f"s-{self._draw(_ID_BYTES).hex()}" if wanted.id is None else wanted.id
+        made = self._settings(wanted, name, None)
+        secret = new_secret(self._draw(_SECRET_BYTES))
+        backing = self._backing
+        new = new_credential(wanted)
+        try:
+            await subscribing.add(
+                backing.registry, backing.settings, made, secrets=[secret], now=backing.now(), credential=new
+            )
+        except StoreUnavailable as error:
+            raise Refused(503, _PERHAPS.format(error=error, name=name)) from None
+        try:
+            shown = await self._object(name, secret=secret)
+        except StoreError:  # it went just now; the secret is shown here or never
+            status = status_of_new(name, made.sink, all_feeds=made.feeds is None)
+            shown = shown_object(made, status, whole=True, secret=secret, brought=new)
+        return as_json(shown, 201, {"location": f"{_PATH}/{quote(name)}"})
+
+    async def changed(self, request: Request) -> Response:
+        """PUT: it is this from now on, in place of what it was."""
+        name, wanted = _name(request), await _wanted(request)
+        if wanted.id not in (None, name):
+            expected = f"expected {name}, as in the path; an id is for good"
+            raise Refused(409, f"id: {expected}", errors=[Wrong("id", expected, wanted.id[:64])])
+        backing = self._backing
+        kept = await backing.registry.all()
+        before = settings_of(kept, backing.settings, name)
+        made = self._settings(wanted, name, before, kept.credentials.get(name))
+        await subscribing.change(backing.registry, backing.settings, made, following(wanted, made.sink))
+        return as_json(await self._object(name))
+
+    async def removed(self, request: Request) -> Response:
+        """DELETE: it and all that waits for it are gone."""
+        await subscribing.remove(self._backing.client, self._backing.settings, _name(request))
+        return Response(status_code=204)
+
+    async def paused(self, request: Request) -> Response:
+        """POST: its events wait."""
+        name, backing = _name(request), self._backing
+        reason = await reason_of(request)
+        await subscribing.pause(backing.client, backing.settings, name, reason=reason, now=backing.now())
+        return as_json(await self._object(name))
+
+    async def resumed(self, request: Request) -> Response:
+        """POST: it goes on."""
+        name, backing = _name(request), self._backing
+        await subscribing.resume(backing.client, backing.settings, name, now=backing.now())
+        return as_json(await self._object(name))
+
+    async def _object(self, name: str, *, whole: bool = True, secret: str | None = None) -> SubscriptionObject:
+        found = await self._shown(await self._backing.registry.all(), [name], whole=whole, secret=secret)
+        if not found:
+            raise SubscriptionUnknown(f'there is no subscription "{name[:64]}"')
+        return found[0]
+
+    async def _shown(
+        self, kept: Subscriptions, names: list[str], *, whole: bool, secret: str | None = None
+    ) -> list[SubscriptionObject]:
+        backing = self._backing
+        found = await subscription_statuses(backing.client, backing.settings, now=backing.now(), only=names)
+        return [self._shown_one(kept, one, secret, whole=whole) for one in found]
+
+    def _shown_one(
+        self, kept: Subscriptions, status: SubscriptionStatus, secret: str | None, *, whole: bool
+    ) -> SubscriptionObject:
+        name = status.subscription
+        one, brought = self._usable(kept, name), kept.credentials.get(name)
+        keys = public_keys_of(one, kept.secrets.get(name, ())) if one else ()
+        return shown_object(one, status, whole=whole, secret=secret, brought=brought, publickeys=keys)
+
+    def _usable(self, kept: Subscriptions, name: str) -> SubscriptionSettings | None:
+        try:
+            return settings_of(kept, self._backing.settings, name)
+        except ConfigurationError:  # another version's; or it has gone since
+            return None
+
+    def _settings(
+        self, wanted: Wanted, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
+    ) -> SubscriptionSettings:
+        values = settings_values(wanted, name, before, brought)
+        if isinstance(values, list):
+            raise unusable(values)
+        made = subscription_or_problems(values, self._backing.settings)
+        if isinstance(made, list):
+            raise unusable([wrong_of(one, wanted) for one in made])
+        return made
+
+
+def _name(request: Request) -> str:
+    return str(request.path_params["subscription"])
+
+
+async def _wanted(request: Request) -> Wanted:
+    return usable(await body_of(request), read)
+
+
+def _told(endpoint: Endpoint) -> Endpoint:
+    """The endpoint; what is wrong with the subscription is told by its status."""
+
+    async def telling(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ConfigurationError as error:
+            statuses: Mapping[type[ConfigurationError], int] = _STATUS
+            raise Refused(statuses.get(type(error), 422), str(error)) from None
+
+    return telling
+
+
+# The address that a sink calls to grant events after its handshake.
+#
+# Serves what is in the store and nothing of this process, so it may run apart from those who deliver.
+
+_RATE: Final = "WebHook-Allowed-Rate"
+
+_log = structlog.get_logger("poller.web")
+
+
+def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
+    """The routes.
+
+    Args:
+        registry: of the subscriptions; None while the store has not answered yet.
+    """
+
+    async def callback(request: Request) -> Response:
+        """GET or POST by whoever has the key: grants events to the sink of a subscription."""
+        kept_in = registry()
+        if kept_in is None:
+            return _later()
+        subscription, key = request.query_params.get("id", ""), request.query_params.get("key", "")
+        try:
+            kept = await kept_in.handshake(subscription)
+            state = state_called(stored_state(kept), key, request.headers.get(_RATE))
+            if state is None:
+                return PlainTextResponse("no handshake waits for this key\n", status_code=404)
+            await kept_in.note_handshake(subscription, encoded(state))
+        except StoreError as error:
+            _log.warning("callback", subscription=subscription, error=str(error))
+            return _later()
+        _log.info("handshake", subscription=subscription, **msgspec.to_builtins(state))
+        return PlainTextResponse("granted\n")
+
+    return [Route(CALLBACK, callback, methods=["GET", "POST"])]
+
+
+def _later() -> Response:
+    return PlainTextResponse("try again later\n", status_code=503)

@@ -1,0 +1,420 @@
+"""Laws of :mod:`poller.auth.base`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poller.auth.base import EnvironmentToken, FileToken, Issued, IssuedToken, NoCredential, SecretFile, SingleFlight
+from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
+from tests.harness.waiting import turns
+from tests.source.clients import keep
+
+
+async def test_a_file_gives_its_content_without_white_space(tmp_path: Path) -> None:
+    """Editors end files with a line break; that is no part of the token."""
+    path = tmp_path / "token"
+    keep(path, "  abc.def \r\n")
+    assert await FileToken(path).token() == "abc.def"
+
+
+async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    """Written over or replaced by another file, of the same length too: the next token is the new one."""
+    path, other = tmp_path / "token", tmp_path / "other"
+    keep(path, "one")
+    credential = FileToken(path)
+    assert await credential.token() == "one"
+    keep(path, "three")
+    assert await credential.token() == "three"
+    keep(other, "seven")
+    other.replace(path)
+    assert await credential.token() == "seven"
+
+
+async def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    """While it is missing there is no token, not even the old one; afterwards there is."""
+    path = tmp_path / "token"
+    keep(path, "one")
+    credential = FileToken(path)
+    assert await credential.token() == "one"
+    path.unlink()
+    with pytest.raises(CredentialUnusable, match="No such file"):
+        await credential.token()
+    keep(path, "two")
+    assert await credential.token() == "two"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b" \n", b"s3cret two", b"s3cret\ntwo", "s3crét".encode(), b"s3cret\x00", b"\xffs3cret"]
+)
+async def test_what_is_no_token_is_refused_without_being_shown(content: bytes, tmp_path: Path) -> None:
+    """Empty, several words, other than printable ASCII: the message names the file and keeps the content to itself."""
+    path = tmp_path / "token"
+    keep(path, content)
+    with pytest.raises(CredentialUnusable) as refused:
+        await FileToken(path).token()
+    assert str(path) in str(refused.value)
+    assert "s3cr" not in str(refused.value)
+
+
+async def test_a_variable_gives_its_value_of_now() -> None:
+    """The environment is looked at for each request; a missing or empty variable is named."""
+    environ = {"TOKEN": " abc "}
+    credential = EnvironmentToken("TOKEN", environ)
+    assert await credential.token() == "abc"
+    environ |= {"TOKEN": "def"}
+    assert await credential.token() == "def"
+    del environ["TOKEN"]
+    with pytest.raises(CredentialUnusable, match="environment variable TOKEN holds no token"):
+        await credential.token()
+
+
+async def test_no_credential_is_no_token() -> None:
+    """An API that asks for none is sent none."""
+    assert await NoCredential().token() is None
+    assert not await NoCredential().renew("any")
+
+
+async def test_a_refused_token_is_renewed_where_there_is_another(tmp_path: Path) -> None:
+    """A variable and a file are looked at again; the same content is no other token."""
+    environ = {"TOKEN": "one"}
+    path = keep(tmp_path / "token", "one")
+    for credential in (EnvironmentToken("TOKEN", environ), FileToken(path)):
+        assert await credential.token() == "one"
+        assert not await credential.renew("one")
+    environ |= {"TOKEN": "two"}
+    path.write_text("two")
+    for credential in (EnvironmentToken("TOKEN", environ), FileToken(path)):
+        assert await credential.renew("one")
+        assert await credential.token() == "two"
+
+
+# Laws of :mod:`poller.auth.base`, with a clock of the test's own.
+
+
+class Issuer:
+    """Makes t1, t2, …, each to be renewed after 80 s and good for 100; fails when told to."""
+
+    origin = "a test"
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.made = 0
+        self.fails: SourceError | None = None
+        self.repeats = False
+        self.takes = 0.0
+        self.credential = IssuedToken(self, clock=lambda: self.now)
+
+    async def issue(self) -> Issued:
+        self.made += 1
+        number = 1 if self.repeats else self.made
+        await turns()
+        self.now += self.takes
+        if self.fails:
+            raise self.fails
+        return Issued(f"t{number}", timedelta(seconds=80), timedelta(seconds=100))
+
+
+async def test_a_token_serves_until_it_is_to_be_renewed() -> None:
+    """Then the next one does; its time began when it was asked for, not when it came."""
+    issuer = Issuer()
+    issuer.takes = 10
+    assert await issuer.credential.token() == "t1"
+    issuer.now = 1079.9
+    assert await issuer.credential.token() == "t1"
+    issuer.now = 1080
+    assert await issuer.credential.token() == "t2"
+
+
+async def test_requests_at_the_same_time_share_one_token() -> None:
+    """The first one, and each renewal."""
+    issuer = Issuer()
+    for now, token in ((1000, "t1"), (1090, "t2")):
+        issuer.now = now
+        assert set(await asyncio.gather(*(issuer.credential.token() for _ in range(20)))) == {token}
+    assert issuer.made == 2
+
+
+async def test_an_outage_of_the_issuer_is_none_while_the_old_token_is_good() -> None:
+    """It is asked again only every few seconds; when the old token has expired, the failure is one."""
+    issuer = Issuer()
+    assert await issuer.credential.token() == "t1"
+    issuer.fails = SourceUnavailable("away")
+    for now, made in ((1080, 2), (1084, 2), (1085, 3), (1095, 4)):
+        issuer.now = now
+        assert await issuer.credential.token() == "t1"
+        assert issuer.made == made
+    issuer.now = 1100
+    with pytest.raises(SourceUnavailable, match="away"):
+        await issuer.credential.token()
+    issuer.fails = None
+    assert await issuer.credential.token() == "t6"
+
+
+async def test_a_refusal_of_the_issuer_is_told_at_once() -> None:
+    """It is the operator who has to act, the sooner the better."""
+    issuer = Issuer()
+    assert await issuer.credential.token() == "t1"
+    issuer.fails, issuer.now = CredentialUnusable("no"), 1090
+    with pytest.raises(CredentialUnusable):
+        await issuer.credential.token()
+
+
+async def test_a_refused_token_is_renewed_once_however_many_say_so() -> None:
+    """At the same time and one after the other: all get the one new token."""
+    issuer = Issuer()
+    assert await issuer.credential.token() == "t1"
+    assert all(await asyncio.gather(*(issuer.credential.renew("t1") for _ in range(20))))
+    assert await issuer.credential.renew("t1")
+    assert issuer.made == 2
+    assert await issuer.credential.token() == "t2"
+    assert await issuer.credential.renew("t2")
+    assert await issuer.credential.token() == "t3"
+
+
+async def test_the_same_token_again_is_no_other_token() -> None:
+    """A server that hands out its cached token has nothing better."""
+    issuer = Issuer()
+    issuer.repeats = True
+    assert await issuer.credential.token() == "t1"
+    assert not await issuer.credential.renew("t1")
+    assert issuer.made == 2
+
+
+async def test_a_refused_token_is_never_used_again() -> None:
+    """Not even when the issuer is away and the token's time is not over."""
+    issuer = Issuer()
+    assert await issuer.credential.token() == "t1"
+    issuer.fails = SourceUnavailable("away")
+    with pytest.raises(SourceUnavailable):
+        await issuer.credential.renew("t1")
+    with pytest.raises(SourceUnavailable):
+        await issuer.credential.token()
+
+
+# Laws of :mod:`poller.auth.base`.
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o601, 0o644, 0o666, 0o777, 0o444])
+def test_a_file_that_others_may_use_is_refused(mode: int, tmp_path: Path) -> None:
+    """Whatever they may do with it; the message says what to do, and the secret is not in it."""
+    path = keep(tmp_path / "token", "s3cret")
+    path.chmod(mode)
+    with pytest.raises(CredentialUnusable) as refused:
+        SecretFile(path, "token").text()
+    assert f"chmod 600 {path}" in str(refused.value)
+    assert f"mode {mode:04o}" in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440, 0o660])
+def test_owner_and_group_may_read(mode: int, tmp_path: Path) -> None:
+    """The group too, as it does where containers mount secrets."""
+    path = keep(tmp_path / "token", "s3cret")
+    path.chmod(mode)
+    assert SecretFile(path, "token").text() == "s3cret"
+
+
+def test_a_file_that_is_opened_to_others_is_refused_from_then_on(tmp_path: Path) -> None:
+    """Although its content is known already; closed again, it is used again."""
+    path = keep(tmp_path / "token", "one")
+    file = SecretFile(path, "token")
+    assert file.text() == "one"
+    path.chmod(0o644)
+    with pytest.raises(CredentialUnusable, match="chmod 600"):
+        file.text()
+    path.chmod(0o600)
+    assert file.text() == "one"
+
+
+def test_links_are_followed_as_kubernetes_moves_them(tmp_path: Path) -> None:
+    """What counts is the file at the end: its content, its mode, and that it is another one since the link moved."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        keep(tmp_path / name / "token", name)
+    (tmp_path / "..data").symlink_to("one")
+    (tmp_path / "token").symlink_to("..data/token")
+    file = SecretFile(tmp_path / "token", "token")
+    assert file.text() == "one"
+    (tmp_path / "..new").symlink_to("two")
+    (tmp_path / "..new").replace(tmp_path / "..data")
+    assert file.text() == "two"
+    (tmp_path / "two" / "token").chmod(0o644)
+    with pytest.raises(CredentialUnusable, match="chmod 600"):
+        file.text()
+
+
+def test_a_change_that_cannot_be_seen_is_found_by_reading_anew(tmp_path: Path) -> None:
+    """A file written over within a tick of the file system's clock, to the same length."""
+    path = keep(tmp_path / "token", "one")
+    file = SecretFile(path, "token")
+    assert file.text() == "one"
+    file._text = "old"  # what would have been read just before
+    assert file.text() == "old"
+    assert file.text(anew=True) == "one"
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A directory, and a pipe that would block whoever opens it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    for path in (tmp_path, pipe):
+        with pytest.raises(CredentialUnusable, match="not a regular file"):
+            SecretFile(path, "token").text()
+
+
+def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
+    """A wrong path may lead to a file of any size; it is not read."""
+    path = keep(tmp_path / "token", "y" * 70_000)
+    with pytest.raises(CredentialUnusable, match="larger than 65536 bytes"):
+        SecretFile(path, "token").text()
+
+
+def test_an_empty_file_is_named_with_what_it_should_hold(tmp_path: Path) -> None:
+    """The word for it comes from whoever wants it."""
+    path = keep(tmp_path / "secret", "\n")
+    with pytest.raises(CredentialUnusable, match=r"the file .*secret holds no client secret"):
+        SecretFile(path, "client secret").text()
+
+
+class Swapped(type(Path())):  # type: ignore[misc] # the class of this system's paths
+    """A link that leads elsewhere as soon as what it led to is open."""
+
+    def open(self, *args: Any, **how: Any) -> Any:
+        opened = super().open(*args, **how)
+        beside = self.with_name("beside")
+        beside.symlink_to("new")
+        beside.replace(self)
+        return opened
+
+
+def test_a_rotation_in_the_middle_of_reading_is_not_missed(tmp_path: Path) -> None:
+    """Law: what is noted is which file was read, so the one that has taken its place is read the next time."""
+    keep(tmp_path / "old", "old")
+    keep(tmp_path / "new", "new")
+    (tmp_path / "token").symlink_to("old")
+    file = SecretFile(Swapped(tmp_path / "token"), "token")
+    assert [file.text(), file.text()] == ["old", "new"]
+
+
+# Laws of :mod:`poller.auth.base`.
+
+
+class Work:
+    """Counts how often it is begun, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.cancelled = 0
+        self.at_once = self.most_at_once = 0
+        self.started, self.go = asyncio.Event(), asyncio.Event()
+        self.fails = False
+        self.flight = SingleFlight(self.run)
+
+    async def run(self) -> int:
+        self.begun += 1
+        number = self.begun
+        self.started.set()
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            await turns(3)  # as closing a connection takes some
+            raise
+        finally:
+            self.at_once -= 1
+        if self.fails:
+            raise ValueError(f"failure {number}")
+        return number
+
+
+async def begun(work: Work, callers: int) -> list[asyncio.Task[int]]:
+    tasks = [asyncio.create_task(work.flight()) for _ in range(callers)]
+    await work.started.wait()  # the work is a task of its own, begun after all of these have asked for it
+    return tasks
+
+
+async def test_callers_at_the_same_time_share_one_run() -> None:
+    """One result for all; who comes afterwards has it done again."""
+    work = Work()
+    callers = await begun(work, 5)
+    work.go.set()
+    assert await asyncio.gather(*callers) == [1] * 5
+    assert await work.flight() == 2
+
+
+async def test_a_failure_is_everybodys() -> None:
+    """One failure for all, and none of the next run."""
+    work = Work()
+    work.fails = True
+    callers = await begun(work, 3)
+    work.go.set()
+    assert [str(error) for error in await asyncio.gather(*callers, return_exceptions=True)] == ["failure 1"] * 3
+    work.fails = False
+    assert await work.flight() == 2
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_others_undisturbed() -> None:
+    """The first one too, which began the work."""
+    work = Work()
+    callers = await begun(work, 3)
+    callers[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await callers[0]
+    work.go.set()
+    assert await asyncio.gather(*callers[1:]) == [1, 1]
+    assert work.cancelled == 0
+
+
+async def test_work_that_nobody_waits_for_is_ended() -> None:
+    """When the last caller is gone so is the work, and the next one begins anew."""
+    work = Work()
+    callers = await begun(work, 2)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert work.cancelled == 1
+    assert len(asyncio.all_tasks()) == 1
+    work.go.set()
+    assert await work.flight() == 2
+
+
+@pytest.mark.parametrize("later", range(1, 6))
+async def test_who_leaves_a_run_that_is_over_disturbs_nobody_in_the_next(later: int) -> None:
+    """Law: whenever somebody is cancelled around the end of a run, the next one is still the only one."""
+    work = Work()
+    (leaving,) = await begun(work, 1)
+
+    async def comes() -> int:
+        await turns(later)
+        leaving.cancel()
+        work.go.clear()
+        return await work.flight()
+
+    next_ones = [asyncio.create_task(comes())]
+    work.go.set()
+    await turns(later + 5)
+    next_ones.append(asyncio.create_task(work.flight()))
+    await turns(5)
+    work.go.set()
+    assert set(await asyncio.gather(*next_ones)) <= {1, 2}
+    await asyncio.wait({leaving})
+    assert work.most_at_once == 1
+
+
+@pytest.mark.parametrize("later", range(1, 6))
+async def test_who_asks_while_the_work_is_being_ended_has_it_done_anew(later: int) -> None:
+    """Law: work that nobody waited for takes some turns to end; who comes in one of these does not end with it."""
+    work = Work()
+    (leaving,) = await begun(work, 1)
+    leaving.cancel()
+    await turns(later)
+    work.go.set()
+    assert await work.flight() == 2

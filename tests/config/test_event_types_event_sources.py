@@ -1,0 +1,118 @@
+"""Laws of :mod:`poller.config.event_types`: a subscription for a source that no feed has is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poller.changes.diff import Change, Kind
+from poller.config.event_types import PATHS, event_source, required_sources, unknown_source
+from poller.config.load import load
+from poller.config.settings import Settings
+from poller.config.validation import kept_subscription, subscription_of
+from poller.control.feeds import feed_of
+from poller.errors import ConfigurationError
+from poller.source.feed import KNOWN, Mode
+
+API = "https://api.example.org/v1"
+LISTING = f"{API}/qualifications/{{id}}/achievements"
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load(None, {"POLLER_BASE_URL": API})
+
+
+def test_sources_are_those_of_the_events(settings: Settings) -> None:
+    """What the configuration expects is what rounds publish: default paths, configured ones, and listings by id."""
+    assert {one.name: one.path for one in KNOWN.values()} == PATHS
+    (source,) = settings.sources
+    other = source.feeds[0].model_copy(update={"resource": "positions", "path": "/p"})
+    moved = source.feeds[0].model_copy(update={"path": "/moved"})
+    for feed in (*source.feeds, other, moved):
+        made = feed_of(source, feed)
+        path = made.resource.listing_path("q7" if made.resource.per_qualification else None)
+        frame = made.frame(generation="g", mode=Mode.FULL, path=path)
+        expected = event_source(source.event_source, feed.resource, feed.path)
+        change = Change(Kind.CREATED, "k", "k", None, b"{}", b"{}", None, (), 1)
+        event = json.loads(frame.encode(change, event_id="0" * 32, sequence=1, recorded="2025-03-01T12:00:00.000Z"))
+        assert unknown_source(event["source"], [expected]) is None
+
+
+def test_a_listing_is_known_by_its_form() -> None:
+    """One id stands in the place of ``{id}``: no more, and no other path."""
+    assert unknown_source(f"{API}/qualifications/11-22/achievements", [LISTING]) is None
+    for wrong in (f"{API}/qualifications//achievements", f"{API}/qualifications/1/2/achievements", API, f"{API}/x"):
+        assert unknown_source(wrong, [LISTING]) is not None
+
+
+def test_what_is_meant_is_named() -> None:
+    """The nearest source, else some of those that there are."""
+    known = [f"{API}/contractTypes", LISTING]
+    assert unknown_source(f"{API}/contractType", known) == (
+        f'expected the source of a feed\'s events; did you mean "{API}/contractTypes"?'
+    )
+    assert str(unknown_source("zzz", known)).endswith(f"there are {API}/contractTypes, {LISTING}")
+
+
+def test_only_what_has_to_hold_is_looked_at() -> None:
+    """One of several, or what must not be, may name a source that there is not; what is no filter is overlooked."""
+    wrong = {"exact": {"source": "x", "subject": "7"}}
+    filters = [{"any": [wrong]}, {"not": wrong}, {"prefix": {"source": "x"}}, 7, {"all": [{"all": [wrong]}]}]
+    assert list(required_sources(filters)) == [((4, "all", 0, "all", 0, "exact", "source"), "x")]
+    assert not list(required_sources({"exact": {"source": "x"}}))
+
+
+FILE = """
+[[sources]]
+name = "acme"
+base_url = "https://api.example.org/v1/"
+{more}
+[[sources.feeds]]
+resource = "contractTypes"
+[[sources.feeds]]
+resource = "achievements"
+[[subscriptions]]
+id = "a"
+sink = "https://sink.example.org"
+filters = [{{ exact = {{ source = "{source}" }} }}]
+{choice}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "choice", "says"),
+    [
+        (f"{API}/contractTypes", "", "", None),
+        (f"{API}/qualifications/1/achievements", "", "", None),
+        ("urn:x/contractTypes", 'event_source = "urn:x"', "", None),
+        (f"{API}/contractType", "", "", "did you mean"),
+        (f"{API}/contractTypes", 'event_source = "urn:x"', "", "there are urn:x/"),
+        (f"{API}/contractTypes", "", 'feeds = ["acme/achievements"]', "did you mean|there are"),
+    ],
+)
+def test_a_file_whose_subscription_would_get_nothing_is_refused(
+    tmp_path: Path, source: str, more: str, choice: str, says: str | None
+) -> None:
+    """The source has to be that of a feed that is chosen, or of any; the path of the key is told."""
+    file = tmp_path / "poller.toml"
+    file.write_text(FILE.format(source=source, more=more, choice=choice), "utf-8")
+    if says is None:
+        assert load(file, {}).subscriptions
+        return
+    with pytest.raises(ConfigurationError, match=rf"filters\[0\].exact.source = .*: expected the source.* {says}"):
+        load(file, {})
+
+
+def test_what_is_kept_is_read_on(settings: Settings) -> None:
+    """A subscription of the store may be right for a process with another configuration: only adding it is refused."""
+    values: dict[str, Any] = {"id": "a", "sink": "https://sink.example.org"}
+    values["filters"] = [{"exact": {"source": "https://other.example.org/things"}}]
+    for also in ({}, {"rate": 0}):  # wrong elsewhere too
+        with pytest.raises(ConfigurationError, match=r"filters\[0\].exact.source = .*expected the source of a feed"):
+            subscription_of(values | also, settings, where="--from-json")
+    kept = b'{"id":"a","sink":"https://sink.example.org","filters":[{"exact":{"source":"https://o.example.org/t"}}]}'
+    assert kept_subscription(kept).filters

@@ -1,0 +1,98 @@
+"""A subscription outside the file is held to the file's rules, told in the file's words, and kept as it was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poller.config.load import load
+from poller.config.settings import Settings
+from poller.config.types import SLOWEST
+from poller.config.validation import kept_subscription, subscription_of, written
+from poller.errors import ConfigurationError
+
+BASE = {"id": "a", "sink": "https://sink.example.org/hook"}
+WHOLE = BASE | {
+    "feeds": ["default/contractTypes"],
+    "types": ["org.example.api.contractType.created.v1"],
+    "filters": [{"prefix": {"type": "org."}}, {"not": {"any": [{"exact": {"subject": "x"}}]}}],
+    "mode": "batch",
+    "batch": {"max_events": 7, "max_bytes": "64KiB", "linger": "1.5s"},
+    "start": "earliest",
+    "secret_files": ["/run/secrets/a"],
+    "headers": {"X-Env": "prod"},
+    "auth": {"oauth2": {"token_url": "https://t.example.org", "client_id": "me", "client_secret_file": "/run/s"}},
+    "rate": 50,
+    "concurrency": 3,
+    "timeout": 0.25,
+    "retry": {"schedule": ["5s", "30s"], "jitter": 0.5},
+    "disable_after": "5d",
+    "allow_private": True,
+    "validate": True,
+}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load(None, {"POLLER_BASE_URL": "https://api.example.org"})
+
+
+@pytest.mark.parametrize("values", [BASE, WHOLE])
+def test_what_is_kept_is_what_was_given(settings: Settings, values: dict[str, Any]) -> None:
+    """Law: kept and read again it is the same subscription, kept again the same bytes; no default is kept."""
+    given = subscription_of(values, settings, where="x")
+    kept = written(given)
+    assert set(json.loads(kept)) == set(values)
+    assert kept_subscription(kept) == given
+    assert written(kept_subscription(kept)) == kept
+    assert written(subscription_of(dict(reversed(values.items())), settings, where="x")) == kept
+
+
+WRONG: tuple[tuple[Any, str], ...] = (
+    ({"sink": BASE["sink"]}, "id: expected a value: this key is required"),
+    (BASE | {"sink": "http://sink.example.org"}, 'sink = "http://sink.example.org": expected https://'),
+    (BASE | {"rate": "4"}, 'rate = "4": expected a number'),
+    (BASE | {"rat": 4}, 'rat: unknown key; did you mean "rate"?'),
+    (BASE | {"feeds": ["default/contractType"]}, 'expected a feed that exists; did you mean "default/contractTypes"?'),
+    (BASE | {"feeds": ["default/contractType"], "rate": 0}, "expected a feed that exists"),
+    (BASE | {"secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, "a secret has no place in the file"),
+    ([], "expected a table"),
+    ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "expected a table"),
+)
+
+
+@pytest.mark.parametrize(("values", "says"), WRONG, ids=str)
+def test_what_is_wrong_is_said_as_of_the_file(settings: Settings, values: object, says: str) -> None:
+    """Law: each line names where it came by, the key as it was written and what is expected, and shows no secret."""
+    with pytest.raises(ConfigurationError) as caught:
+        subscription_of(values, settings, where="--from-json")
+    assert says in str(caught.value)
+    assert all(line.startswith("--from-json: ") for line in str(caught.value).splitlines())
+    assert "MfKQ" not in str(caught.value)
+
+
+def test_the_same_as_in_a_file(settings: Settings, tmp_path: Path) -> None:
+    """Law: a table of the file and the same values by another way are kept as the same bytes."""
+    file = tmp_path / "poller.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in BASE.items()]
+    file.write_text('[[subscriptions]]\nrate = 50\nretry = { schedule = ["300s"] }\n' + "\n".join(lines), "utf-8")
+    (one,) = load(file, {"POLLER_BASE_URL": "https://api.example.org"}).subscriptions
+    asked = BASE | {"rate": 50.0, "retry": {"schedule": ["5m"]}}
+    assert written(one) == written(subscription_of(asked, settings, where="x"))
+
+
+def test_what_this_version_cannot_use_is_told() -> None:
+    """Law: settings that another version kept are refused in words that repeat nothing of them."""
+    for kept in (b'{"id":"a","sink":"https://s.example.org","later":"secret"}', b"secret", b"[" * 100_000):
+        with pytest.raises(ConfigurationError, match="this version cannot use") as caught:
+            kept_subscription(kept)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_rate_that_was_kept_and_is_refused_by_now_is_the_slowest() -> None:
+    """Law: what an earlier version has kept is read on; its rate meant silence."""
+    assert kept_subscription(json.dumps(BASE | {"rate": 1e-300}).encode()).rate == SLOWEST
+    assert kept_subscription(json.dumps(BASE | {"rate": 0.5}).encode()).rate == 0.5

@@ -1,0 +1,146 @@
+"""Laws of :mod:`poller.control.commands`: what is asked is in the store first, and whoever waits is told the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from fakeredis import FakeAsyncRedis
+
+from poller.config.load import load
+from poller.config.settings import Settings
+from poller.control.commands import Answer, Order, asked
+from poller.store.commands import Asking, OrderAnswer
+from poller.store.keys import FeedKeys, MemberKeys, operations_key
+from poller.store.members import Members, Seen
+from tests.harness.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+FEED = "default/contractTypes"
+KEYS = FeedKeys.of("poller", FEED)
+AT = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load(None, {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"})
+
+
+async def polling(client: FakeAsyncRedis, role: str = "poll") -> None:
+    """Somebody polls, or does something else."""
+    there = Members(client, MemberKeys.of("poller"), name="m", ttl=timedelta(minutes=5))
+    await there.beat({role}, Seen())
+
+
+async def ask(
+    client: FakeAsyncRedis,
+    settings: Settings,
+    order: Order,
+    *,
+    wait: bool = False,
+    patience: timedelta = timedelta(seconds=5),
+    meanwhile: Callable[[float], Awaitable[None]] | None = None,
+) -> Answer:
+    async def nothing(_: float) -> None: ...
+
+    return await asked(
+        client,
+        settings,
+        FEED,
+        order,
+        now=lambda: AT,
+        by="anna",
+        reason="moving",
+        patience=patience,
+        wait=wait,
+        sleep=meanwhile or nothing,
+    )
+
+
+async def announced(client: FakeAsyncRedis) -> list[dict[str, object]]:
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(operations_key("poller")))
+    return [json.loads(fields[b"data"]) for _, fields in entries]
+
+
+async def test_without_a_daemon_it_holds_for_the_next_one(client: FakeAsyncRedis, settings: Settings) -> None:
+    """Law: it is left and announced all the same; and asked for twice, it is announced once."""
+    await polling(client, "deliver")  # who does not poll answers nothing
+    first = await ask(client, settings, Order.PAUSE)
+    assert (first.outcome, first.before) == ("no daemon", None)
+    assert await client.exists(KEYS.pause)
+    again = await ask(client, settings, Order.PAUSE)
+    assert again.outcome == "senseless"
+    assert again.before is not None
+    assert again.before.text == "paused by anna since 2026-03-02 08:15 UTC: moving"
+    over = await ask(client, settings, Order.RESUME)
+    assert (over.outcome, over.before) == ("no daemon", again.before)
+    assert (await ask(client, settings, Order.RESUME)).outcome == "senseless"
+    told = await announced(client)
+    assert [one["type"] for one in told] == ["poller.feed.paused.v1", "poller.feed.resumed.v1"]
+    assert [(one["subject"], one["data"]) for one in told] == [(FEED, {"by": "anna", "reason": "moving"})] * 2
+
+
+@pytest.mark.parametrize("order", [Order.RELEASE, Order.RESYNC, Order.ANEW])
+async def test_what_makes_no_sense_is_asked_of_nobody(client: FakeAsyncRedis, settings: Settings, order: Order) -> None:
+    """Law: of a feed that was never read there is nothing to read again or to let through."""
+    await polling(client)
+    assert (await ask(client, settings, order)).outcome == "senseless"
+    assert await Asking(client, "poller").waiting() == []
+
+
+async def test_a_daemon_that_says_nothing_is_waited_for_so_long(client: FakeAsyncRedis, settings: Settings) -> None:
+    """Law: then that is told; the order stands, and waits for whoever has the feed next."""
+    await polling(client)
+    answer = await ask(client, settings, Order.PAUSE, patience=timedelta())
+    assert (answer.outcome, answer.member) == ("unanswered", None)
+    assert await client.exists(KEYS.pause)
+    assert [one.order for one in await Asking(client, "poller").waiting()] == ["pause"]
+
+
+@pytest.mark.parametrize(("wait", "outcome"), [(False, "begun"), (True, "done")])
+async def test_it_is_waited_for_as_long_as_was_asked(
+    client: FakeAsyncRedis, settings: Settings, *, wait: bool, outcome: str
+) -> None:
+    """Law: until a daemon is at it, or, with ``wait``, until it has been carried out, however long that takes."""
+    await polling(client)
+    await client.hset(KEYS.state, "generation", "g")
+    asking, looks = Asking(client, "poller"), 0
+
+    async def daemon(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        order = (await asking.waiting())[0]
+        last = OrderAnswer("m", done=True, text="ended", round={"ok": True})
+        await asking.answer(order, OrderAnswer("m", done=False, text="begins") if looks < 3 else last)
+
+    answer = await ask(client, settings, Order.RESYNC, wait=wait, meanwhile=daemon)
+    assert (answer.outcome, answer.member) == (outcome, "m")
+    assert answer.round == ({"ok": True} if wait else None)
+
+
+async def test_one_that_has_begun_is_waited_for_beyond_the_patience(client: FakeAsyncRedis, settings: Settings) -> None:
+    """Law: the patience is for a daemon to answer at all; a round that was begun may take longer."""
+    await polling(client)
+    await client.hset(KEYS.state, "generation", "g")
+    asking, looks, clock = Asking(client, "poller"), 0, asyncio.get_running_loop().time
+    over = clock() + 1.1
+
+    async def daemon(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        order = (await asking.waiting())[0]
+        if looks == 1:
+            await asking.answer(order, OrderAnswer("m", done=False, text="begins"))
+        elif looks == 2:
+            await until(lambda: clock() > over, "the patience to be over")
+        else:
+            await asking.answer(order, OrderAnswer("m", done=True, text="ended"))
+
+    answer = await ask(client, settings, Order.RESYNC, wait=True, patience=timedelta(seconds=1), meanwhile=daemon)
+    assert (answer.outcome, looks) == ("done", 3)

@@ -1,0 +1,387 @@
+"""Laws of :mod:`poller.control.diagnostics`: each answer of a source comes with its way out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from poller.config.load import load
+from poller.config.subscriptions import SubscriptionSettings
+from poller.control.diagnostics import (
+    Permissions,
+    check,
+    check_rights,
+    check_service,
+    check_sinks,
+    clock_apart,
+    other_protocol,
+    way_out,
+)
+from poller.delivery.handshake import Granted, encoded, origin
+from poller.http.server import listening
+from poller.redis.client import commands
+from poller.web.app import application
+from tests.acl import running_with_acl, set_user
+from tests.receiver import Reply, receiving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from poller.config.settings import Settings
+    from poller.control.diagnostics import Checked
+
+
+CONFIG = """
+http = {{ bind = "off" }}
+[embedded]
+data_dir = "{directory}/data"
+[[sources]]
+name = "acme"
+base_url = "{url}"
+auth = {{ none = true }}
+{more}
+[[sources.feeds]]
+resource = "contractTypes"
+"""
+EMPTY = b'{"results": []}'
+
+
+@asynccontextmanager
+async def answering(status: bytes, body: bytes, headers: bytes = b"") -> AsyncIterator[str]:
+    """An API that has one answer; gives its URL."""
+    sent = b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n%s\r\n%s" % (status, len(body), headers, body)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(sent)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def told(directory: Path, url: str, more: str = "") -> dict[str, str]:
+    """What is said of the source and its feed."""
+    file = directory / "poller.toml"
+    file.write_text(CONFIG.format(directory=directory, url=url, more=more))
+    found = [one async for one in check(load(file, {}), {})]
+    return {one.subject: one.text for one in found if one.subject in {"acme/contractTypes", "source acme"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "way"),
+    [
+        (b"401 Unauthorized", b"{}", "auth"),
+        (b"403 Forbidden", b"{}", "ask the API's owner"),
+        (b"404 Not Found", b"{}", "is base_url right"),
+        (b"302 Found", b"", "redirects are not followed"),
+        (b"200 OK", b"<!DOCTYPE html><html></html>", "a page for people"),
+        (b"200 OK", b"[]", "no list of records"),
+        (b"200 OK", b"hello", "no list of records"),
+    ],
+)
+async def test_an_answer_that_is_none_has_a_way_out(tmp_path: Path, status: bytes, body: bytes, way: str) -> None:
+    """Through the very messages that rounds have."""
+    async with answering(status, body) as url:
+        found = await told(tmp_path, url)
+    assert way in found["acme/contractTypes"]
+    assert found["source acme"] == f"configured, {url}; what it answers, each feed says"
+
+
+async def test_a_source_whose_clock_is_off_is_told(tmp_path: Path) -> None:
+    """By the Date of its answer."""
+    async with answering(b"200 OK", EMPTY, b"Date: Mon, 02 Mar 2020 08:15:30 GMT\r\n") as url:
+        found = await told(tmp_path, url)
+    assert "set both by NTP" in found["source acme"]
+
+
+async def test_a_proxy_that_is_away_is_not_taken_for_the_source(tmp_path: Path) -> None:
+    """The address in the message is the proxy's, so the way out is one for it."""
+    found = await told(tmp_path, "http://api.example.org", 'proxy = "http://127.0.0.1:1"')
+    assert "is proxy right" in found["acme/contractTypes"]
+
+
+async def test_an_api_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
+    """By the feeds that were asked, with the way out; the others, which were not, point to them."""
+    async with answering(b"503 Service Unavailable", b"") as url:
+        file = tmp_path / "poller.toml"
+        feeds = "".join(f'[[sources.feeds]]\nresource = "r{number}"\npath = "/r{number}"\n' for number in range(5))
+        more = '[[sources.feeds]]\nresource = "achievements"\nqualifications = ["q"]\n'
+        file.write_text(CONFIG.format(directory=tmp_path, url=url, more="concurrency = 1") + feeds + more)
+        found = [one async for one in check(load(file, {}), {}) if one.subject.startswith("acme/")]
+    assert len(found) == 7
+    assert {one.severity for one in found} == {"error"}
+    pointing = [one.text for one in found if "503" not in one.text]
+    asked = [one.subject for one in found if "503" in one.text]
+    assert pointing
+    assert set(pointing) == {f"not asked: the API has not answered for {asked[0]}, see there"}
+
+
+# Laws of :mod:`poller.control.diagnostics`: the rule to add, and the protocol that a port really speaks.
+
+
+async def test_the_rule_that_is_missing_is_told(tmp_path: Path) -> None:
+    """Commands by their names, keys by their pattern; nothing where all is allowed."""
+    settings = load(None, {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"})
+    with running_with_acl("valkey", tmp_path) as server:
+        async with commands(server.url) as client, commands(server.admin) as admin:
+            assert await check_rights(client, settings, server.url) is None
+            await set_user(admin, "-xtrim", "-hscan")
+            found = await check_rights(client, settings, server.url)
+            assert found is not None
+            assert found.text.startswith("user poller may not hscan, xtrim: ACL SETUSER poller +hscan +xtrim;")
+            await set_user(admin, "resetkeys", "~other:*")
+            found = await check_rights(client, settings, server.url)
+            assert found is not None
+            assert found.text.startswith("user poller may touch no key of poller:*: ACL SETUSER poller ~poller:*;")
+
+
+async def test_a_port_that_speaks_tls_is_told_from_one_that_does_not() -> None:
+    """Whichever was meant; where both agree nothing is said."""
+    async with tls_port() as port:
+        assert "rediss://" in (await other_protocol(f"redis://127.0.0.1:{port}/0") or "")
+        assert await other_protocol(f"rediss://127.0.0.1:{port}/0") is None
+    async with plain_port() as port:
+        assert "speaks no TLS" in (await other_protocol(f"rediss://127.0.0.1:{port}/0") or "")
+        assert await other_protocol(f"redis://127.0.0.1:{port}/0") is None
+
+
+@asynccontextmanager
+async def tls_port() -> AsyncIterator[int]:
+    """One that speaks TLS and ends what speaks nothing else; the Valkey of the wheel has none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    async with served(context) as port:
+        yield port
+
+
+@asynccontextmanager
+async def plain_port() -> AsyncIterator[int]:
+    """One that answers as a server without TLS does."""
+    async with served(None) as port:
+        yield port
+
+
+@asynccontextmanager
+async def served(context: ssl.SSLContext | None) -> AsyncIterator[int]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            if await reader.read(1) == b"*":
+                writer.write(b"+PONG\r\n")
+                await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "unix:///nowhere", "redis+cluster://127.0.0.1:1"])
+async def test_where_nobody_answers_nothing_is_said(url: str) -> None:
+    """The error that led here says it."""
+    assert await other_protocol(url) is None
+
+
+# Laws of :mod:`poller.control.diagnostics`: who has the address, and whether the token can be read.
+
+SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+
+
+def settings(directory: Path, bind: str, *more: str) -> Settings:
+    file = directory / "poller.toml"
+    file.write_text("\n".join((f'[http]\nbind = "{bind}"', *more)))
+    return load(file, SOURCE)
+
+
+async def found(directory: Path, bind: str, *more: str, environ: Mapping[str, str] = {}) -> list[Checked]:
+    return await check_service(settings(directory, bind, *more), environ)
+
+
+async def test_who_may_read_is_said(tmp_path: Path) -> None:
+    """Closed reads, open ones, one token for both and an option without effect are warnings; two tokens are none."""
+    bind, here = "0.0.0.0:0", "127.0.0.1:0"
+    both = {"POLLER_READ_TOKEN": "one", "POLLER_ADMIN_TOKEN": "two"}
+
+    async def warnings(bind: str, *more: str, environ: Mapping[str, str] = {}) -> list[str]:
+        return [one.text for one in await found(tmp_path, bind, *more, environ=environ) if one.severity == "warning"]
+
+    [closed] = await warnings(bind)
+    assert "http.read_token_file" in closed
+    [opened] = await warnings(bind, "open_reads = true")
+    assert "reads all records" in opened
+    [idle] = await warnings(bind, "open_reads = true", environ=both)
+    assert "no effect" in idle
+    [same] = await warnings(bind, environ=dict.fromkeys(both, "s3cret"))
+    assert ("are the same" in same, "s3cret" in same) == (True, False)
+    assert await warnings(bind, environ=both) == await warnings(here) == []
+
+
+async def test_an_address_that_is_off_is_not_looked_at(tmp_path: Path) -> None:
+    """Nothing is said of what is not there."""
+    assert await found(tmp_path, "off") == []
+
+
+async def test_an_address_is_free_or_a_pollers_or_somebody_elses(tmp_path: Path) -> None:
+    """Only the last is worth a warning, and that says what to set."""
+
+    async def ready(_: Request) -> Response:
+        return JSONResponse({"ready": False, "reasons": []}, 503)
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        bind = f"127.0.0.1:{other.getsockname()[1]}"
+        other.listen()
+        other.settimeout(0)
+        [taken] = await found(tmp_path, bind)
+    assert (taken.severity, "POLLER_HTTP_BIND" in taken.text) == ("warning", True)
+    [free] = await found(tmp_path, bind)
+    assert (free.severity, free.text.endswith("is free")) == ("ok", True)
+    async with listening(application(Route("/readyz", ready)), "127.0.0.1", 0) as url:
+        bind = url.removeprefix("http://")
+        [ours] = await found(tmp_path, bind)
+        [another] = await check_service(settings(tmp_path, bind), {}, running=False)
+    assert (ours.severity, ours.text.startswith("a poller listens")) == ("ok", True)
+    # No daemon runs on this store: what listens is another one, and `run` could not have its address.
+    assert (another.severity, "POLLER_HTTP_BIND" in another.text) == ("warning", True)
+
+
+async def test_an_address_of_another_machine_is_an_error(tmp_path: Path) -> None:
+    """The daemon would not start with it."""
+    [one, *_] = await found(tmp_path, "192.0.2.1:8080")
+    assert one.severity == "error"
+
+
+async def test_a_token_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    """Missing, open to all, or as it should be."""
+    token = tmp_path / "admin"
+    line = f'admin_token_file = "{token}"'
+    [missing] = await found(tmp_path, "off", line)
+    assert (missing.severity, str(token) in missing.text) == ("error", True)
+    token.write_text("s3cret-of-the-operator")
+    token.chmod(0o644)
+    [public] = await found(tmp_path, "off", line)
+    assert (public.severity, "chmod 600" in public.text, "s3cret" in public.text) == ("error", True, False)
+    token.chmod(0o600)
+    [good] = await found(tmp_path, "off", line)
+    assert good.severity == "ok"
+
+
+# Laws of :mod:`poller.control.diagnostics`: a sink is asked whether it is there, and sent nothing.
+
+NONE = Permissions()
+SECRET = "whsec_" + "A" * 32
+
+
+async def checked(permissions: Permissions = NONE, /, **settings: Any) -> tuple[str, str]:
+    given = {"id": "rostering", "sink": "https://poller.invalid/hook", **settings}
+    async with aclosing(check_sinks([SubscriptionSettings.model_validate(given)], {}, permissions)) as findings:
+        (found,) = [one async for one in findings]
+    assert found.subject == "subscription rostering"
+    return found.severity, found.text
+
+
+async def test_a_sink_that_answers_is_there_whatever_it_says(tmp_path: Path) -> None:
+    """OPTIONS is all that it gets; how its events will be signed is said."""
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    async with receiving() as receiver:
+        receiver.answer = Reply(405)
+        severity, text = await checked(sink=receiver.url, allow_private=True, secret_files=[str(secret)])
+        assert [(request.method, request.body) for request in receiver.requests] == [("OPTIONS", b"")]
+    assert (severity, text) == ("ok", "the sink is there (it answers 405 to OPTIONS), signed with 1 secret")
+
+
+async def test_what_keeps_events_from_a_sink_is_an_error_with_advice(tmp_path: Path) -> None:
+    """No connection, a private address behind a name, a secret that is none: each by its own words."""
+    severity, text = await checked(sink="http://127.0.0.1:1/", allow_private=True)
+    assert (severity, "refused" in text) == ("error", True)
+    severity, text = await checked(sink="https://localhost.localdomain.invalid/")
+    assert severity == "error"
+    secret = tmp_path / "secret"
+    secret.write_text("whsec_short")
+    secret.chmod(0o600)
+    severity, text = await checked(secret_files=[str(secret)])
+    assert (severity, "short" in text, f"{secret} holds no signing secret" in text) == ("error", False, True)
+    secret.write_text(f"secret    {SECRET}\n")  # all that `poller keys new` shows, redirected
+    assert "a signing secret alone" in (await checked(secret_files=[str(secret)]))[1]
+    secret.chmod(0o644)
+    assert "chmod 600" in (await checked(secret_files=[str(secret)]))[1]
+
+
+async def test_a_sink_that_does_not_grant_events_is_an_error() -> None:
+    """With the reason and the remedy, by a 405 too; granted it is well, and what was granted by a callback is."""
+    more: dict[str, Any] = {"allow_private": True, "validate": True}
+    async with receiving() as receiver:
+        receiver.answer = Reply(405)
+        severity, text = await checked(sink=receiver.url, **more)
+        assert (severity, "does not grant events" in text, "answered 405" in text) == ("error", True, True)
+        assert "unset validate" in text
+        called = Permissions(None, {"rostering": encoded(Granted(origin(None)))})
+        assert (await checked(called, sink=receiver.url, **more))[0] == "ok"
+        receiver.answer = Reply(200)
+        severity, text = await checked(Permissions("https://p.example"), sink=receiver.url, **more)
+        assert (severity, "callback" in text) == ("warning", True)
+        receiver.answer = Reply(200, headers=(("WebHook-Allowed-Origin", "*"),))
+        severity, text = await checked(sink=receiver.url, **more)
+        assert (severity, text.endswith("not signed, and grants events")) == ("ok", True)
+        assert receiver.requests[-1].header("WebHook-Request-Origin") == origin(None)
+        assert receiver.requests[-1].header("WebHook-Request-Callback") is None
+
+
+# Laws of :mod:`poller.control.diagnostics`: a message that is known has a way out, and it is the right one.
+
+
+@pytest.mark.parametrize(
+    ("message", "word"),
+    [
+        ("GET /x: the API answered 401: {}", "auth"),
+        ("GET /x: the API answered 403", "right"),
+        ("GET /x: the API answered 404", "base_url"),
+        ("GET /x: the API answered 302", "redirects"),
+        ("GET /x: the API answered 503 (3 attempts)", "by itself"),
+        ("GET /x: the API answered 429 (3 attempts)", "rate"),
+        ("the answer is not a list envelope: expected the key results, found data", '{"results": […], "pageToken"'),
+        ("the answer is not a list envelope: Expected `object`, got `array`", "no list of records"),
+        ("GET /x: no complete answer within 30 s (3 attempts)", "timeout"),
+    ],
+)
+def test_each_known_failure_has_its_own(message: str, word: str) -> None:
+    """The way out names what can be set or asked for."""
+    assert word in (way_out(message) or "")
+
+
+def test_what_is_not_known_has_none() -> None:
+    """No advice is better than a wrong one; a number in a name is no status."""
+    assert way_out("the listing repeats itself") is None
+    assert way_out("record 401 of 500 is odd") is None
+
+
+@pytest.mark.parametrize(
+    ("date", "words"),
+    [
+        ("Mon, 02 Mar 2026 08:15:30 GMT", None),
+        ("Mon, 02 Mar 2026 09:15:00 GMT", "3600 s ahead of"),
+        ("Mon, 02 Mar 2026 08:10:00 GMT", "300 s behind"),
+        ("yesterday", None),
+        (None, None),
+    ],
+)
+def test_a_clock_that_is_far_apart_is_told(date: str | None, words: str | None) -> None:
+    """By the whole seconds of an answer's Date; what cannot be read says nothing."""
+    found = clock_apart(date, now=datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
+    assert (found is None) if words is None else (words in (found or ""))

@@ -1,0 +1,108 @@
+"""Laws of :mod:`poller.control.feeds`: what is configured is what the client works with."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from poller.config.http import AuthSettings
+from poller.config.sources import SourceSettings
+from poller.control.feeds import client_of, credential_of, feed_of
+from poller.errors import ConfigurationError
+from poller.http.transport import Transport
+from tests.source.api import Request, http, serving
+from tests.source.clients import keep
+
+SECOND = timedelta(seconds=1)
+
+
+async def test_each_kind_of_auth_gives_its_token(tmp_path: Path) -> None:
+    """A file, a variable, a command, a token endpoint, none."""
+    secret = keep(tmp_path / "secret", "from-file")
+    issued = http(200, b'{"access_token":"from-endpoint","token_type":"bearer"}')
+    async with serving(issued) as server:
+        oauth2 = {"token_url": server.url, "client_id": "c", "client_secret_file": str(secret), "scope": "s"}
+        kinds = {
+            "from-file": {"token_file": str(secret)},
+            "from-variable": {"token_env": "TOKEN"},
+            "from-command": {"command": ["echo", "from-command"]},
+            "from-endpoint": {"oauth2": oauth2},
+            None: {"none": True},
+        }
+        for token, kind in kinds.items():
+            auth = AuthSettings.model_validate(kind)
+            environ = {"TOKEN": "from-variable"}
+            credential = credential_of(auth, environ, transport=Transport(), within=20 * SECOND)
+            assert await credential.token() == token
+        assert server.requests[0].form == {"grant_type": "client_credentials", "scope": "s"}
+
+
+async def test_a_source_is_reached_as_it_is_configured(tmp_path: Path) -> None:
+    """Authority, client certificate and headers, to the API; the first two to its token endpoint as well."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.verify_mode = ssl.CERT_REQUIRED
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(server)
+    mine = authority.issue_cert("poller@example.org")
+    keep(tmp_path / "cert.pem", mine.cert_chain_pems[0].bytes())
+    keep(tmp_path / "key.pem", mine.private_key_pem.bytes())
+    keep(tmp_path / "secret", "s3cret")
+
+    async def answer(request: Request, _: object) -> bytes:
+        if request.method == "POST":
+            return http(200, json.dumps({"access_token": "t1", "token_type": "Bearer"}).encode())
+        return http(200, b"ok")
+
+    async with serving(answer, tls=server) as api:
+        oauth2 = {"token_url": f"{api.url}/token", "client_id": "c", "client_secret_file": str(tmp_path / "secret")}
+        source = SourceSettings.model_validate(
+            {
+                "name": "acme",
+                "base_url": api.url,
+                "auth": {"oauth2": oauth2},
+                "headers": {"X-Tenant": "t"},
+                "ca_file": str(tmp_path / "ca.pem"),
+                "client_cert_file": str(tmp_path / "cert.pem"),
+                "client_key_file": str(tmp_path / "key.pem"),
+                "feeds": [{"resource": "contractTypes"}],
+            }
+        )
+        async with client_of(source, {}) as client:
+            assert await client.get("/x") == b"ok"
+        token, asked = api.requests
+        assert (token.path, "x-tenant" in token.headers) == ("/token", False)
+        assert (asked.headers["authorization"], asked.headers["x-tenant"]) == ("Bearer t1", "t")
+
+
+def test_certificates_of_a_token_endpoint_that_cannot_be_used_are_the_operators_mistake(tmp_path: Path) -> None:
+    """Found before anything is asked."""
+    oauth2 = {"token_url": "https://a.invalid", "client_id": "c", "client_secret_file": str(tmp_path / "secret")}
+    auth = AuthSettings.model_validate({"oauth2": oauth2})
+    with pytest.raises(ConfigurationError, match="absent"):
+        credential_of(auth, {}, transport=Transport(tmp_path / "absent"), within=SECOND)
+
+
+@pytest.mark.parametrize(
+    ("timing", "seconds"),
+    [({"interval": "5s"}, 5), ({"interval": "60s"}, 60), ({"interval": "24h"}, 60), ({"cron": "0 3 * * *"}, 60)],
+)
+def test_a_requests_patience_is_its_feeds_interval_and_no_more_than_a_minute(
+    timing: dict[str, str], seconds: int
+) -> None:
+    """Waiting longer than until the next round would be of no use; a round that comes daily does not wait for hours."""
+    source = SourceSettings.model_validate(
+        {
+            "name": "acme",
+            "base_url": "https://api.example.org",
+            "auth": {"none": True},
+            "feeds": [{"resource": "contractTypes", **timing}],
+        }
+    )
+    assert feed_of(source, source.feeds[0]).patience == timedelta(seconds=seconds)

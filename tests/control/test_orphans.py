@@ -1,0 +1,286 @@
+"""Laws of :mod:`poller.control.orphans`, on all stores: what is left at a feed, and what forgetting it deletes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from poller.config.settings import Settings
+from poller.control import subscriptions as subscribing
+from poller.control.orphans import Configurations, forget, note_streams, orphaned_feeds, stated, waiting_at
+from poller.control.subscriptions import filed, registry_of
+from poller.daemon.cluster.membership import Membership
+from poller.daemon.health import StoreWatch
+from poller.daemon.retention_role import Retaining
+from poller.errors import ConfigurationError, PollerError
+from poller.redis.client import commands
+from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
+from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, remembered_key
+from poller.store.members import UNSAID, MemberConfiguration, Members, Seen
+from poller.store.recovery import known_feeds, note_unread
+from poller.store.replay import ReplaySpan, begin
+from poller.store.subscriptions import forget_feed, health_field
+from tests.control.subscribed import FEEDS, NOW, configured
+from tests.harness.waiting import patience, turns
+from tests.stores import Store, Stores, all_keys
+
+OLD = "acme/old"
+KEYS, NOTED = FeedKeys.of("poller", OLD), remembered_key("poller")
+A = PairKeys.of("poller", OLD, "a")
+LEASE = timedelta(seconds=30)
+
+
+@pytest.fixture
+async def client(store_kind: Store, stores: Stores) -> AsyncIterator[Redis]:
+    async with commands(stores.emptied(store_kind)) as found:
+        yield found
+
+
+@pytest.fixture
+async def settings(client: Redis, tmp_path: Path) -> Settings:
+    """Two feeds and the subscription ``a`` to all, registered; the old feed is none of them and has three events."""
+    found = configured(tmp_path, "a")
+    await registry_of(found, client).sync(filed(found), NOW)
+    await note_unread(client, NOTED, OLD)
+    for number in (1, 2, 3):
+        await client.xadd(KEYS.events, {"data": f'{{"sequence":"{number:020}"}}'}, id=f"{number}-0")
+    await client.hset(KEYS.state, mapping={"generation": "g", "sequence": "3"})
+    return found
+
+
+async def left(client: Redis, settings: Settings) -> bool:
+    kept = await registry_of(settings, client).all()
+    return "a" in await waiting_at(client, "poller", OLD, kept, now=NOW)
+
+
+async def test_something_is_left_until_all_is_settled(client: Redis, settings: Settings) -> None:
+    """Law: unread, unsettled, parked or to be replayed is left; dead letters and an empty group are not."""
+    assert await left(client, settings) is False  # it is younger than these events and has none of them yet
+    store = PairStore(
+        client, DeliveryScripts(client), A, events=KEYS.events, subscription="a", nonce="m/n", lease=LEASE
+    )
+    assert await store.take() is None
+    await store.open("earliest")
+    assert await left(client, settings) is True  # unread
+    await store.read(most=3)
+    assert await left(client, settings) is True  # unsettled
+    await store.settle(Settlement(acked=["1-0", "2-0", "3-0"], parked={"3-0": b"x"}, place="3-0"), now_ms=1)
+    assert await left(client, settings) is True  # parked
+    (found,) = await orphaned_feeds(client, settings, now=NOW)
+    assert (found.feed, found.stream_length, found.undelivered) == (OLD, 3, 1)
+    await store.settle(Settlement(unparked=["3-0"], letters={"3-0": b"{}"}), now_ms=1)
+    assert await left(client, settings) is False
+    (found,) = await orphaned_feeds(client, settings, now=NOW)
+    assert (found.undelivered, found.subscriptions[0].dead_letters) == (0, 1)
+    await begin(client, A, ReplaySpan("r", "0-0", "3-0"))
+    assert await left(client, settings) is True
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "expected"),
+    [
+        ({"start": "earliest"}, None, True),
+        ({"start": "earliest", "feeds": [OLD]}, None, True),
+        ({"start": "earliest", "feeds": list(FEEDS)}, None, False),
+        ({"asked": 3}, None, True),
+        ({"asked": 4}, None, False),
+        ({}, None, False),
+        ({"feeds": list(FEEDS)}, "2-0", True),
+        ({}, "3-0", False),
+    ],
+)
+async def test_one_that_has_no_group_there(
+    client: Redis, settings: Settings, table: dict[str, Any], place: str | None, expected: bool
+) -> None:
+    """Law: it is owed what it begins with: all, what came since it asked, or what follows its place, if it has one."""
+    kept = await registry_of(settings, client).all()
+    one = msgspec.structs.replace(
+        kept.registered["a"], settings=msgspec.Raw(msgspec.json.encode(table)), asked=table.get("asked", 0)
+    )
+    if place:
+        await client.hset(A.state, "place", place)
+    kept = msgspec.structs.replace(kept, registered={"a": one})
+    assert ("a" in await waiting_at(client, "poller", OLD, kept, now=NOW)) is expected
+
+
+async def everything(client: Redis) -> None:
+    """One key of each name that a feed has, and that subscriptions have there, registered or not."""
+    for name in ("a", "gone"):
+        await client.xgroup_create(KEYS.events, f"sub:{name}", id="0")
+        pair = PairKeys.of("poller", OLD, name)
+        for key in (pair.parked, pair.letters, pair.state):
+            await client.hset(key, "1-0", "x")
+        await client.zadd(pair.letter_times, {"1-0": 1})
+    for key in (KEYS.snapshots, KEYS.dictionaries, KEYS.listings, KEYS.overruns):
+        await client.hset(key, "x", "y")
+    for key in (KEYS.rejected, KEYS.qualifications):
+        await client.zadd(key, {"x": 1})
+    await client.xadd(KEYS.quarantine, {"raw": "x"})
+    await client.set(KEYS.pause, "{}")
+    await client.hset(SubscriptionKeys.of("poller").health, health_field("a", OLD), b"{}")
+
+
+async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings: Settings) -> None:
+    """Law: under its hash tag nothing is left, nor in the notes and in health; others keep what is theirs."""
+    await everything(client)
+    before = await all_keys(client)
+    gone = await forget(client, settings, OLD, now=NOW)
+    assert (gone.feed, gone.stream_length) == (OLD, 3)
+    after = await all_keys(client)
+    assert not [key for key in after if OLD.encode() in key]
+    assert {key for key in before - after if OLD.encode() not in key} <= {
+        NOTED.encode(),
+        SubscriptionKeys.of("poller").health.encode(),
+    }
+    assert OLD not in await known_feeds(client, NOTED)
+    with pytest.raises(ConfigurationError, match="nothing is kept"):
+        await forget(client, settings, OLD, now=NOW)
+
+
+@pytest.mark.parametrize("said", [MemberConfiguration((OLD,)), UNSAID])
+async def test_what_a_live_process_may_have_stays(client: Redis, settings: Settings, said: MemberConfiguration) -> None:
+    """Law: neither the feed of a live process is forgotten, nor any while one does not say which feeds it has."""
+    members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=said)
+    await members.beat(["poll"], Seen())
+    before = await all_keys(client)
+    with pytest.raises(PollerError, match=r"^m "):
+        await forget(client, settings, OLD, now=NOW)
+    assert await orphaned_feeds(client, settings, now=NOW) == []
+    with pytest.raises(ConfigurationError, match="is in the configuration"):
+        await forget(client, settings, FEEDS[0], now=NOW)
+    assert await all_keys(client) == before
+
+
+async def test_a_round_in_flight_is_not_robbed(client: Redis, settings: Settings) -> None:
+    """Law: who has the lease, which no list of processes names, keeps everything; and nothing is half gone."""
+    await everything(client)
+    await client.set(KEYS.lease, "once-1-ab/nonce")
+    before = await all_keys(client)
+
+    async def at_once(_: float) -> None:
+        await turns()
+
+    with pytest.raises(PollerError, match="once-1-ab has it"):
+        await forget(client, settings, OLD, now=NOW, sleep=at_once)
+    assert await all_keys(client) == before
+    assert OLD in await known_feeds(client, NOTED)
+    assert await forget_feed(client, KEYS, [A], nonce="mine") is False  # the lease was lost on the way
+    assert await all_keys(client) == before
+
+
+async def test_a_process_that_comes_while_the_lease_is_waited_for_keeps_its_feed(
+    client: Redis, settings: Settings
+) -> None:
+    """Law: who has the feed is asked again under its lease, which is let go of at once where nothing is deleted."""
+    await everything(client)
+    before = await all_keys(client)
+    await client.set(KEYS.lease, "once-1-ab/nonce")
+    members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=MemberConfiguration((OLD,)))
+
+    async def comes(_: float) -> None:
+        await members.beat(["poll"], Seen())
+        await client.delete(KEYS.lease)
+
+    with pytest.raises(PollerError, match=r"^m has acme/old in its configuration"):
+        await forget(client, settings, OLD, now=NOW, sleep=comes)
+    assert before <= await all_keys(client)
+    assert OLD in await known_feeds(client, NOTED)
+    assert not await client.exists(KEYS.lease)
+
+
+async def test_those_that_deliver_let_go_before_anything_is_deleted(client: Redis, settings: Settings) -> None:
+    """Law: the feed is known no more and all processes are to look before their deliveries are waited for."""
+    await everything(client)
+    await client.set(A.lease, "m/nonce", px=60_000)
+    version = MemberKeys.of("poller").version
+    seen: list[tuple[bool, bool, int]] = []
+
+    async def lets_go(_: float) -> None:
+        noted = OLD in await known_feeds(client, NOTED)
+        seen.append((noted, bool(await client.exists(KEYS.events)), int(await client.get(version) or 0)))
+        await client.delete(A.lease)
+
+    await forget(client, settings, OLD, now=NOW, sleep=lets_go)
+    assert seen == [(False, True, 1)]
+    assert not [key for key in await all_keys(client) if OLD.encode() in key]
+
+
+async def test_a_lease_that_is_lost_while_deliveries_are_waited_for(client: Redis, settings: Settings) -> None:
+    """Law: nothing is deleted that a round of another process may write to, and the feed is known as before."""
+    await everything(client)
+    await client.set(A.lease, "m/nonce", px=60_000)
+    before = await all_keys(client) - {A.lease.encode()}
+
+    async def taken(_: float) -> None:
+        await client.set(KEYS.lease, "once-1-ab/nonce")
+        await client.delete(A.lease)
+
+    with pytest.raises(PollerError, match="another process has taken the lease of acme/old"):
+        await forget(client, settings, OLD, now=NOW, sleep=taken)
+    assert before <= await all_keys(client)
+    assert OLD in await known_feeds(client, NOTED)
+    assert await client.get(KEYS.lease) == b"once-1-ab/nonce"
+
+
+async def test_streams_that_nothing_is_noted_of_are_found_at_the_start(client: Redis, settings: Settings) -> None:
+    """Law: those under the prefix alone, and none of the configuration."""
+    await client.delete(NOTED)
+    for prefix, feed in (("other", "acme/x"), ("poller", FEEDS[0]), ("poller", "operations")):
+        await client.xadd(FeedKeys.of(prefix, feed).events, {"data": "{}"})
+    await note_streams(client, settings)
+    assert await known_feeds(client, NOTED) == [OLD]
+
+
+async def test_nothing_of_a_removed_subscription_is_left_at_an_orphaned_feed(
+    client: Redis, settings: Settings, tmp_path: Path
+) -> None:
+    """Law: its group would hold the stream for ever."""
+    await everything(client)
+    without = configured(tmp_path)
+    await registry_of(without, client).sync(filed(without), NOW)
+    await subscribing.remove(client, without, "a")
+    assert not [key for key in await all_keys(client) if b":sub:a:" in key]
+    assert [group["name"] for group in await client.xinfo_groups(KEYS.events)] == [b"sub:gone"]
+
+
+async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, settings: Settings) -> None:
+    """Law: what nobody needs goes for its age, the lease is free again at once, and one that is held is respected."""
+    watch = StoreWatch("warn", now=lambda: NOW, clock=asyncio.get_running_loop().time)
+    members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=stated(settings))
+    clock = asyncio.get_running_loop().time
+    membership = Membership(members, ttl=LEASE, watch=watch, clock=clock)
+    membership.join("poll")
+    async with membership.running(), patience("this process to be in the list"):
+        await membership.joined("poll")
+        await client.set(KEYS.lease, "another/nonce")
+        await trimmed(client, settings, membership)
+        assert await client.xlen(KEYS.events) == 3
+        await client.delete(KEYS.lease)
+        await trimmed(client, settings, membership)
+        assert await client.xlen(KEYS.events) == 0
+        assert not await client.exists(KEYS.lease)
+
+
+async def trimmed(client: Redis, settings: Settings, membership: Membership) -> None:
+    configurations = Configurations(settings, client, membership)
+    retaining = Retaining(settings, client, {}, configurations, shebang="", now=lambda: NOW, clock=Clock(), member="m")
+    await retaining.look()
+    await retaining.look()
+
+
+class Clock:
+    """Each look is a minute after the one before."""
+
+    def __init__(self) -> None:
+        self.moment = 0.0
+
+    def __call__(self) -> float:
+        self.moment += 60
+        return self.moment

@@ -1,0 +1,121 @@
+"""Laws of a subscription's ca_file, client_cert_file and client_key_file, with a real authority and real handshakes."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from poller.config.subscriptions import SubscriptionSettings
+from poller.control.sinks import sink_of
+from poller.delivery.outcome import Failure, Outcome
+from poller.errors import ConfigurationError
+from tests.receiver import receiving
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Certificates(NamedTuple):
+    """A private authority in a file, and a certificate of it with its key, together and apart."""
+
+    authority: trustme.CA
+    ca: Path
+    both: Path
+    cert: Path
+    key: Path
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Certificates:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    one = authority.issue_cert("poller@example.org")
+    files = Certificates(authority, *(tmp_path / f"{name}.pem" for name in ("ca", "both", "cert", "key")))
+    files.both.write_bytes(one.private_key_pem.bytes() + one.cert_chain_pems[0].bytes())
+    files.cert.write_bytes(one.cert_chain_pems[0].bytes())
+    files.key.write_bytes(one.private_key_pem.bytes())
+    return files
+
+
+def server(authority: trustme.CA, *, clients: trustme.CA | None = None, version: ssl.TLSVersion | None = None) -> Any:
+    """What a sink shows, and whose clients it accepts; None: anybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    if clients:
+        context.verify_mode = ssl.CERT_REQUIRED
+        clients.configure_trust(context)
+    if version:
+        context.maximum_version = version
+    return context
+
+
+async def posted(url: str, **files: Path) -> Outcome:
+    given: dict[str, Any] = {"id": "a", "sink": url, "allow_private": True, **files}
+    async with sink_of(SubscriptionSettings.model_validate(given), {}) as sink:
+        return await sink.post((), b"{}")
+
+
+async def test_a_private_authority_is_trusted_where_it_is_named(made: Certificates) -> None:
+    """And nowhere else; the line says whose certificate is not accepted, why, and which key would help."""
+    async with receiving(tls=server(made.authority)) as receiver:
+        assert (await posted(receiver.url, ca_file=made.ca)).success
+        refused = await posted(receiver.url)
+        assert receiver.count == 1
+    assert refused.failure is Failure.TLS
+    assert refused.text.startswith("the sink's certificate is not accepted: unable to get local issuer certificate; ")
+    assert refused.text.endswith("set ca_file of the subscription to the certificate of the authority that issued it")
+
+
+async def test_with_a_ca_file_the_systems_authorities_vouch_for_nothing(made: Certificates) -> None:
+    """Law: what is named takes the place of the system's."""
+    async with receiving(tls=server(trustme.CA())) as receiver:
+        assert (await posted(receiver.url, ca_file=made.ca)).failure is Failure.TLS
+        assert receiver.count == 0
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_certificate_is_shown_where_it_is_demanded(version: ssl.TLSVersion, made: Certificates) -> None:
+    """Key in the same file or apart; without one, or with another authority's, the line says that the sink refuses."""
+    async with receiving(tls=server(made.authority, clients=made.authority, version=version)) as receiver:
+        assert (await posted(receiver.url, ca_file=made.ca, client_cert_file=made.both)).success
+        apart = {"client_cert_file": made.cert, "client_key_file": made.key}
+        assert (await posted(receiver.url, ca_file=made.ca, **apart)).success
+        without = await posted(receiver.url, ca_file=made.ca)
+        assert receiver.count == 2
+    assert without.failure is not None
+    assert "client_cert_file" in without.text
+    async with receiving(tls=server(made.authority, clients=trustme.CA(), version=version)) as receiver:
+        other = await posted(receiver.url, ca_file=made.ca, client_cert_file=made.both)
+        assert receiver.count == 0
+    assert other.failure is not None
+    assert "client_cert_file" in other.text
+
+
+async def test_files_that_cannot_be_used_are_named(made: Certificates, tmp_path: Path) -> None:
+    """In plain words, and nothing waits for a passphrase to be typed."""
+    garbage, encrypted = tmp_path / "garbage.pem", tmp_path / "encrypted.pem"
+    garbage.write_text("no")
+    key = load_pem_private_key(made.key.read_bytes(), None)
+    encrypted.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x")))
+    other = tmp_path / "other.pem"
+    other.write_bytes(made.authority.issue_cert("b").private_key_pem.bytes())
+    for files, says in (
+        ({"ca_file": tmp_path / "none.pem"}, "none.pem.: No such file"),
+        ({"ca_file": garbage}, "garbage.pem.: expected PEM"),
+        ({"client_cert_file": made.cert}, "cert.pem.: expected PEM: certificates, and for a client its key too"),
+        ({"client_cert_file": made.cert, "client_key_file": encrypted}, "encrypted.pem.: the key is encrypted"),
+        ({"client_cert_file": made.cert, "client_key_file": other}, "other.pem.: the key is not that of the cert"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"the certificates of a sink cannot be used .*{says}") as refused:
+            await posted("https://127.0.0.1:1/", **files)
+        assert "_ssl" not in str(refused.value)

@@ -1,0 +1,104 @@
+"""Laws of :mod:`poller.control.status`: one line for each subscription, whoever knows it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+from fakeredis import FakeAsyncRedis
+
+from poller.cli.subscription_lines import reasons
+from poller.config.validation import subscription_of, written
+from poller.control.status import SubscriptionStatus, is_ungranted, subscription_statuses
+from poller.control.subscriptions import filed, registry_of
+from poller.delivery.endpoint_health import Health
+from poller.delivery.handshake import Awaiting, Granted, HandshakeState, Refused, Unanswered, encoded
+from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.subscriptions import Paused
+from tests.control.subscribed import FEEDS, NOW, SINK, added, configured
+
+
+async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """State, why, since when, attempts, and what waits at each feed and in all."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    registry = registry_of(settings, client)
+    since = NOW - timedelta(hours=1)
+    await registry.note_health("a", FEEDS[0], msgspec.json.encode(Health(since, delivered=3, failed=5)))
+    await registry.note_health("a", "acme/elsewhere", msgspec.json.encode(Health(delivered=1)))
+    await registry.note_until("a", NOW + timedelta(seconds=1))
+    events = FeedKeys.of("poller", FEEDS[0]).events
+    await client.xgroup_create(events, group_of("a"), mkstream=True)
+    await client.xadd(events, {"data": "{}"}, id=f"{int(NOW.timestamp() * 1000) - 2000}-0")
+    await client.hset(PairKeys.of("poller", FEEDS[0], "a").letters, "1-0", "x")
+    (one,) = await subscription_statuses(client, settings, now=NOW)
+    assert (one.subscription, one.origin, one.state, one.since) == ("a", "run", "failing", "2026-03-02T07:15:00.000Z")
+    assert (one.until, one.handshake) == ("2026-03-02T08:15:01.000Z", None)
+    assert (one.delivered, one.failed, one.lag_seconds, one.parked, one.dead_letters) == (4, 5, 2.0, 0, 1)
+    assert [feed.feed for feed in one.feeds] == [FEEDS[0]]
+    assert not one.all_feeds
+
+    await registry.pause("a", Paused("sink", "it answered 410", NOW))
+    (one,) = await subscription_statuses(client, settings, now=NOW + timedelta(seconds=1))
+    assert (one.state, one.paused_by, one.reason, one.until) == ("paused", "sink", "it answered 410", None)
+    assert "whsec" not in msgspec.json.encode(one).decode()
+
+
+async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Since when, why and what to do; granted it is active, and where nobody asks any more a refusal means nothing."""
+    settings, registry = configured(tmp_path), registry_of(configured(tmp_path), client)
+
+    async def seen(state: HandshakeState | None, *, validate: bool = True) -> SubscriptionStatus:
+        one = subscription_of({"id": "a", "sink": SINK, "validate": validate}, settings, where="x")
+        if not (await registry.all()).registered:
+            await registry.add("a", written(one), (), NOW)
+        await registry.change("a", written(one))
+        if state is not None:
+            await registry.note_handshake("a", encoded(state))
+        return (await subscription_statuses(client, settings, now=NOW))[0]
+
+    assert ((await seen(None)).state, (await seen(None)).handshake) == ("active", None)
+    found = await seen(Refused("it answered 405", NOW))
+    assert (found.state, found.handshake, found.since) == ("failing", "refused", "2026-03-02T08:15:00.000Z")
+    assert found.error is not None
+    assert found.error.startswith("it answered 405; let it answer OPTIONS with WebHook-Allowed-Origin")
+    assert list(reasons(found, NOW)) == [f"its sink has not granted events for 0 s (refused): {found.error}"]
+    assert is_ungranted(await registry.all(), "a") is True
+    waiting = await seen(Awaiting("p.example", "0" * 64))
+    assert (waiting.state, waiting.handshake, waiting.since) == ("failing", "awaiting callback", None)
+    assert "WebHook-Request-Callback" in str(waiting.error)
+    assert (await seen(Unanswered("it answered 503", NOW))).handshake == "unanswered"
+    granted = await seen(Granted("p.example"))
+    assert (granted.state, granted.handshake, granted.error) == ("active", "granted", None)
+    assert is_ungranted(await registry.all(), "a") is False
+    unasked = await seen(Refused("no"), validate=False)
+    assert (unasked.state, unasked.handshake, unasked.error) == ("active", None, None)
+    assert is_ungranted(await registry.all(), "a") is None
+    await registry.pause("a", Paused("operator", "moving", NOW))
+    assert (await seen(Refused("no"))).state == "paused"
+
+
+async def test_one_of_the_file_is_shown_before_anybody_knows_it(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """It is new until a daemon has seen it; it gets all feeds, and nothing is known of what waits."""
+    settings = configured(tmp_path, "b")
+    await added(client, settings, "a")
+    found = await subscription_statuses(client, settings, now=NOW)
+    assert [(one.subscription, one.origin, one.state) for one in found] == [
+        ("a", "run", "active"),
+        ("b", "file", "new"),
+    ]
+    assert ([feed.feed for feed in found[1].feeds], found[1].all_feeds) == (list(FEEDS), True)
+    assert (found[1].lag_entries, found[1].lag_seconds) == (None, None)
+    await registry_of(settings, client).sync(filed(settings), NOW)
+    assert (await subscription_statuses(client, settings, now=NOW))[1].state == "active"
+
+
+async def test_what_another_version_wrote_is_shown_as_far_as_it_can_be(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Settings, health and handshake that cannot be read cost only themselves."""
+    settings = configured(tmp_path)
+    await registry_of(settings, client).add("a", b'{"sink":7}', (), NOW)
+    await registry_of(settings, client).note_health("a", FEEDS[0], b"[]")
+    await registry_of(settings, client).note_handshake("a", b"[]")
+    (one,) = await subscription_statuses(client, settings, now=NOW)
+    assert (one.sink, one.state, one.handshake) == ("?", "active", None)

@@ -1,0 +1,221 @@
+"""Laws of :mod:`poller.control.subscriptions`: what is sent is what the subscription's own events would be sent as."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from fakeredis import FakeAsyncRedis
+
+from poller.config.validation import subscription_of
+from poller.control import subscriptions as subscribing
+from poller.control.subscriptions import TYPE, NotGranted, Sampled, filed, registry_of, sample
+from poller.delivery.endpoint_health import Health
+from poller.delivery.handshake import Granted, Refused, encoded
+from poller.delivery.outcome import Failure
+from poller.delivery.signing import new_secret
+from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
+from poller.store.keys import FeedKeys, PairKeys, group_of, operations_key
+from poller.store.subscriptions import Paused
+from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.receiver import Reply, receiving
+
+KEY = bytes(range(32))
+
+
+async def sampled(
+    tmp_path: Path, url: str, handshake: bytes | None = None, brought: bytes | None = None, **more: Any
+) -> Sampled:
+    values = {"id": "a", "sink": url, "allow_private": True, **more}
+    one = subscription_of(values, configured(tmp_path), where="x")
+    secrets = (new_secret(KEY),)
+    return await sample(
+        one,
+        secrets=secrets,
+        handshake=handshake,
+        environ={"TOKEN": "t0ken-t0ken"},
+        event_id="e1",
+        now=NOW,
+        brought=brought,
+    )
+
+
+async def test_the_sample_is_sent_as_events_are(tmp_path: Path) -> None:
+    """Its headers, its credential and a signature that verifies; the event says that it is a test, and of whom."""
+    async with receiving(Reply(200, body=b"thanks")) as receiver:
+        more: dict[str, Any] = {"headers": {"X-Tenant": "seven"}, "auth": {"token_env": "TOKEN"}}
+        found = await sampled(tmp_path, f"{receiver.url}/hook", **more)
+        (request,) = receiver.requests
+    assert (found.outcome.status, found.outcome.excerpt) == (200, b"thanks")
+    assert request.body == found.request.body
+    assert (request.header("x-tenant"), request.header("authorization")) == ("seven", "Bearer t0ken-t0ken")
+    event = json.loads(request.body)
+    assert (event["type"], event["subject"], event["id"], event["source"]) == (TYPE, "a", "e1", "poller")
+    signed = b"e1.%d." % NOW.timestamp() + request.body
+    signature = base64.b64encode(hmac.digest(KEY, signed, "sha256")).decode()
+    assert request.header("webhook-signature") == f"v1,{signature}"
+
+
+async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None:
+    """Of a token that has expired it is told where the sink refuses it; one that cannot be read is an error."""
+    kept = b'{"credentialtype":"ACCESSTOKEN","accesstoken":"brought","accesstokenexpiresutc":"2026-03-02T08:14:00Z"}'
+    async with receiving(Reply(401)) as receiver:
+        found = await sampled(tmp_path, receiver.url, brought=kept)
+        assert receiver.requests[0].header("authorization") == "Bearer brought"
+        assert found.outcome.text == "the sink answered 401; the access token expired at 2026-03-02T08:14:00Z"
+        with pytest.raises(ConfigurationError, match="bring it anew"):
+            await sampled(tmp_path, receiver.url, brought=b"brought")
+        assert receiver.count == 1
+
+
+@pytest.mark.parametrize("mode", ["binary", "batch"])
+async def test_in_its_own_mode(tmp_path: Path, mode: str) -> None:
+    """Binary: the attributes are headers; batch: a list of one."""
+    async with receiving() as receiver:
+        await sampled(tmp_path, receiver.url, mode=mode)
+        (request,) = receiver.requests
+    if mode == "binary":
+        assert request.header("ce-type") == TYPE
+    else:
+        assert [event["type"] for event in json.loads(request.body)] == [TYPE]
+
+
+async def test_without_a_grant_nothing_is_sent(tmp_path: Path) -> None:
+    """A sink that has to grant events first gets one only when it has, under the origin that it has granted."""
+    async with receiving() as receiver:
+        for kept in (None, encoded(Refused("no")), b"[]"):
+            with pytest.raises(NotGranted):
+                await sampled(tmp_path, receiver.url, kept, validate=True)
+        assert not receiver.requests
+        await sampled(tmp_path, receiver.url, encoded(Granted("poller.example.org")), validate=True)
+        assert receiver.requests[0].header("webhook-request-origin") == "poller.example.org"
+
+
+async def test_a_sink_that_is_not_there(tmp_path: Path) -> None:
+    """Is an outcome and no error."""
+    async with receiving() as receiver:
+        url = receiver.url
+    assert (await sampled(tmp_path, url)).outcome.failure is Failure.REFUSED
+
+
+# Laws of :mod:`poller.control.subscriptions`: what may be asked of a subscription, and what is left of a removed one.
+
+
+async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """What the file holds is neither added nor removed; taken out of it, it does not go on, but may be removed."""
+    settings = configured(tmp_path, "a")
+    registry = registry_of(settings, client)
+    with pytest.raises(SubscriptionTaken):
+        await added(client, settings, "a")
+    with pytest.raises(SubscriptionUnknown, match="no daemon has been started"):
+        await subscribing.pause(client, settings, "a", reason="", now=NOW)
+    with pytest.raises(ConfigurationError, match="take it out of there"):
+        await subscribing.remove(client, settings, "a")
+    await registry.sync(filed(settings), NOW)
+    assert await subscribing.pause(client, settings, "a", reason="so", now=NOW) is None
+    assert await subscribing.resume(client, settings, "a", now=NOW) == Paused("operator", "so", NOW)
+    with pytest.raises(ConfigurationError, match="take it out of there"):
+        await subscribing.remove(client, settings, "a")
+
+    without = configured(tmp_path)
+    await registry.sync(filed(without), NOW)
+    with pytest.raises(ConfigurationError, match="put it back there"):
+        await subscribing.resume(client, without, "a", now=NOW)
+    await subscribing.remove(client, without, "a")
+    assert not (await registry.all()).registered
+
+
+async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Group, state, parked deliveries and dead letters go at every feed, whether or not it gets that feed now."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    for feed in FEEDS:
+        await client.xgroup_create(FeedKeys.of("poller", feed).events, group_of("a"), mkstream=True)
+        pair = PairKeys.of("poller", feed, "a")
+        await client.hset(pair.state, "place", "0-0")
+        await client.hset(pair.parked, "1-0", "x")
+        await client.hset(pair.letters, "1-0", "x")
+        await client.zadd(pair.letter_times, {"1-0": 1})
+    await subscribing.remove(client, settings, "a")
+    streams = {FeedKeys.of("poller", feed).events.encode() for feed in FEEDS}
+    assert set(await client.keys()) == {*streams, b"poller:{subscriptions}:version"}
+    assert not any([await client.xinfo_groups(stream) for stream in streams])
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, tmp_path: Path, *, ends: bool) -> None:
+    """The registry forgets it first; its leases are waited for, for a while, and then they go as well."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    lease = PairKeys.of("poller", FEEDS[0], "a").lease
+    await client.set(lease, "theirs")
+    waited: list[bool] = []
+
+    async def sleep(_: float) -> None:
+        assert not (await registry_of(settings, client).all()).registered
+        assert await client.exists(lease)
+        waited.append(True)
+        if ends and len(waited) == 3:
+            await client.delete(lease)
+
+    await subscribing.remove(client, settings, "a", sleep=sleep)
+    assert len(waited) == (3 if ends else 50)
+    assert not await client.exists(lease)
+
+
+async def test_what_an_operator_does_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """Pause and resume, each once, with the reason; what changes nothing is not."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    await subscribing.resume(client, settings, "a", now=NOW)
+    await subscribing.pause(client, settings, "a", reason="moving", now=NOW)
+    await subscribing.pause(client, settings, "a", reason="again", now=NOW)
+    await subscribing.resume(client, settings, "a", now=NOW)
+    await subscribing.resume(client, settings, "a", now=NOW)
+    told = await _announced(client)
+    assert [(one["type"], one["subject"], one["data"]) for one in told] == [
+        ("poller.subscription.paused.v1", "a", {"by": "operator", "reason": "moving"}),
+        ("poller.subscription.resumed.v1", "a", {"by": "operator", "reason": "it had been paused: moving"}),
+    ]
+
+
+async def test_a_pause_of_one_that_left_the_file_is_announced(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """For it takes the place of that other pause; a sink's own pause stays, and nothing is announced."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    await added(client, settings, "b")
+    registry = registry_of(settings, client)
+    await registry.pause("a", Paused("removed", "gone", NOW))
+    await registry.pause("b", Paused("sink", "410", NOW))
+    for one in "ab":
+        await subscribing.pause(client, settings, one, reason="moving", now=NOW)
+    told = [one["subject"] for one in await _announced(client)]
+    assert told == ["a"]
+
+
+async def test_resumed_is_not_failing(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """What it counted stays, since when it fails does not; health of another version is left as it is."""
+    settings = configured(tmp_path)
+    await added(client, settings, "a")
+    registry = registry_of(settings, client)
+    bad = Health(failing_since=NOW, failed=9, unwell=True)
+    for feed in FEEDS:
+        await registry.note_health("a", feed, msgspec.json.encode(bad))
+    await registry.pause("a", Paused("failures", "5 d", NOW))
+    await subscribing.resume(client, settings, "a", now=NOW)
+    kept = await registry.all()
+    for feed in FEEDS:
+        found = msgspec.json.decode(kept.health["a"][feed], type=Health)
+        assert (found.failing_since, found.failed, found.unwell) == (None, 9, True)
+    assert not kept.paused
+    assert subscribing.health_resumed(b"[]") == b"[]"
+
+
+async def _announced(client: FakeAsyncRedis) -> list[dict[str, Any]]:
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", await client.xrange(operations_key("poller")))
+    return [msgspec.json.decode(fields[b"data"]) for _, fields in entries]

@@ -1,0 +1,206 @@
+"""Laws of :mod:`poller.daemon.cluster.assignment`, and of any number of processes that go by it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poller.daemon.cluster.assignment import Extra, Moves, moves, offers_counted, preferred, share
+
+_PATIENCE = 3.0
+_MOST_MOVES = 2 * 5  # of a process in 300 s: to and fro after terms of 9, 18, 36, 72 and 144 s
+COUNTS, MEMBERS = st.integers(0, 30), st.integers(1, 7)
+
+
+@given(COUNTS, MEMBERS)
+def test_shares_add_up(count: int, members: int) -> None:
+    """Law: to all there are, and no two differ by more than one."""
+    shares = [share(count, place, members) for place in range(members)]
+    assert sum(shares) == count
+    assert max(shares) - min(shares) <= 1
+
+
+@given(COUNTS, MEMBERS)
+def test_nobody_reaches_for_what_another_takes_first(count: int, members: int) -> None:
+    """Law: the first choices of all processes are all leases, each once."""
+    names = [f"{number:02}" for number in range(count)]
+    chosen = [preferred(names, place, members)[: share(count, place, members)] for place in range(members)]
+    assert sorted(name for one in chosen for name in one) == names
+
+
+@given(COUNTS)
+def test_a_process_alone_takes_all_and_hands_back_nothing(count: int) -> None:
+    """Law: with one process sharing changes nothing."""
+    names = [f"{number:02}" for number in range(count)]
+    alone = {"place": 0, "members": 1, "patience": _PATIENCE}
+    found = moves(names, ours=(), busy=(), free=dict.fromkeys(names, 0.0), **alone)  # type: ignore[arg-type] # as given
+    assert found == Moves(take=tuple(names))
+    assert moves(names, ours=names, busy=(), free={}, **alone) == Moves()  # type: ignore[arg-type] # as given
+
+
+def test_what_is_busy_is_not_handed_back() -> None:
+    """Law: never in the middle of a round; the rest waits for its end."""
+    known = {"names": "abcd", "ours": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
+    assert moves(**known, busy="abcd") == Moves(over=True)  # type: ignore[arg-type] # as given
+    assert moves(**known, busy="bd") == Moves(hand=("a", "c"))  # type: ignore[arg-type] # as given
+    assert moves(**known, busy="") == Moves(hand=("b", "d"))  # type: ignore[arg-type] # as given
+
+
+def test_what_nobody_takes_is_taken_beyond_the_share() -> None:
+    """Law: after the others had their time."""
+    known = {"names": "abcd", "busy": "", "place": 0, "members": 2, "patience": _PATIENCE}
+    assert moves(**known, ours="ac", free={"b": 2.9, "d": 3.0}) == Moves(beyond=("d",))  # type: ignore[arg-type] # as given
+
+
+def test_an_extra_is_offered_after_a_term_that_doubles() -> None:
+    """Law: three times the patience, then six times, then twelve times; before that it stays."""
+    known = {"names": "abcd", "busy": "", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
+    for offers, term in enumerate((9.0, 18.0, 36.0)):
+        for seconds, found in ((term - 0.1, Moves()), (term, Moves(hand=("d",)))):
+            extra = {"d": Extra(seconds, offers)}
+            assert moves(**known, ours="acd", extras=extra) == found  # type: ignore[arg-type] # as given
+
+
+def test_what_only_this_process_lists_is_never_offered() -> None:
+    """Law: an extra that no other process lists stays, however long that is; nothing else goes in its place."""
+    known = {"names": "abcd", "busy": "", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
+    extra = {"d": Extra(1e9, listed=False)}
+    assert moves(**known, ours="acd", extras=extra) == Moves()  # type: ignore[arg-type] # as given
+    extra["b"] = Extra(9.0)
+    assert moves(**known, ours="abcd", extras=extra) == Moves(hand=("b",))  # type: ignore[arg-type] # as given
+
+
+def test_an_offer_hands_back_extras_alone() -> None:
+    """Law: extras that are due go before leases within the share, and one that is busy waits for its end."""
+    known = {"names": "abcd", "ours": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
+    extra = {"a": Extra(9.0), "c": Extra(9.0)}
+    assert moves(**known, busy="", extras=extra) == Moves(hand=("a", "c"))  # type: ignore[arg-type] # as given
+    alone = {"a": Extra(9.0), "c": Extra(8.0)}
+    assert moves(**known, busy="abcd", extras=alone) == Moves(over=True)  # type: ignore[arg-type] # as given
+
+
+def test_offers_of_long_ago_do_not_count() -> None:
+    """Law: the term is short again once others had the lease for twice as long as it would have been kept."""
+    assert [offers_counted(2, seconds, _PATIENCE) for seconds in (3.0, 72.0, 72.1)] == [2, 2, 0]
+    assert offers_counted(0, math.inf, _PATIENCE) == 0
+
+
+@dataclass
+class Process:
+    """One that knows some leases and has some of them."""
+
+    name: str
+    knows: tuple[str, ...]
+    ours: set[str] = field(default_factory=set)
+    extra: dict[str, float] = field(default_factory=dict)  # and when each was taken
+    offers: dict[str, tuple[int, float]] = field(default_factory=dict)  # of each, and when the last was
+    saw: tuple[str, ...] = ()
+
+
+@dataclass
+class World:
+    """Processes that go by the rules, one after the other, in any order."""
+
+    processes: list[Process]
+    free: dict[str, float] = field(default_factory=dict)  # and since when
+    moved: Counter[str] = field(default_factory=Counter)
+    now: float = 0.0
+
+    def turn(self, process: Process, busy: frozenset[str] = frozenset()) -> None:
+        names = tuple(sorted(one.name for one in self.processes))
+        if process.saw != names:
+            process.saw, process.extra, process.offers = names, {}, {}
+            self.free = dict.fromkeys(self.free, self.now)
+        listed = {name for one in self.processes if one is not process for name in one.knows}
+        found = moves(
+            process.knows,
+            ours=process.ours,
+            busy=busy & process.ours,
+            free={name: self.now - since for name, since in self.free.items() if name in process.knows},
+            place=names.index(process.name),
+            members=len(names),
+            patience=_PATIENCE,
+            extras={
+                name: Extra(self.now - since, process.offers.get(name, (0, 0.0))[0], name in listed)
+                for name, since in process.extra.items()
+            },
+        )
+        for name in found.hand:
+            assert name not in busy
+            process.ours.remove(name)
+            self.free[name] = self.now
+            if process.extra.pop(name, None) is not None:
+                process.offers[name] = process.offers.get(name, (0, 0.0))[0] + 1, self.now
+        for name in (*found.take, *found.beyond):
+            del self.free[name]
+            process.ours.add(name)
+        for name in found.beyond:
+            process.extra[name] = self.now
+            offers, at = process.offers.get(name, (0, 0.0))
+            process.offers[name] = offers_counted(offers, self.now - at, _PATIENCE), at
+        self.moved.update((*found.hand, *found.take, *found.beyond))
+
+    def settle(self, *, seconds: int = 10) -> None:
+        """Let time pass while all processes are quick."""
+        for _ in range(seconds):
+            for process in self.processes:
+                self.turn(process)
+            self.now += 1.0
+
+    def gone(self, number: int) -> None:
+        process = self.processes.pop(number)
+        self.free |= dict.fromkeys(process.ours, self.now)
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["join", "gone", "turn", "time"]), st.integers(0, 6), st.integers(0, 6)))
+
+
+@given(COUNTS, STEPS, st.data())
+def test_whatever_happens_all_is_held_evenly_in_the_end(
+    count: int, steps: list[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    """Law: after joins, crashes, long rounds, slow processes, nothing is free, shares are even, all is still."""
+    leases = tuple(f"{number:02}" for number in range(count))
+    world = World([Process("first", leases)], dict.fromkeys(leases, 0.0))
+    names = [f"p{number}" for number in range(7)]
+    for what, one, number in steps:
+        who = one % len(world.processes)
+        if what == "join" and names[number] not in {process.name for process in world.processes}:
+            world.processes.append(Process(names[number], leases))
+        elif what == "gone" and len(world.processes) > 1:
+            world.gone(who)
+        elif what == "turn":
+            world.turn(
+                world.processes[who], frozenset(data.draw(st.sets(st.sampled_from(leases)))) if leases else frozenset()
+            )
+        elif what == "time":
+            world.now += 1.0 + number
+    world.settle()
+    world.now += 1e6  # by then each extra is due
+    world.settle()
+    counts = [len(process.ours) for process in world.processes]
+    assert not world.free
+    assert sum(counts) == count
+    assert max(counts) - min(counts) <= 1
+    before = world.moved.copy()
+    world.now += 1e6
+    world.settle()
+    assert world.moved == before
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), min_size=1, max_size=4))
+def test_what_only_some_know_is_held_all_the_same(known: list[set[str]]) -> None:
+    """Law: where processes know different leases, all are held; what one alone knows stays, the rest moves rarely."""
+    processes = [Process(f"p{number}", tuple(sorted(one))) for number, one in enumerate(known)]
+    world = World(processes, dict.fromkeys(sorted(set().union(*known)), 0.0))
+    world.settle()
+    assert not world.free
+    before, knowing = world.moved.copy(), Counter(name for process in processes for name in process.knows)
+    world.settle(seconds=300)
+    for name, times in (world.moved - before).items():
+        assert knowing[name] > 1, f"{name}, which one process knows, has moved"
+        assert times <= _MOST_MOVES * knowing[name], f"{name} has moved {times} times"

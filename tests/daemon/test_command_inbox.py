@@ -1,0 +1,347 @@
+"""Laws of :mod:`poller.daemon.command_inbox`: a command for a feed is carried out where the feed is polled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from fakeredis import FakeAsyncRedis
+
+from poller.daemon.command_inbox import Obeying, obey
+from poller.lifecycle import ended
+from poller.source.feed import Mode, RoundResult
+from poller.store.commands import KEPT, AskedOrder, Asking, OrderAnswer
+from poller.store.keys import FeedKeys, answer_key
+from tests.harness.waiting import turns, until
+
+STATE = FeedKeys.of("p", "s/one").state
+NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+RESULT = RoundResult(feed="s/one", mode=Mode.RESYNC, ok=True, pages=2)
+
+
+@dataclass
+class Lot:
+    """A feed whose rounds end when the test says so."""
+
+    name: str = "s/one"
+    ours: bool = True
+    busy: bool = False
+    hastened: int = 0
+    confirms: bool = True
+    coming: list[asyncio.Future[RoundResult]] = field(default_factory=list)
+
+    async def confirmed(self) -> bool:
+        return self.confirms
+
+    async def broken_off(self) -> bool:
+        was, self.busy = self.busy, False
+        return was
+
+    def poll_soon(self) -> None:
+        self.hastened += 1
+
+    def round_ended(self) -> asyncio.Future[RoundResult]:
+        self.coming.append(asyncio.get_running_loop().create_future())
+        return self.coming[-1]
+
+
+def order(what: str, *, at: datetime = NOW, feed: str = "s/one") -> AskedOrder:
+    return AskedOrder(what, feed, what, at)
+
+
+async def left(client: FakeAsyncRedis) -> None:
+    """A resync is left beside the feed."""
+    await client.hset(STATE, "resync", "1")
+
+
+async def carried_out(client: FakeAsyncRedis) -> None:
+    await client.hdel(STATE, "resync")
+
+
+@asynccontextmanager
+async def obeyed(client: FakeAsyncRedis, *lots: Obeying, member: str = "me") -> AsyncIterator[Asking]:
+    """Somebody obeys for the time of the block, and looks again and again."""
+    asking = Asking(client, "p")
+    task = asyncio.create_task(obey(asking, lots, member=member, now=lambda: NOW, sleep=lambda _: turns()))
+    try:
+        yield asking
+        assert not task.done()
+    finally:
+        await ended(task)
+
+
+async def said(asking: Asking, asked: AskedOrder, *, done: bool = True) -> OrderAnswer:
+    async def look() -> OrderAnswer | None:
+        answer = await asking.answered(asked)
+        return answer if answer is not None and answer.done is done else None
+
+    found = await until(look, f"an answer to {asked}")
+    assert found is not None
+    return found
+
+
+async def test_a_pause_is_answered_when_no_round_is_under_way_any_more(client: FakeAsyncRedis) -> None:
+    """Law: the round that runs is ended first."""
+    lot = Lot(busy=True)
+    await client.set(FeedKeys.of("p", "s/one").pause, "{}")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("pause"))
+        assert (await said(asking, order("pause"))).text == "the round under way was ended"
+    assert not lot.busy
+
+
+async def test_a_pause_that_is_over_ends_no_round(client: FakeAsyncRedis) -> None:
+    """Law: orders that waited for an owner are found in no order; what stands in the store holds."""
+    lot = Lot(busy=True)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("pause"))
+        assert (await said(asking, order("pause"))).text == "it was resumed meanwhile"
+    assert lot.busy
+
+
+async def test_resumed_it_is_polled_at_once(client: FakeAsyncRedis) -> None:
+    """Law: and answered before that round has ended."""
+    lot = Lot()
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resume"))
+        assert (await said(asking, order("resume"))).member == "me"
+    assert lot.hastened == 1
+
+
+async def test_a_resync_is_answered_when_it_begins_and_when_it_has_ended(client: FakeAsyncRedis) -> None:
+    """Law: it is begun once, however often it is found; the last answer has the round."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        await carried_out(client)
+        lot.coming[0].set_result(RESULT)
+        answer = await said(asking, order("resync"))
+    assert answer.round == RESULT.public
+    assert lot.hastened == 1
+
+
+async def test_a_round_that_began_before_the_order_is_not_it(client: FakeAsyncRedis) -> None:
+    """Law: as long as the order stands in the store a round follows; which one was it, the store says."""
+    lot = Lot(busy=True)
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.busy = False
+        lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.DELTA, ok=True))
+        await until(lambda: len(lot.coming) == 2, "another round")
+        await carried_out(client)
+        lot.coming[1].set_result(RESULT)
+        assert (await said(asking, order("resync"))).round == RESULT.public
+    assert lot.hastened == 1
+
+
+async def test_a_round_that_fails_is_told(client: FakeAsyncRedis) -> None:
+    """Law: nobody waits for the one after it; the order stands."""
+    lot = Lot()
+    await left(client)
+    failed = RoundResult(feed="s/one", mode=Mode.RESYNC, ok=False, error="no answer")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(failed)
+        assert (await said(asking, order("resync"))).round == failed.public
+        assert await asking.stands(order("resync"))
+
+
+async def test_what_a_round_has_done_already_is_answered(client: FakeAsyncRedis) -> None:
+    """Law: the first round after a lease was taken may be sooner than the look that finds the order."""
+    lot = Lot()
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        assert (await said(asking, order("resync"))).text == "its round has ended"
+    assert not lot.coming
+
+
+async def test_what_is_not_done_here_waits_for_whoever_does_it(client: FakeAsyncRedis) -> None:
+    """Law: a round that did not end here answers nothing; the order is found by the next owner of the feed."""
+    lot, theirs = Lot(), Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.ours = False
+        lot.coming[0].cancel()
+        async with obeyed(client, theirs, member="other"):
+            await until(lambda: theirs.coming, "the other to begin")
+            await carried_out(client)
+            theirs.coming[0].set_result(RESULT)
+            assert (await said(asking, order("resync"))).member == "other"
+
+
+async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyncRedis) -> None:
+    """Law: whoever asks is told so, and who paused it."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, paused="paused by me"))
+        answer = await said(asking, order("resync"))
+    text = "paused by me; it is carried out when the feed is resumed"
+    assert answer == OrderAnswer("me", done=True, text=text, put_off=True)
+
+
+async def test_a_resync_of_a_feed_that_is_paused_is_put_off(client: FakeAsyncRedis) -> None:
+    """Law: no round is begun that could not be, and nobody is told that one was."""
+    lot = Lot()
+    await left(client)
+    await client.set(FeedKeys.of("p", "s/one").pause, "{}")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        answer = await said(asking, order("resync"))
+    assert (answer.put_off, answer.round, lot.hastened) == (True, None, 0)
+
+
+async def test_who_was_asleep_answers_nothing_in_another_s_place(client: FakeAsyncRedis) -> None:
+    """Law: a process whose lease has gone while it was stopped leaves the order to the one that has it."""
+    stale, theirs = Lot(confirms=False), Lot()
+    async with obeyed(client, stale) as asking:
+        await client.set(FeedKeys.of("p", "s/one").pause, "{}")
+        await asking.ask(order("pause"))
+        await turns(50)
+        assert await asking.answered(order("pause")) is None
+    async with obeyed(client, theirs, member="other") as asking:
+        assert (await said(asking, order("pause"))).member == "other"
+
+
+async def test_a_word_of_a_newer_version_waits_for_it(client: FakeAsyncRedis) -> None:
+    """Law: what is not understood is not answered."""
+    async with obeyed(client, Lot()) as asking:
+        await asking.ask(order("polish"))
+        await turns(50)
+        assert await asking.answered(order("polish")) is None
+
+
+async def test_what_a_round_leaves_standing_is_asked_of_one_round(client: FakeAsyncRedis) -> None:
+    """Law: where there is nothing to read nothing is carried out, and rounds without end would not change that."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(RESULT)
+        assert (await said(asking, order("resync"))).round == RESULT.public
+        assert await asking.stands(order("resync"))
+    assert (lot.hastened, len(lot.coming)) == (1, 1)
+
+
+async def test_a_lease_that_is_anothers_answers_nothing(client: FakeAsyncRedis) -> None:
+    """Law: a round that was left to the owner is not the one that was asked for."""
+    lot = Lot()
+    await left(client)
+    held = RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=5))
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.coming[0].set_result(held)
+        lot.ours = False
+        await turns(20)
+        found = await asking.answered(order("resync"))
+        assert found is not None
+        assert not found.done
+        assert await asking.waiting() == [order("resync")]
+
+
+async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedis) -> None:
+    """Law: who waits is told of its end, however late that is."""
+    lot, late = Lot(), order("resync", at=NOW - KEPT + timedelta(seconds=1))
+    await left(client)
+    moment = NOW
+    asking = Asking(client, "p")
+    looking = obey(asking, [lot], member="me", now=lambda: moment, sleep=lambda _: turns())
+    task = asyncio.create_task(looking)
+    await asking.ask(late)
+    await said(asking, late, done=False)
+    moment += 2 * KEPT
+    await turns(20)
+    await carried_out(client)
+    lot.coming[0].set_result(RESULT)
+    assert (await said(asking, late)).round == RESULT.public
+    await ended(task)
+
+
+async def test_an_order_that_is_carried_out_keeps_its_answer(client: FakeAsyncRedis) -> None:
+    """Law: while a round is under way for an order, what was answered so far does not expire."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        key = answer_key("p", "resync")
+        await client.pexpire(key, 60_000)
+        await until(lambda: _kept_longer(client, key, 60_000), "the answer to be kept on")
+
+
+async def _kept_longer(client: FakeAsyncRedis, key: str, milliseconds: int) -> bool:
+    return bool(await client.pttl(key) > milliseconds)
+
+
+async def test_a_process_that_stops_waits_for_no_round(client: FakeAsyncRedis) -> None:
+    """Law: nothing is answered by a process that carries out orders no more; the order waits for the next owner."""
+    lot = Lot()
+    await left(client)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("order ")] == []
+    if not lot.coming[0].done():
+        lot.coming[0].set_result(RESULT)
+    await turns(20)
+    assert await asking.waiting() == [order("resync")]
+
+
+async def test_what_was_asked_before_the_clock_was_set_back(client: FakeAsyncRedis) -> None:
+    """Law: an order from what is still to come is carried out where its feed is polled, and else waits no longer."""
+    lot = Lot()
+    here, there = order("pause", at=NOW + timedelta(days=30)), order("resync", at=NOW + 2 * KEPT, feed="s/two")
+    await client.set(FeedKeys.of("p", "s/one").pause, "{}")
+    async with obeyed(client, lot) as asking:
+        await asking.ask(here)
+        await asking.ask(there)
+        assert (await said(asking, here)).done
+        await until(lambda: _none(asking), "the other to be forgotten")
+    assert await asking.answered(there) is None
+
+
+async def _none(asking: Asking) -> bool:
+    return await asking.waiting() == []
+
+
+async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:
+    """Law: an order for a feed that nobody polls waits for its time, and no longer; nobody else takes it up."""
+    lot, theirs = Lot(), Lot(name="s/two", ours=False)
+    old, fresh = order("resync", at=NOW - KEPT - timedelta(seconds=1), feed="s/two"), order("release", feed="s/two")
+    async with obeyed(client, lot, theirs) as asking:
+        await asking.ask(fresh)
+        await asking.ask(old)
+        await until(lambda: _only(asking, fresh), "the old one to be forgotten")
+        await turns(20)
+    assert (lot.coming, theirs.coming) == ([], [])
+    assert await asking.answered(fresh) is None
+
+
+async def _only(asking: Asking, order: AskedOrder) -> bool:
+    return await asking.waiting() == [order]
+
+
+async def test_an_order_that_the_round_under_way_has_carried_out_has_its_result(client: FakeAsyncRedis) -> None:
+    """Law: the order goes from the store with the round's last commit; it is answered when that round has ended."""
+    lot = Lot(busy=True)
+    async with obeyed(client, lot) as asking:
+        await asking.ask(order("resync"))
+        await said(asking, order("resync"), done=False)
+        lot.busy = False
+        lot.coming[0].set_result(RESULT)
+        assert (await said(asking, order("resync"))).round == RESULT.public
+    assert lot.hastened == 0

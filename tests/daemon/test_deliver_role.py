@@ -1,0 +1,462 @@
+"""Laws of :mod:`poller.daemon.deliver_role`: what the registry says is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from poller.config.load import load
+from poller.config.settings import Settings
+from poller.control.orphans import Configurations
+from poller.control.status import subscription_statuses
+from poller.control.subscriptions import filed, resume
+from poller.daemon.cluster.membership import Membership
+from poller.daemon.deliver_role import Deliverer
+from poller.daemon.health import StoreWatch
+from poller.delivery.handshake import Granted, decoded, encoded, origin
+from poller.redis.client import commands, servers
+from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys
+from poller.store.lease import member_name
+from poller.store.members import Members
+from poller.store.session import OpenStore
+from poller.store.stream import last_id
+from poller.store.subscriptions import Paused, Registry, milliseconds_of
+from tests.delivery.events import spelled
+from tests.harness.waiting import limited, until
+from tests.receiver import Held, Receiver, Reply, receiving
+from tests.telemetry.series import value
+
+FEED = "acme/contractTypes"
+EVENTS = FeedKeys.of("poller", FEED).events
+_SOURCE = '[[sources]]\nname = "acme"\nbase_url = "https://api.example.org"\nauth = { none = true }\n'
+_FEED = '[[sources.feeds]]\nresource = "contractTypes"\n'
+SECRETS = ("whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_" + "C2FVsBQIhrscChlQIMV9+7h2cVpGYtTf")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class Scene:
+    """A store, a receiver, and deliverers that run until the end of the test."""
+
+    directory: Path
+    store: OpenStore
+    sink: Receiver
+    registry: Registry
+    stops: list[asyncio.Event] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def client(self) -> Redis:
+        return self.store.client
+
+    def settings(self, *ids: str, more: str = "") -> Settings:
+        tables = [
+            f'[[subscriptions]]\nid = "{one}"\nsink = "{self.sink.url}/{one}"\nallow_private = true\n'
+            f'start = "earliest"\n{more}\n'
+            for one in ids
+        ]
+        file = self.directory / "poller.toml"
+        file.write_text(_SOURCE + _FEED + "".join(tables), "utf-8")
+        return load(file, {})
+
+    def deliver(self, settings: Settings) -> None:
+        stop = asyncio.Event()
+        self.stops.append(stop)
+        self.tasks.append(asyncio.create_task(self._deliver(settings, stop)))
+
+    async def _deliver(self, settings: Settings, stop: asyncio.Event) -> None:
+        ttl = settings.lease.ttl
+        members = Members(self.client, MemberKeys.of("poller"), name=member_name(), ttl=ttl)
+        clock = asyncio.get_running_loop().time
+        watch = StoreWatch("warn", now=now, clock=clock)
+        membership = Membership(members, ttl=ttl, watch=watch, clock=clock)
+        configurations = Configurations(settings, self.client, membership)
+        deliverer = Deliverer(
+            settings, {}, self.store, membership, configurations, shebang="#!lua\n", watch=watch, now=now
+        )
+        async with membership.running():
+            await deliverer.run(stop)
+
+    async def stop(self) -> None:
+        for one in self.stops:
+            one.set()
+        await asyncio.gather(*self.tasks)
+
+    async def add(self, *ids: str) -> None:
+        for one in ids:
+            await self.client.xadd(EVENTS, {"data": spelled(id=one, partitionkey=one)})
+
+    def got(self, subscription: str) -> list[str]:
+        return [
+            request.header("webhook-id") or ""
+            for request in self.sink.requests
+            if (request.method, request.target) == ("POST", f"/{subscription}")
+        ]
+
+    async def arrives(self, subscription: str, *ids: str) -> None:
+        await self.sink.until(lambda: self.got(subscription) == list(ids), f"{ids}, not {self.got(subscription)}")
+
+    async def later_than(self, milliseconds: int) -> bool:
+        """By the store's clock."""
+        seconds, micros = await self.client.time()
+        return seconds * 1000 + micros // 1000 > milliseconds
+
+    async def owner(self, subscription: str) -> bytes | None:
+        found: bytes | None = await self.client.get(PairKeys.of("poller", FEED, subscription).lease)  # type: ignore[assignment] # bytes, as the client is set up
+        return found
+
+    async def is_idle(self, subscription: str) -> None:
+        """Nobody delivers it."""
+        await self.is_begun_anew(subscription, None, idle=True)
+
+    async def is_begun_anew(self, subscription: str, before: bytes | None, *, idle: bool = False) -> None:
+        async def changed() -> bool:
+            owner = await self.owner(subscription)
+            return owner is None if idle else owner not in (None, before)
+
+        await until(changed, f"{subscription} to be {'idle' if idle else 'begun anew'}")
+
+
+@pytest.fixture
+def server(store_url: str) -> str:
+    return store_url
+
+
+@asynccontextmanager
+async def staged(url: str, directory: Path) -> AsyncIterator[Scene]:
+    client = commands(url)
+    async with receiving() as sink:
+        scene = Scene(directory, OpenStore(url, client), sink, Registry(client, SubscriptionKeys.of("poller")))
+        try:
+            yield scene
+        finally:
+            await scene.stop()
+            await client.aclose()
+
+
+@pytest.fixture
+async def scene(server: str, tmp_path: Path) -> AsyncIterator[Scene]:
+    async with staged(server, tmp_path) as one:
+        yield one
+
+
+async def test_what_the_registry_says_is_carried_out(scene: Scene) -> None:
+    """Added, paused, resumed, changed, removed, while another subscription goes on and notices nothing of it."""
+    settings = scene.settings("file")
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("file", "e1")
+
+    table = msgspec.json.decode((await scene.registry.all()).registered["file"].settings)
+    added = table | {"id": "run", "sink": f"{scene.sink.url}/run"}
+    await scene.registry.add("run", msgspec.json.encode(added), (SECRETS[0],), now())
+    await scene.arrives("run", "e1")
+    assert scene.sink.requests[-1].header("webhook-signature")
+
+    await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") == 1, "it to count")
+    await scene.registry.pause("run", Paused("operator", "rest", now()))
+    await scene.is_idle("run")
+    await until(lambda: value("poller_attempts_total", subscription="run", outcome="delivered") is None, "no series")
+    await scene.add("e2")
+    await scene.arrives("file", "e1", "e2")
+    assert scene.got("run") == ["e1"]
+    await scene.registry.resume("run")
+    await scene.arrives("run", "e1", "e2")
+
+    owner = await scene.owner("run")
+    await scene.registry.remove("run")
+    changed = added | {"sink": f"{scene.sink.url}/elsewhere"}
+    await scene.registry.add("run", msgspec.json.encode(changed), (), now())
+    await scene.is_begun_anew("run", owner)
+    await scene.add("e3")
+    await scene.arrives("elsewhere", "e3")
+    assert scene.got("run") == ["e1", "e2"]
+
+    await scene.registry.remove("run")
+    await scene.is_idle("run")
+    await scene.add("e4")
+    await scene.arrives("file", "e1", "e2", "e3", "e4")
+    assert scene.got("elsewhere") == ["e3"]
+
+
+async def test_what_comes_between_subscribing_and_delivering_is_delivered(scene: Scene) -> None:
+    """Who starts with what is new gets all that is published from the moment that it was added, deliverer or not."""
+    await scene.add("before")
+    last = int((await last_id(scene.client, EVENTS)).partition("-")[0])
+    await until(lambda: scene.later_than(last), "another millisecond")
+    settings = scene.settings("file")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    added = table | {"id": "run", "sink": f"{scene.sink.url}/run", "start": "now"}
+    await scene.registry.add("run", msgspec.json.encode(added), (), now())
+    await scene.add("between")
+    scene.deliver(settings)
+    await scene.arrives("file", "before", "between")
+    await scene.add("after")
+    await scene.arrives("run", "between", "after")
+
+
+async def test_a_registry_that_was_deleted_by_hand_is_noticed(scene: Scene) -> None:
+    """Its version stands, and it is empty: those of the file are back, and go on where they were."""
+    scene.deliver(scene.settings("file"))
+    await scene.add("e1")
+    await scene.arrives("file", "e1")
+    keys = SubscriptionKeys.of("poller")
+    await scene.client.delete(keys.registry)
+
+    async def back() -> bool:
+        return "file" in (await scene.registry.all()).registered
+
+    await until(back, "the file's subscription to be back")
+    await scene.add("e2")
+    await scene.arrives("file", "e1", "e2")
+
+
+async def test_a_subscription_that_left_the_file_waits(scene: Scene) -> None:
+    """It is paused with its events kept, and goes on when the file has it again."""
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    await scene.stop()
+    scene.deliver(scene.settings())
+    await until(lambda: paused(scene.registry, "one"), "it to be paused")
+    await scene.add("e2")
+    await scene.stop()
+    scene.deliver(scene.settings("one"))
+    await scene.arrives("one", "e1", "e2")
+
+
+async def paused(registry: Registry, name: str) -> bool:
+    return name in (await registry.all()).paused
+
+
+async def test_two_processes_share_the_work_and_one_takes_over(scene: Scene) -> None:
+    """Each event once; and a pause that one of them has learnt of holds for the other."""
+    settings = scene.settings("one")
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    scene.deliver(settings)
+    await scene.add("e2")
+    await scene.arrives("one", "e1", "e2")
+    scene.stops[0].set()
+    await scene.tasks[0]
+    await scene.add("e3")
+    await scene.arrives("one", "e1", "e2", "e3")
+    moment = now() + timedelta(seconds=2.5)
+    await scene.registry.note_until("one", moment)
+    before = await looks(scene.client)  # members and the registry are read so: more of them than one look of each needs
+    await until(lambda: since(scene.client, before + 8), "looks at the registry")
+    await scene.add("e4")
+    await scene.arrives("one", "e1", "e2", "e3", "e4")
+    assert now() >= moment - timedelta(milliseconds=1)  # it is kept in whole ones
+
+
+async def looks(client: Redis) -> int:
+    stats = [await one.info("commandstats") for one in await servers(client)]
+    return sum(one.get("cmdstat_hgetall", {"calls": 0})["calls"] for one in stats)
+
+
+async def since(client: Redis, calls: int) -> bool:
+    return await looks(client) >= calls
+
+
+async def test_a_pause_is_the_sinks_whichever_subscription_met_it(scene: Scene) -> None:
+    """Two subscriptions of one URL: a Retry-After to one holds for both, and for none of another URL."""
+    scene.sink.answer = lambda request: (
+        Reply(429, headers=(("Retry-After", "60"),)) if request.target == "/a" else Reply()
+    )
+    settings = scene.settings("a", "b", "c")
+    file = scene.directory / "poller.toml"
+    file.write_text(file.read_text("utf-8").replace(f"{scene.sink.url}/b", f"{scene.sink.url}/a"), "utf-8")
+    settings = load(file, {})
+    scene.deliver(settings)
+    await scene.add("1")
+    await scene.arrives("c", "1")
+
+    async def noted() -> bool:
+        return set((await scene.registry.pauses()).until) == {"a", "b"}
+
+    await until(noted, "the pause to be noted for both")
+    before = len(scene.got("a"))
+    await scene.add("2")
+    await scene.arrives("c", "1", "2")
+    assert len(scene.got("a")) == before <= 2
+
+
+async def test_resuming_ends_a_pause_of_the_sink_in_all_processes(scene: Scene) -> None:
+    """What met the pause goes out as well, though it was to wait for its end; the operator is told of the pause."""
+    scene.sink.answer = lambda _: Reply(503, headers=(("Retry-After", "3600"),))
+    settings = scene.settings("one", "two", more="concurrency = 1")
+    scene.deliver(settings)
+    scene.deliver(settings)
+    await scene.add("e1")
+
+    async def noted() -> bool:
+        return set((await scene.registry.pauses()).until) == {"one", "two"}
+
+    await until(noted, "the pauses to be noted")
+    before = await looks(scene.client)
+    await until(lambda: since(scene.client, before + 4), "both processes to look")
+    scene.sink.answer = lambda _: Reply()
+    await scene.add("e2")
+    asked = {name: len(scene.got(name)) for name in ("one", "two")}
+    for name in ("one", "two"):
+        paused = await resume(scene.client, settings, name, now=now())
+        assert paused is not None
+        assert paused.by == "sink"
+    for name in ("one", "two"):
+        await scene.sink.until(lambda name=name: set(scene.got(name)[asked[name] :]) == {"e1", "e2"}, "both events")  # type: ignore[misc] # bound here
+    assert (await resume(scene.client, settings, "one", now=now())) is None
+
+
+async def test_a_pause_that_a_wrong_clock_has_written_silences_nobody(scene: Scene) -> None:
+    """An older version on a machine whose clock was a month ahead has left it behind."""
+    settings = scene.settings("one")
+    await scene.registry.sync(filed(settings), now())
+    await scene.client.hset(SubscriptionKeys.of("poller").until, "one", milliseconds_of(now() + timedelta(days=30)))
+    scene.deliver(settings)
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+
+
+async def test_secrets_that_are_rotated_in_their_files_sign_from_then_on(scene: Scene) -> None:
+    """Nothing is begun anew for it."""
+    file = scene.directory / "secret"
+    file.write_text(SECRETS[0], "utf-8")
+    file.chmod(0o600)
+    scene.deliver(scene.settings("one", more=f'secret_files = ["{file}"]'))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    fresh = scene.directory / "fresh"
+    fresh.write_text(SECRETS[1] + "\n", "utf-8")
+    fresh.chmod(0o600)
+    fresh.replace(file)
+    await scene.add("e2")
+    await scene.arrives("one", "e1", "e2")
+    one, two = (signed(request.header) for request in scene.sink.requests)
+    assert (one, two) == (0, 1)
+
+
+def signed(header: Callable[[str], str | None]) -> int:
+    """With which of the secrets; the bodies are known."""
+    from standardwebhooks import Webhook  # noqa: PLC0415 -- the oracle, slow to import
+
+    names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+    headers = {name: header(name) or "" for name in names}
+    body = spelled(id=headers["webhook-id"], partitionkey=headers["webhook-id"]).decode()
+    for number, secret in enumerate(SECRETS):
+        try:
+            Webhook(secret).verify(body, headers)
+        except Exception:  # noqa: BLE001, S112 -- its errors have no base of their own
+            continue
+        return number
+    return -1
+
+
+async def test_nothing_is_sent_before_it_was_granted(scene: Scene) -> None:
+    """A sink that does not grant gets no event; one that grants later, as by calling back, gets them then."""
+    scene.sink.answer = Reply(200)
+    scene.deliver(scene.settings("one", more="validate = true"))
+    await scene.add("e1")
+    await until(lambda: scene.registry.handshake("one"), "the sink to be asked")
+    assert scene.got("one") == []
+    await scene.registry.note_handshake("one", encoded(Granted(origin(None))))
+    await scene.arrives("one", "e1")
+    assert [request.method for request in scene.sink.requests] == ["OPTIONS", "POST"]
+
+
+async def test_a_sink_that_grants_at_once_gets_its_events(scene: Scene) -> None:
+    """With its origin named in each request, and the grant kept for the next process."""
+    scene.sink.answer = Reply(200, headers=(("WebHook-Allowed-Origin", "*"),))
+    scene.deliver(scene.settings("one", more="validate = true"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    assert scene.sink.requests[-1].header("WebHook-Request-Origin") == origin(None)
+    assert isinstance(decoded(await scene.registry.handshake("one") or b""), Granted)
+
+
+async def test_told_to_stop_it_leaves_in_time_though_a_sink_hangs(scene: Scene) -> None:
+    """What is in flight has a moment; then it is cut off, and the lease is free."""
+    hang = asyncio.Event()
+    scene.sink.answer = Held(hang, Reply())
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.sink.received(1)
+    async with limited(8):
+        await scene.stop()
+    await scene.is_idle("one")
+    hang.set()
+
+
+async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> None:
+    """Whoever has it brings it back and says who has not; with the last one that has it, it rests."""
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    with capture_logs() as said:
+        scene.deliver(scene.settings())
+        await until(lambda: "subscription brought back" in events(said), "it to be brought back")
+        await scene.add("e2")
+        await scene.arrives("one", "e1", "e2")
+        scene.stops[0].set()
+        await scene.tasks[0]
+        await until(lambda: paused(scene.registry, "one"), "it to be paused")
+        await until(lambda: events(said).count("subscription paused") == 2, "that to be told")
+    back = next(line for line in said if line["event"] == "subscription brought back")
+    other = (await scene.registry.all()).paused["one"].member
+    assert (back["subscription"], back["without"], back["log_level"]) == ("one", other, "warning")
+    assert events(said).count("subscription brought back") == 1
+    scene.deliver(scene.settings("one"))
+    await scene.add("e3")
+    await scene.arrives("one", "e1", "e2", "e3")
+
+
+async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Scene) -> None:
+    """By whoever looks, not by whoever reads the log alone; over once it can begin."""
+    settings = scene.settings("file")
+    mended = msgspec.json.decode(filed(settings)[0][1]) | {"id": "run", "sink": f"{scene.sink.url}/run"}
+    await scene.registry.add("run", msgspec.json.encode(mended | {"mode": "of a later version"}), (), now())
+    scene.deliver(settings)
+
+    async def fails() -> bool:
+        _, one = await subscription_statuses(scene.client, settings, now=now())
+        return one.state == "failing" and "this version cannot use" in str(one.error)
+
+    await until(fails, "it to fail")
+    await scene.registry.change("run", msgspec.json.encode(mended))
+    await scene.add("e1")
+    await scene.arrives("run", "e1")
+    assert not await fails()
+
+
+async def test_types_that_nothing_publishes_here_are_told_and_stop_nothing(scene: Scene) -> None:
+    """A subscription of the store may be meant for another process' feeds: a warning, and the others go on."""
+    settings = scene.settings("file")
+    table = msgspec.json.decode(filed(settings)[0][1])
+    added = table | {"id": "run", "types": ["org.other.thing.created.v1"]}
+    await scene.registry.add("run", msgspec.json.encode(added), (), now())
+    with capture_logs() as said:
+        scene.deliver(settings)
+        await scene.add("e1")
+        await scene.arrives("file", "e1")
+        await until(lambda: "subscription matches nothing" in events(said), "the warning")
+    (line,) = [line for line in said if line["event"] == "subscription matches nothing"]
+    assert (line["log_level"], line["subscription"]) == ("warning", "run")
+    assert "org.other.thing.created.v1" in line["reason"]
+
+
+def events(said: list[EventDict]) -> list[str]:
+    return [line["event"] for line in said]

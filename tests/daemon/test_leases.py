@@ -1,0 +1,638 @@
+"""Laws of :mod:`poller.daemon.cluster.leases`: deliveries run while the lease is held, and resume after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.daemon.cluster.assignment import Extra
+from poller.daemon.cluster.leases import Lots, Owned, Sharing
+from poller.daemon.cluster.membership import Membership
+from poller.daemon.health import StoreWatch
+from poller.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
+from poller.lifecycle import ended
+from poller.redis.client import commands
+from poller.store.feed import HeldElsewhere
+from poller.store.keys import FeedKeys, MemberKeys, PairKeys
+from poller.store.lease import keep_renewed, nonce_of
+from poller.store.members import MemberConfiguration, Members
+from poller.store.scripts import Scripts
+from tests.harness.waiting import patience, turns, until
+from tests.telemetry.series import grown
+
+
+class Watch:
+    """What was told of the store, in order."""
+
+    away = False
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def failed(self, who: str, text: str) -> None:
+        self.told.append(f"{who}: {text}")
+
+    def worked(self, who: str) -> None:
+        self.told.append(f"{who} worked")
+
+
+class Script:
+    """A lease and its runs: each turn goes as it is told; after the last one they go on until they are stopped."""
+
+    feed = "acme/a"
+    keys = PairKeys.of("p", "acme/a", "s")
+    nonce = "me/1"
+
+    def __init__(self, *turns: Exception) -> None:
+        self.turns = list(turns)
+        self.log: list[str] = []
+        self.waits: list[float] = []
+        self.held = self.claimed = False
+        self.watch = Watch()
+        self._stopped = False
+        self._changed = asyncio.Event()
+
+    async def take(self) -> HeldElsewhere | None:
+        self.held = self.claimed = True
+        return None
+
+    async def renew(self) -> bool:
+        return self.held
+
+    async def release(self) -> None:
+        self._say("release")
+        self.held = self.claimed = False
+
+    def ready(self) -> None:
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        self._say("run")
+        if self.turns:
+            turn = self.turns.pop(0)
+            self.held = self.held and not isinstance(turn, Fenced)
+            raise turn
+        await self._until(lambda: self._stopped)
+        self._say("end")
+
+    async def pause(self, _: asyncio.Event, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def said(self, *log: str) -> None:
+        async with patience(f"{log}, not {self.log}"):
+            await self._until(lambda: self.log == list(log))
+
+    async def _until(self, true: object) -> None:
+        while not true():  # type: ignore[operator] # a plain question
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _say(self, what: str) -> None:
+        self.log.append(what)
+        self._changed.set()
+
+    def let_go(self) -> None:
+        self._say("let go")
+
+
+@asynccontextmanager
+async def owned(script: Script) -> AsyncIterator[Owned]:
+    one = Owned(
+        script,
+        script,
+        subscription="s",
+        changed=lambda: None,
+        let_go=script.let_go,
+        watch=script.watch,
+        pause=script.pause,
+    )
+    task = asyncio.create_task(one.run())
+    try:
+        yield one
+        one.stop()
+        async with patience("its end"):
+            await task
+    finally:
+        await ended(task)
+
+
+async def taken(one: Owned) -> None:
+    await one.take()
+    one.begin()
+
+
+@pytest.mark.parametrize(("fault", "wait"), [(StoreUnavailable("away"), 1.0), (RuntimeError("a fault of ours"), 5.0)])
+async def test_after_whatever_happened_it_is_taken_up_again(fault: Exception, wait: float) -> None:
+    """A store that is away, a fault of ours: never without a pause, and the lease is kept, and let go in the end."""
+    script = Script(fault)
+    async with owned(script) as one:
+        await taken(one)
+        await script.said("run", "run")
+        assert script.held
+    assert script.log == ["run", "run", "end", "release", "let go"]
+    assert script.waits == [wait]
+
+
+async def test_a_store_that_is_away_is_told_to_who_tells_it_once_for_all() -> None:
+    """By the name of the pair, and that it works again; in the end there is nobody of that name who could wait."""
+    script = Script(StoreUnavailable("away"))
+    async with owned(script) as one:
+        await taken(one)
+        await script.said("run", "run")
+    assert script.watch.told == ["s acme/a worked", "s acme/a: away", "s acme/a worked", "s acme/a worked"]
+
+
+async def test_a_lease_that_is_lost_is_waited_for() -> None:
+    """After a pause in which it is not to be taken, it is another's until it is taken anew."""
+    script = Script(Fenced("lost"))
+    async with owned(script) as one:
+        await taken(one)
+        await script.said("run")
+        await until(lambda: not (one.ours or one.busy), "the end of its pause")
+        assert not one.held
+        await taken(one)
+        await script.said("run", "run")
+    assert script.waits == [2.0]
+
+
+async def test_handed_back_when_what_is_in_flight_has_ended() -> None:
+    """Law: the lease is let go after the run, never within it; taken once more, it is run once more."""
+    script = Script()
+    async with owned(script) as one:
+        await taken(one)
+        await script.said("run")
+        await one.end()
+        assert script.log == ["run", "end", "release"]
+        assert not one.ours
+        await taken(one)
+        await script.said("run", "end", "release", "run")
+
+
+async def test_handed_back_before_it_began() -> None:
+    """Law: what was begun and ended in one breath is not run."""
+    script = Script()
+    async with owned(script) as one:
+        await taken(one)
+        await one.end()
+        await turns(5)
+        assert script.log == ["release"]
+    assert script.log == ["release"]
+
+
+async def test_told_to_stop_it_waits_no_longer() -> None:
+    """Neither for a turn nor for its own pause; what it never had it does not give back."""
+    script = Script()
+    async with owned(script):
+        pass
+    assert script.log == []
+
+
+async def test_cancelled_it_lets_the_lease_go() -> None:
+    """So that another process can go on at once; one that may have been granted, too."""
+    script = Script()
+    one = Owned(script, script, subscription="s", watch=script.watch, changed=lambda: None, let_go=script.let_go)
+    task = asyncio.create_task(one.run())
+    await taken(one)
+    await script.said("run")
+    await ended(task)
+    assert script.log == ["run", "release", "let go"]
+
+
+# Laws of :mod:`poller.daemon.cluster.leases` and :mod:`poller.daemon.cluster.membership`, on a real store: several in
+# one loop.
+
+LONG, SHORT = timedelta(seconds=30), timedelta(milliseconds=600)
+NAMES = tuple(f"s/{letter}" for letter in "abcdefg")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Lot:
+    """A lease under which nothing is done but that it is written down."""
+
+    def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
+        self.name = self.feed = name
+        self.lease = FeedKeys.of("poller", name).lease
+        self._nonce = nonce_of(member)
+        self.nonce = self._nonce.encode()
+        self.held = False
+        self.busy = False
+        self.begun = 0
+        self.working = False
+        self.quick = asyncio.Event()  # while it is not set, whoever wants to take the lease does not come to it
+        self.quick.set()
+        self._scripts = Scripts(client)
+        self._ttl = int(ttl.total_seconds() * 1000)
+        self._changed = changed
+
+    async def take(self) -> HeldElsewhere | None:
+        await self.quick.wait()
+        left = await self._scripts.take([self.lease], [self._nonce, self._ttl])
+        self.held = left is None
+        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
+
+    async def renew(self) -> bool:
+        self.held = bool(await self._scripts.renew([self.lease], [self._nonce, self._ttl]))
+        return self.held
+
+    def begin(self) -> None:
+        assert self.held
+        assert not self.working, "what was done under a lease that was lost has to end first"
+        self.working = True
+        self.begun += 1
+        self._changed()
+
+    def lost(self) -> None:
+        self.working = False
+        self._changed()
+
+    async def end(self) -> None:
+        assert not self.busy
+        self.lost()
+        self.held = False
+        await self._scripts.renew([self.lease], [self._nonce, 0])
+
+    async def release(self) -> None:
+        await self.end()
+
+
+class Awkward(Lot):
+    """A lease with which something happens while it is taken or handed back."""
+
+    def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
+        super().__init__(name, client, member, ttl, changed)
+        self.takes = 0
+        self.ends = 0
+        self.ended = False
+        self.unanswered: list[StoreError] = []  # by the next takes, which the store carries out all the same
+        self.refused: list[StoreError] = []  # by the next takes and ends
+        self.taking = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.let_go = asyncio.Event()
+        self.let_go.set()
+
+    async def take(self) -> HeldElsewhere | None:
+        self.takes += 1
+        self._fail()
+        found = await super().take()
+        self.taking.set()
+        await self.go_on.wait()
+        if self.unanswered:
+            self.held = False
+            raise self.unanswered.pop(0)
+        return found
+
+    async def end(self) -> None:
+        self.ends += 1
+        self._fail()
+        await self.let_go.wait()
+        await super().end()
+        self.ended = True
+
+    def _fail(self) -> None:
+        if self.refused:
+            raise self.refused.pop(0)
+
+
+@dataclass
+class World:
+    """Some processes that share some leases."""
+
+    client: Redis
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    lots: dict[str, list[Lot]] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def awkward(self, name: str, *others: str) -> AsyncIterator[tuple[Sharing, list[Awkward]]]:
+        """A process with leases that are awkward; it does not let go of what it has at its end."""
+        clock = asyncio.get_running_loop().time
+        watch = StoreWatch("warn", now=now, clock=clock)
+        members = Members(self.client, MemberKeys.of("poller"), name="a", ttl=LONG)
+        membership = Membership(members, ttl=LONG, watch=watch, clock=clock, look_seconds=0.02)
+        sharing = Sharing("poll", membership, self.client, ttl=LONG, watch=watch, clock=clock)
+        lots = [Awkward(one, self.client, "a", LONG, self.changed.set) for one in (name, *others)]
+        for lot in lots:
+            sharing.add(lot)
+        membership.join("poll")
+        async with membership.running():
+            taking = asyncio.create_task(sharing.run())
+            try:
+                yield sharing, lots
+            finally:
+                await ended(taking)
+
+    @asynccontextmanager
+    async def process(
+        self,
+        name: str,
+        ttl: timedelta = LONG,
+        *,
+        names: Sequence[str] = NAMES,
+        crash: asyncio.Event | None = None,
+        slow: bool = False,
+    ) -> AsyncIterator[list[Lot]]:
+        """A process for the time of the block; it leaves in order, unless it has crashed before.
+
+        Args:
+            name: among the others.
+            ttl: how long its leases live.
+            names: of the leases that it knows.
+            crash: where it is set by the end of the block, the process says nothing when it ends.
+            slow: whether it is there, but takes no lease until each is ``quick``.
+        """
+        clock = asyncio.get_running_loop().time
+        watch = StoreWatch("warn", now=now, clock=clock)
+        said = MemberConfiguration(tuple(names))
+        members = Members(self.client, MemberKeys.of("poller"), name=name, ttl=ttl, configuration=said)
+        membership = Membership(members, ttl=ttl, watch=watch, clock=clock, look_seconds=0.02)
+        sharing = Sharing("poll", membership, self.client, ttl=ttl, watch=watch, clock=clock)
+        lots = [Lot(one, self.client, name, ttl, self.changed.set) for one in names]
+        for lot in lots:
+            if slow:
+                lot.quick.clear()
+            sharing.add(lot)
+        self.lots[name] = lots
+        membership.join("poll")
+        renewing = asyncio.create_task(keep_renewed(lots, ttl=ttl, sleep=asyncio.sleep))
+        taking = asyncio.create_task(sharing.run())
+        present = membership.running()
+        await present.__aenter__()
+        try:
+            yield lots
+        finally:
+            await ended(taking, renewing)
+            if crash is not None and crash.is_set():
+                membership._members.leave = _silent  # type: ignore[assignment,method-assign] # a dead one says nothing
+            else:
+                for lot in lots:
+                    if lot.held:
+                        await lot.end()
+            del self.lots[name]
+            await present.__aexit__(None, None, None)
+
+    def counts(self) -> list[int]:
+        """How many each has."""
+        return sorted((sum(lot.working for lot in lots) for lots in self.lots.values()), reverse=True)
+
+    def owners(self, name: str) -> list[str]:
+        return [process for process, lots in self.lots.items() for lot in lots if lot.name == name and lot.working]
+
+    async def until(self, *counts: int) -> None:
+        """Wait until each has so many; nothing has two owners on the way."""
+        async with patience(f"{counts}, not {self.counts()}"):
+            while self.counts() != list(counts):
+                self.changed.clear()
+                await self.changed.wait()
+                assert all(len(self.owners(name)) <= 1 for name in NAMES)
+
+
+async def there(client: Redis, name: str) -> bool:
+    return bool(await client.hexists(MemberKeys.of("poller").roles, name))
+
+
+async def _silent(*_: object, **__: object) -> None: ...
+
+
+@pytest.fixture
+async def world(store_url: str) -> AsyncIterator[World]:
+    client = commands(store_url)
+    yield World(client)
+    await client.aclose()
+
+
+async def test_all_share_evenly_as_they_come_and_go(world: World) -> None:
+    """Law: alone one has all; with each that comes or leaves in order shares are even, and nothing has two owners."""
+    async with world.process("a"):
+        await world.until(7)
+        async with world.process("b"):
+            await world.until(4, 3)
+            async with world.process("c"):
+                await world.until(3, 2, 2)
+            await world.until(4, 3)
+        await world.until(7)
+
+
+async def test_what_is_busy_stays_until_it_is_not(world: World) -> None:
+    """Law: nothing is handed back in the middle of a round; at its end it is."""
+    async with world.process("a") as lots:
+        await world.until(7)
+        for lot in lots:
+            lot.busy = True
+        async with world.process("b") as others:
+            await until(lambda: there(world.client, "b"), "the other to look")
+            for lot in lots[:3]:
+                lot.busy = False
+            released = grown("poller_lease_changes_total", kind="feed", change="released")
+            await world.until(4, 3)
+            assert grown("poller_lease_changes_total", kind="feed", change="released") == released + 3
+            assert {lot.name for lot in others if lot.working} == {lot.name for lot in lots[:3]}
+            for lot in lots:
+                lot.busy = False
+
+
+async def test_of_one_that_dies_the_leases_are_taken_when_they_end(world: World) -> None:
+    """Law: within the lifetime of its leases, and evenly; what it had is begun anew elsewhere."""
+    crash, clock = asyncio.Event(), asyncio.get_running_loop().time
+    async with world.process("a", SHORT), world.process("b", SHORT):
+        async with world.process("c", SHORT, crash=crash):
+            await world.until(3, 2, 2)
+            crash.set()
+        at = clock()
+        await world.until(4, 3)
+        assert clock() - at < 2 * SHORT.total_seconds() + 2  # a busy machine may need a while
+
+
+async def test_a_lease_that_is_lost_is_taken_again(world: World) -> None:
+    """Law: whoever loses one learns of it, ends what it did, and takes it like everybody else."""
+    async with world.process("a", SHORT) as lots:
+        await world.until(7)
+        lost, taken = (grown("poller_lease_changes_total", kind="feed", change=one) for one in ("lost", "taken"))
+        for lot in lots[:2]:
+            await world.client.delete(lot.lease)
+        async with patience("them to be begun anew"):
+            while [lot.begun for lot in lots[:2]] != [2, 2]:
+                world.changed.clear()
+                await world.changed.wait()
+        await world.until(7)
+        assert grown("poller_lease_changes_total", kind="feed", change="lost") == lost + 2
+        assert grown("poller_lease_changes_total", kind="feed", change="taken") == taken + 2
+        await until(lambda: grown("poller_leases_held", kind="feed") == 7, "all to be counted")
+
+
+async def test_what_others_do_not_know_is_taken_all_the_same(world: World) -> None:
+    """Law: a lease that nobody else takes is taken beyond the share, after its lifetime."""
+    async with world.process("b", SHORT, names=NAMES[:2]):
+        await world.until(2)
+        async with world.process("a", SHORT), patience("all to be taken"):
+            while sum(world.counts()) != len(NAMES):
+                world.changed.clear()
+                await world.changed.wait()
+            assert all(len(world.owners(name)) == 1 for name in NAMES)
+
+
+async def test_shares_are_even_again_after_a_process_was_slow(world: World) -> None:
+    """Law: what was taken beyond the share while the others were slow is offered to them again."""
+    async with world.process("a", SHORT) as lots:
+        await world.until(7)
+        async with world.process("b", SHORT, slow=True) as others:
+            async with patience("what was handed back to be taken again"):
+                while sum(lot.begun for lot in lots) < len(NAMES) + 3:
+                    world.changed.clear()
+                    await world.changed.wait()
+            for lot in others:
+                lot.quick.set()
+            await world.until(4, 3)
+
+
+async def test_a_stranger_is_waited_for(world: World) -> None:
+    """Law: a lease that no process of the list has, as that of a single round, is taken when it ends."""
+    lease = FeedKeys.of("poller", NAMES[0]).lease
+    await world.client.set(lease, nonce_of("once-1-ab"), px=300)
+    async with world.process("a") as lots:
+        await world.until(7)
+        assert lots[0].begun == 1
+
+
+async def test_one_that_has_joined_is_seen(world: World) -> None:
+    """Whoever waits until it has joined is in everybody's list; before it is, the wait goes on."""
+    clock = asyncio.get_running_loop().time
+    watch = StoreWatch("warn", now=now, clock=clock)
+    members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG)
+    membership = Membership(members, ttl=LONG, watch=watch, clock=clock)
+    membership.join("poll")
+    waiting = asyncio.create_task(membership.joined("poll"))
+    assert not await there(world.client, "one")
+    assert not waiting.done()
+    async with membership.running(), patience("it to have joined"):
+        await waiting
+        assert await there(world.client, "one")
+
+
+async def test_a_lease_from_before_the_stores_clock_was_set_back_is_taken(world: World) -> None:
+    """Law: what a process that is gone has left for a day is had after a term, not after that day."""
+    for name in NAMES[:2]:
+        await world.client.set(FeedKeys.of("poller", name).lease, nonce_of("gone"), ex=86_400)
+    async with world.process("a", SHORT):
+        await world.until(len(NAMES))
+
+
+async def test_what_was_taken_beside_one_that_failed_is_begun(world: World) -> None:
+    """Law: a store that is away for one lease holds up none that was taken in the same turn."""
+    async with world.awkward("s/a", "s/b", "s/c") as (_, (failing, *others)):
+        failing.refused = [StoreUnavailable("away")]
+        await until(lambda: failing.working, "the one that failed to be taken later")
+        assert [lot.takes for lot in others] == [1, 1]
+        assert [lot.begun for lot in others] == [1, 1]
+
+
+async def test_a_lease_whose_taking_was_not_answered_is_had_at_once(world: World) -> None:
+    """Law: what stands in the store as ours is begun without waiting for its end, though the answer was lost."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.unanswered = [StoreUnavailable("the answer is lost")]
+        await lot.taking.wait()
+        sharing.tell()  # so that all leases are looked at before this one is tried again
+        await until(lambda: lot.working, "it to be begun", seconds=10)
+
+
+async def test_what_is_dropped_while_it_is_taken_is_handed_back(world: World) -> None:
+    """Law: a lease that is shared no more is not begun, and does not stay with this process."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        sharing.drop(lot)
+        lot.go_on.set()
+        await until(lambda: lot.ended, "it to be handed back")
+        assert (lot.begun, await world.client.exists(lot.lease)) == (0, 0)
+
+
+async def test_handing_back_goes_on_when_the_store_is_back(world: World) -> None:
+    """Law: a lease that could not be let go of is tried again, so that the others need not wait for its end."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        lot.refused = [StoreUnavailable("away")]
+        sharing.drop(lot)
+        lot.go_on.set()
+        await until(lambda: lot.ended, "it to be handed back")
+        assert lot.ends == 2
+
+
+async def test_what_is_being_handed_back_at_the_end_is_finished(world: World) -> None:
+    """Law: a process that stops lets go in order of what it has begun to hand back."""
+    async with world.awkward("s/a") as (sharing, (lot,)):
+        lot.go_on.clear()
+        await lot.taking.wait()
+        sharing.drop(lot)
+        lot.let_go.clear()
+        lot.go_on.set()
+        await until(lambda: lot.ends, "it to be handed back")
+        asyncio.get_running_loop().call_later(0.05, lot.let_go.set)
+    assert lot.ended
+
+
+async def test_a_lease_that_the_store_refuses_is_tried_now_and_then(world: World) -> None:
+    """Law: a refusal that will not change holds up no other lease, and is not asked for again with each look."""
+    clock = asyncio.get_running_loop().time
+    async with world.awkward("s/a", "s/b") as (sharing, (lot, other)):
+        lot.refused = [StoreRefused("NOPERM") for _ in range(1000)]
+        began = clock()
+        await until(lambda: other.working, "the other to be taken")
+        for _ in range(20):
+            sharing.wake()
+            await turns(200)
+        assert lot.takes <= 1 + (clock() - began) / 5
+
+
+async def test_what_is_lost_in_the_middle_of_a_round_ends_with_it(world: World) -> None:
+    """Law: what is busy is ended by nobody from outside; when it is not any more, the lease is taken again."""
+    async with world.process("a", SHORT) as (lot, other, *_):
+        await world.until(7)
+        lot.busy = True
+        await world.client.delete(lot.lease, other.lease)
+        await until(lambda: other.begun == 2, "the other to be taken again")
+        await until(lambda: not lot.held, "the loss to be noticed")
+        await world.client.incr(MemberKeys.of("poller").version)
+        await world.client.delete(other.lease)
+        await until(lambda: other.begun == 3, "all to be looked at once more")
+        assert (lot.working, lot.begun) == (True, 1)
+        lot.busy = False
+        await until(lambda: lot.begun == 2, "it to be taken again")
+
+
+def test_extras_are_known_with_their_offers(store_url: str) -> None:
+    """Law: an extra's time and offers are counted, and whether others list its feed; other processes forget both."""
+    at, ttl = [0.0], 3.0
+    client = commands(store_url)
+    lots = Lots(client, ttl=ttl, clock=lambda: at[0])
+    lots.add(Lot(NAMES[0], client, "a", LONG, lambda: None))
+    place = lots[NAMES[0]]
+
+    def held_beyond(seconds: float) -> Extra:
+        place.state = "ours"
+        lots.taken_beyond(place)
+        at[0] += seconds
+        return lots.extras(None)[NAMES[0]]
+
+    assert held_beyond(1.0) == Extra(1.0)
+    assert lots.extras(NAMES[1:])[NAMES[0]] == Extra(1.0, listed=False)
+    lots.handed(place)
+    assert not lots.extras(None)
+    assert held_beyond(2.0) == Extra(2.0, offers=1)
+    lots.handed(place)
+    assert held_beyond(0.0) == Extra(0.0, offers=2)
+    lots.members_changed()
+    assert not lots.extras(None)
+    assert held_beyond(0.0) == Extra(0.0)

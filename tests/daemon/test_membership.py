@@ -1,0 +1,135 @@
+"""Laws of :mod:`poller.daemon.cluster.membership` where the store is slow or away, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.daemon.cluster.membership import Membership
+from poller.daemon.health import StoreWatch
+from poller.errors import StoreUnavailable
+from poller.redis.client import commands
+from poller.store.keys import MemberKeys
+from poller.store.members import UNSAID, MemberConfiguration, Members, Seen
+from tests.harness.waiting import patience, until
+
+KEYS = MemberKeys.of("poller")
+TERM = timedelta(hours=1)
+
+
+class List(Members):
+    """The list of processes; the test acts while it is asked, or keeps it away."""
+
+    def __init__(self, client: Redis) -> None:
+        super().__init__(client, KEYS, name="one", ttl=TERM)
+        self.asked: list[str] = []
+        self.refused = 0
+        self.away = False
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def look(self, known: Seen, *, tell: bool = False) -> Seen:
+        self._note("look", tell=tell)
+        return await super().look(known, tell=tell)
+
+    async def beat(self, roles: Iterable[str], known: Seen, *, tell: bool = False) -> Seen:
+        self._note("beat", tell=tell)
+        return await super().beat(roles, known, tell=tell)
+
+    def _note(self, what: str, *, tell: bool) -> None:
+        self.asked.append(what)
+        self.meanwhile()
+        if self.away:
+            self.refused += tell
+            raise StoreUnavailable("away")
+
+
+@pytest.fixture
+async def client(store_url: str) -> AsyncIterator[Redis]:
+    client = commands(store_url)
+    yield client
+    await client.aclose()
+
+
+def membership_of(members: Members, *, look_seconds: float, clock: Callable[[], float] | None = None) -> Membership:
+    clock = clock or asyncio.get_running_loop().time
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=clock)
+    return Membership(members, ttl=TERM, watch=watch, clock=clock, look_seconds=look_seconds)
+
+
+async def test_what_the_others_are_to_hear_survives_an_absence_of_the_store(client: Redis) -> None:
+    """Law: a lease that was let go of while the store was away is told when it is back, not at the next sweep."""
+    members = List(client)
+    membership = membership_of(members, look_seconds=0.01)
+    membership.join("poll")
+    async with membership.running(), patience("it to have joined"):
+        await membership.joined("poll")
+        before = int(await client.get(KEYS.version) or 0)
+        members.away = True
+        membership.tell()
+        await until(lambda: members.refused, "the store to refuse it")
+        members.away = False
+
+        async def told() -> bool:
+            return int(await client.get(KEYS.version) or 0) > before
+
+        await until(told, "the others to be told")
+
+
+async def test_one_that_the_store_has_forgotten_is_back_with_the_next_look(client: Redis) -> None:
+    """Law: a process that is missing in the list says that it is there without waiting for its next beat."""
+    membership = membership_of(List(client), look_seconds=0.01)
+    membership.join("poll")
+    async with membership.running(), patience("it to have joined"):
+        await membership.joined("poll")
+        await client.delete(KEYS.roles, KEYS.beats)
+        await client.incr(KEYS.version)
+
+        async def there() -> bool:
+            return bool(await client.hexists(KEYS.roles, "one"))
+
+        await until(there, "it to be there again")
+
+
+async def test_what_changes_while_the_store_is_asked_is_said_next(client: Redis) -> None:
+    """Law: a role that is taken up between a question and its answer does not wait for the time of the next look."""
+    members = List(client)
+    membership = membership_of(members, look_seconds=3600)
+    members.meanwhile = lambda: membership.join("deliver")
+    membership.join("poll")
+    async with membership.running(), patience("both roles to be said"):
+        await membership.joined("poll")
+        await membership.joined("deliver")
+
+
+async def test_the_time_to_the_next_beat_counts_from_the_question(client: Redis) -> None:
+    """Law: an answer that takes long does not put off the next beat, for the store has counted since it was asked."""
+    moment = 0.0
+    members = List(client)
+    membership = membership_of(members, look_seconds=0.01, clock=lambda: moment)
+
+    def slow() -> None:
+        nonlocal moment
+        moment += TERM.total_seconds() / 3
+
+    members.meanwhile = slow
+    membership.join("poll")
+    async with membership.running():
+        await until(lambda: len(members.asked) > 4, "it to be asked again")
+    assert set(members.asked) == {"beat"}
+
+
+@pytest.mark.parametrize(
+    ("silent", "expected"),
+    [((), {"acme/two", "acme/three"}), (("two",), None), (("one", "four"), {"acme/two", "acme/three"})],
+)
+async def test_what_the_others_list(client: Redis, silent: tuple[str, ...], expected: set[str] | None) -> None:
+    """Law: of this process's own feeds nothing counts, nor of those that do something else; a silent one has any."""
+    membership = membership_of(List(client), look_seconds=TERM.total_seconds())
+    said = {name: MemberConfiguration((f"acme/{name}",)) for name in ("one", "two", "three", "four")}
+    roles = dict.fromkeys(said, frozenset({"poll"})) | {"four": frozenset({"deliver"})}
+    membership.seen = Seen("1", roles, said | dict.fromkeys(silent, UNSAID))
+    assert membership.listed("poll") == expected

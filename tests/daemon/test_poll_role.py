@@ -1,0 +1,314 @@
+"""Laws of :mod:`poller.daemon.poll_role`: a feed is polled here while its lease is ours, and not a moment longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from poller.daemon.cluster.leases import Lot
+from poller.daemon.health import Readiness, StoreWatch
+from poller.daemon.poll_role import FeedLot, Siblings, lots_of
+from poller.daemon.round_runner import AfterRound, Polled
+from poller.daemon.schedule import Schedule, Timing
+from poller.source.feed import Feed, Mode, RoundResult, resource_of
+from poller.source.paging import Query
+from poller.store.keys import FeedKeys
+from poller.telemetry.metrics import ROUNDS
+from tests.harness.waiting import patience, turns, until
+
+SELDOM = Timing(timedelta(hours=1), None, timedelta())
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class Rounds:
+    """The feeds of one source: what was polled and let go, in order; rounds wait until they are let on."""
+
+    log: list[str] = field(default_factory=list)
+    rested: list[str] = field(default_factory=list)
+    ok: bool = True
+    second_look: timedelta | None = None
+    on: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def polled(self, name: str, *, discover: bool = False) -> Polled:
+        feed = Feed(f"s/{name}", resource_of(name, path="/x"), Query(), "e", "t", discover=discover)
+
+        async def round_(*, due: object, began: Callable[[], None]) -> RoundResult:
+            began()
+            self.say(f"{name} begins")
+            await self.on.wait()
+            self.say(f"{name} ends")
+            ok, look = self.ok, self.second_look
+            return RoundResult(feed=feed.id, mode=Mode.DELTA, ok=ok, pages=1, second_look=look)
+
+        async def release() -> None:
+            self.say(f"{name} let go")
+
+        store = SimpleNamespace(keys=FeedKeys.of("p", feed.id), nonce="me/1", held=True, release=release)
+        api: Any = SimpleNamespace(share=lambda part: self.log.append(str(part)))
+        return cast("Polled", SimpleNamespace(feed=feed, store=store, api=api, timing=SELDOM, round=round_))
+
+    def say(self, what: str) -> None:
+        self.log.append(what)
+        self.changed.set()
+
+    async def said(self, *what: str) -> None:
+        async with patience(f"{what}, not {self.log}"):
+            while [one for one in self.log if " " in one] != list(what):
+                self.changed.clear()
+                await self.changed.wait()
+
+    def rests(self, lot: Lot) -> None:
+        self.rested.append(lot.name)
+
+
+@pytest.fixture
+def rounds() -> Rounds:
+    return Rounds()
+
+
+@pytest.fixture
+async def schedule() -> AsyncIterator[Schedule]:
+    schedule = Schedule(now=now)
+    schedule.start()
+    yield schedule
+    await schedule.drain()
+
+
+def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLot]:
+    """A feed, and one that learns from it."""
+    clock = asyncio.get_running_loop().time
+    watch = StoreWatch("warn", now=now, clock=clock)
+    feeds = [rounds.polled("follower", discover=True), rounds.polled("one")]
+    return lots_of(feeds, schedule, rounds.rests, AfterRound(watch, Readiness(watch)), now)
+
+
+async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: busy while its round runs, which is told at its end; with its part of the source's limits."""
+    _, one = lots(rounds, schedule)
+    one.begin()
+    await rounds.said("one begins")
+    assert [one.busy, rounds.rested] == [True, []]
+    rounds.on.set()
+    await rounds.said("one begins", "one ends")
+    await until(lambda: not one.busy, "the round's end to be noticed")
+    assert (rounds.log[0], rounds.rested) == ("1/2", ["s/one"])
+    await one.end()
+    assert rounds.log[-1] == "one let go"
+    assert schedule.next_round("s/one") is None
+
+
+@pytest.mark.parametrize("ok", [True, False])
+async def test_what_is_held_back_is_looked_at_before_the_next_turn(
+    rounds: Rounds, schedule: Schedule, *, ok: bool
+) -> None:
+    """A round that wants a second reading in a minute has it before its turn in an hour; one that failed does not."""
+    rounds.second_look, rounds.ok = timedelta(minutes=1), ok
+    _, one = lots(rounds, schedule)
+    one.begin()
+    rounds.on.set()
+    await rounds.said("one begins", "one ends")
+    await until(lambda: not one.busy, "the round's end to be noticed")
+
+    def soon() -> bool:
+        due = schedule.next_round("s/one")
+        return due is not None and due - now() <= timedelta(minutes=1)
+
+    if ok:
+        await until(soon, "the second reading to be scheduled")
+    await turns()
+    assert soon() is ok
+    await one.end()
+
+
+async def test_no_round_begins_after_it_was_handed_back(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: whatever was about to start: a round takes the lease, and so would take it back."""
+    _, one = lots(rounds, schedule)
+    rounds.on.set()
+    one.begin()
+    await turns()  # it is in the schedule now, and due
+    await one.end()
+    assert await one._round() is None
+    await rounds.said("one let go")
+
+
+async def test_a_follower_begins_after_the_first_rounds_that_are_here(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: though its lease was taken first; and at once where what it waited for goes elsewhere."""
+    follower, one = lots(rounds, schedule)
+    follower.begin()
+    one.begin()
+    await rounds.said("one begins")
+    rounds.on.set()
+    await rounds.said("one begins", "one ends", "follower begins", "follower ends")
+
+
+async def test_a_follower_does_not_wait_for_what_is_lost(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: a feed whose lease is lost before its first round holds up nobody here."""
+    follower, one = lots(rounds, schedule)
+    follower.begin()
+    one.begin()
+    await rounds.said("one begins")
+    one.lost()
+    await rounds.said("one begins", "follower begins")
+    assert schedule.next_round("s/one") is None
+
+
+async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: it has ended when that is answered, and the feed is polled on, at its times and by whoever asks."""
+    _, one = lots(rounds, schedule)
+    assert not await one.broken_off()
+    one.begin()
+    await rounds.said("one begins")
+    assert await one.broken_off()
+    await until(lambda: not one.busy, "the round's end to be noticed")
+    rounds.on.set()
+    one.poll_soon()
+    await rounds.said("one begins", "one begins", "one ends")
+
+
+async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: of the round that is under way, where one is; another begins as soon as it has ended, if that is wanted."""
+    _, one = lots(rounds, schedule)
+    one.begin()
+    await rounds.said("one begins")
+    awaited = one.round_ended()
+    one.poll_soon()
+    rounds.on.set()
+    async with patience("a round"):
+        assert (await awaited).ok
+    await rounds.said("one begins", "one ends", "one begins", "one ends")
+
+
+async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: no round ends here any more, so nobody waits for one."""
+    _, one = lots(rounds, schedule)
+    one.begin()
+    await rounds.said("one begins")
+    awaited = one.round_ended()
+    rounds.on.set()
+    await one.end()
+    assert awaited.cancelled()
+
+
+async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: who resumes a feed that is just being paused gets the round that was promised."""
+    _, one = lots(rounds, schedule)
+    one.begin()
+    await rounds.said("one begins")
+    breaking = asyncio.create_task(one.broken_off())
+    await turns()
+    assert one.busy
+    one.poll_soon()
+    assert await breaking
+    rounds.on.set()
+    await rounds.said("one begins", "one begins", "one ends")
+
+
+async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: what failed in it is the next process's to say, and nothing here would ever take it back."""
+    watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+    readiness, polled = Readiness(watch), rounds.polled("one")
+    ending = polled.round
+
+    async def failing(*, due: Any, began: Any) -> RoundResult:
+        await ending(due=due, began=began)
+        return RoundResult(feed="s/one", mode=Mode.DELTA, ok=False, error="away", away=True)
+
+    polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one
+    (one,) = lots_of([polled], schedule, rounds.rests, AfterRound(watch, readiness), now)
+    one.begin()
+    await rounds.said("one begins")
+    one.lost()
+    rounds.on.set()
+    await until(lambda: not one.busy, "the round's end to be noticed")
+    await turns()
+    assert not watch.away
+    assert "s/one" not in "".join(ROUNDS.blocks(openmetrics=False))
+
+
+async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:
+    """Law: whatever the one before has told of a store that was away is taken back, and not in the next turn only."""
+    watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+    (one,) = lots_of([rounds.polled("one")], schedule, rounds.rests, AfterRound(watch, Readiness(watch)), now)
+    watch.failed("s/one", "away")
+    one.begin()
+    await rounds.said("one begins")
+    assert await one.broken_off()
+    rounds.on.set()
+    await rounds.said("one begins", "one begins", "one ends")
+    await until(lambda: not watch._failing, "the store to be called well")
+
+
+# Laws of :mod:`poller.daemon.poll_role`.
+
+
+def feed(name: str, *, discover: bool = False) -> Feed:
+    return Feed(f"s/{name}", resource_of(name, path="/x"), Query(), "e", "t", discover=discover)
+
+
+ONE, OTHER, FOLLOWER = feed("one"), feed("other"), feed("follower", discover=True)
+NOTHING = RoundResult(feed=FOLLOWER.id, mode=Mode.BASELINE, ok=True)
+
+
+@pytest.fixture
+def parts() -> list[Fraction]:
+    return []
+
+
+@pytest.fixture
+def siblings(parts: list[Fraction]) -> Siblings:
+    return Siblings(4, parts.append)
+
+
+def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: Siblings) -> None:
+    """Law: in whichever order they came; the others begin at once."""
+    for one in (FOLLOWER, ONE, OTHER):
+        siblings.came(one)
+    assert [siblings.begins_at_once(one) for one in (FOLLOWER, ONE, OTHER)] == [False, True, True]
+    assert siblings.polled(ONE) == ()
+    assert siblings.polled(OTHER) == (FOLLOWER.id,)
+    assert siblings.polled(OTHER) == ()
+    assert siblings.begins_at_once(FOLLOWER)
+
+
+def test_nobody_waits_for_what_is_polled_elsewhere(siblings: Siblings) -> None:
+    """Law: neither for a sibling that never came nor for one that went before it was polled."""
+    siblings.came(FOLLOWER)
+    assert siblings.begins_at_once(FOLLOWER)
+    siblings.came(ONE)
+    assert not siblings.begins_at_once(FOLLOWER)
+    assert siblings.went(ONE) == (FOLLOWER.id,)
+    assert siblings.begins_at_once(FOLLOWER)
+
+
+def test_the_part_of_the_source_that_is_used_here(siblings: Siblings, parts: list[Fraction]) -> None:
+    """Law: as many of all as are polled here; the last one leaves it as it is, for nothing is asked any more."""
+    for one in (ONE, OTHER):
+        siblings.came(one)
+    siblings.went(ONE)
+    siblings.went(OTHER)
+    assert parts == [Fraction(1, 4), Fraction(1, 2), Fraction(1, 4)]
+
+
+def test_a_round_that_found_no_qualification_is_repeated_soon(siblings: Siblings) -> None:
+    """Law: with growing waits, for others may be naming the first ones; not where something was found, or for ever."""
+    siblings.came(FOLLOWER)
+    waits = [siblings.again(FOLLOWER, NOTHING) for _ in range(14)]
+    assert waits[:3] == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4)]
+    assert waits[-1] is None
+    for changes in ({"pages": 1}, {"ok": False}, {"mode": Mode.FULL}):
+        siblings.came(FOLLOWER)
+        assert siblings.again(FOLLOWER, msgspec.structs.replace(NOTHING, **changes)) is None
+    assert siblings.again(ONE, NOTHING) is None

@@ -1,0 +1,194 @@
+"""Laws of :mod:`poller.daemon.retention_role`: when a stream is looked at, for whom, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from poller.config.settings import Settings
+from poller.control.status import feed_statuses
+from poller.control.subscriptions import filed, registry_of
+from poller.daemon.retention_role import Retaining, watched
+from poller.redis.client import commands
+from poller.store.keys import FeedKeys, PairKeys, operations_key
+from poller.store.retention import Watched
+from poller.store.subscriptions import Registered, Subscriptions
+from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.harness.waiting import patience
+
+FEED = FEEDS[0]
+KEYS = FeedKeys.of("poller", FEED)
+OPERATIONS = operations_key("poller")
+SMALL = 50_000
+
+
+@dataclass
+class Store:
+    held: bool = True
+    appended: int = 0
+    nonce: str = "mine"
+
+
+@dataclass
+class Clock:
+    moment: float = 100.0
+
+    def __call__(self) -> float:
+        return self.moment
+
+
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
+
+
+@pytest.fixture
+async def valkey(url: str) -> AsyncIterator[Redis]:
+    async with commands(url) as client:
+        await client.set(KEYS.lease, "mine")
+        yield client
+
+
+def limited(tmp_path: Path, *ids: str, max_bytes: int = 2**30) -> Settings:
+    settings = configured(tmp_path, *ids)
+    return settings.model_copy(update={"retention": settings.retention.model_copy(update={"max_bytes": max_bytes})})
+
+
+def retaining(settings: Settings, client: Redis, store: Store, clock: Clock) -> Retaining:
+    return Retaining(settings, client, {FEED: store}, shebang="", now=lambda: NOW, clock=clock)
+
+
+async def published(client: Redis, count: int, *, first: int = 1) -> None:
+    for number in range(first, first + count):
+        event = f'{{"sequence":"{number:020}","data":"{"x" * 1000}"}}'
+        await client.xadd(KEYS.events, {"data": event}, id=f"{number}-0")
+
+
+async def test_who_has_the_lease_looks_every_minute_and_when_much_was_published(valkey: Redis, tmp_path: Path) -> None:
+    """Law: a feed is looked at each minute, or when a twentieth of max_bytes came; one that is not ours, never."""
+    store, clock = Store(held=False), Clock()
+    trimming = retaining(limited(tmp_path, max_bytes=SMALL), valkey, store, clock)
+    for number, (held, moment, appended, left) in enumerate(
+        (
+            (False, 100.0, 0, 1),
+            (True, 100.0, 0, 0),
+            (True, 159.0, 2500, 1),
+            (True, 159.0, 2501, 0),
+            (True, 218.0, 2501, 1),
+            (True, 219.5, 2501, 0),
+            (False, 1000.0, 10_000, 1),
+        ),
+        1,
+    ):
+        if not await valkey.xlen(KEYS.events):
+            await published(valkey, 1, first=number)
+        store.held, clock.moment, store.appended = held, moment, appended
+        await trimming.look()
+        assert await valkey.xlen(KEYS.events) == left, (held, moment, appended)
+
+
+async def test_an_overrun_is_announced_and_logged_once(valkey: Redis, tmp_path: Path) -> None:
+    """Law: subject is the subscription, or the feed where the group is somebody else's; the group is named."""
+    settings, store, clock = limited(tmp_path, max_bytes=SMALL), Store(), Clock()
+    await added(valkey, settings, "a")
+    trimming = retaining(settings, valkey, store, clock)
+    await published(valkey, 100)
+    for group in ("sub:a", "theirs"):
+        await valkey.xgroup_create(KEYS.events, group, id="0")
+    with capture_logs() as logs:
+        for turn in range(3):
+            clock.moment += 60
+            await trimming.look()
+            await published(valkey, 100, first=101 + 100 * turn)
+    found: Any = await valkey.xrange(OPERATIONS)
+    told = {event["subject"]: event for event in (json.loads(fields[b"data"]) for _, fields in found)}
+    assert len(found) == 2
+    assert told["a"]["type"] == told[FEED]["type"] == "poller.subscription.overrun.v1"
+    assert (told["a"]["data"]["group"], told[FEED]["data"]["group"]) == ("sub:a", "theirs")
+    assert told["a"]["data"]["sequence"] == 1
+    assert told["a"]["data"]["events"] == told["a"]["data"]["last_sequence"]
+    errors = [line for line in logs if line["log_level"] == "error"]
+    assert {line["subscription"] for line in errors} == {"a", None}
+    assert len(errors) == 2
+
+
+async def test_who_died_before_telling_is_made_good(valkey: Redis, tmp_path: Path) -> None:
+    """Law: an overrun that is on record and was announced to nobody is announced with the next look."""
+    settings = limited(tmp_path)
+    await valkey.hset(KEYS.overruns, "sub:a", "0 1772439300000 1 1-0 7 1 7 8-0 9-0")
+    await valkey.hset(KEYS.overruns, "sub:b", "another version's")
+    trimming = retaining(settings, valkey, Store(), clock := Clock())
+    for _ in range(2):
+        await trimming.look()
+        clock.moment += 60
+    found: Any = await valkey.xrange(OPERATIONS)
+    (event,) = [json.loads(fields[b"data"]) for _, fields in found]
+    assert (event["subject"], event["time"], event["data"]["events"]) == ("a", "2026-03-02T08:15:00Z", 7)
+
+
+async def test_trouble_is_said_once_and_tried_again(valkey: Redis, tmp_path: Path) -> None:
+    """Law: a store that refuses costs one line as long as it says the same, and nothing else."""
+    await valkey.set(KEYS.events, "no stream")
+    trimming = retaining(limited(tmp_path), valkey, Store(), clock := Clock())
+    with capture_logs() as logs:
+        for _ in range(3):
+            clock.moment += 60
+            await trimming.look()
+    assert [line["event"] for line in logs] == ["not trimmed"]
+
+
+async def test_it_ends_when_told(valkey: Redis, tmp_path: Path) -> None:
+    """Law: it looks by itself, and ends at once when it is told to stop."""
+    await published(valkey, 3)
+    stop = asyncio.Event()
+    task = asyncio.create_task(retaining(limited(tmp_path), valkey, Store(), Clock()).run(stop))
+    async with patience("an empty stream"):
+        while await valkey.xlen(KEYS.events):
+            await valkey.xread({OPERATIONS: "$"}, block=10)
+        stop.set()
+        await task
+
+
+async def test_who_holds_a_stream_is_shown(valkey: Redis, tmp_path: Path) -> None:
+    """Law: status tells how large a stream is, how far it goes back, and for whom it stays beyond its age."""
+    settings = limited(tmp_path, "a")
+    await published(valkey, 9)
+    await valkey.xgroup_create(KEYS.events, "theirs", id="4-0")
+    await valkey.xgroup_create(KEYS.events, "sub:a", id="9-0")
+    status = (await feed_statuses(valkey, settings, now=NOW))[0]
+    assert (status.stream_oldest, status.held_by) == ("1970-01-01T00:00:00.001Z", None)
+    assert status.stream_bytes is not None
+    assert status.stream_bytes > 9_000
+    await retaining(settings, valkey, Store(), Clock()).look()
+    status, other = await feed_statuses(valkey, settings, now=NOW)
+    assert (status.stream_length, status.held_by) == (5, "theirs")
+    await valkey.hset(PairKeys.of("poller", FEED, "a").parked, "5-0", "{}")
+    await valkey.xgroup_destroy(KEYS.events, "theirs")
+    assert (await feed_statuses(valkey, settings, now=NOW))[0].held_by == "sub:a"
+    assert (other.stream_bytes, other.stream_oldest, other.held_by) == (0, None, None)
+
+
+async def test_whom_a_feed_has(valkey: Redis, tmp_path: Path) -> None:
+    """Law: registered or in the file, paused or not; for this feed; what cannot be read is taken to want everything."""
+    settings = configured(tmp_path, "file")
+    await added(valkey, settings, "run")
+    kept = await registry_of(settings, valkey).all()
+    unreadable = Registered("run", msgspec.Raw(b'{"start": "never"}'), NOW - timedelta(days=1))
+    kept = Subscriptions(registered={**kept.registered, "odd": unreadable}, paused=kept.paused)
+    found = watched(FEED, kept, filed(settings), "poller")
+    assert found == {
+        "file": Watched(PairKeys.of("poller", FEED, "file")),
+        "run": Watched(PairKeys.of("poller", FEED, "run")),
+        "odd": Watched(PairKeys.of("poller", FEED, "odd"), earliest=True),
+    }
+    assert set(watched(FEEDS[1], kept, filed(settings), "poller")) == {"file", "odd"}

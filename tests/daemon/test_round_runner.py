@@ -1,0 +1,74 @@
+"""Laws of :mod:`poller.daemon.round_runner`: what an absent store has cost is made up for, soon and not too often."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from poller.daemon.health import Readiness, StoreWatch
+from poller.daemon.round_runner import AfterRound
+from poller.source.feed import Mode, RoundResult
+from poller.telemetry.metrics import ROUNDS
+from tests.telemetry.series import Key, key, values
+
+
+def result(*, away: bool = False, error: str | None = None, wait: timedelta | None = None) -> RoundResult:
+    ok = error is None and not away
+    return RoundResult(feed="acme/a", mode=Mode.DELTA, ok=ok, away=away, error=error, wait=wait)
+
+
+async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None:
+    """From a second to ten, and from the start after the next round that it took part in."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = AfterRound(watch, Readiness(watch))
+    pauses = [after(result(away=True, error="away")) for _ in range(6)]
+    assert pauses == [timedelta(seconds=count) for count in (1, 2, 4, 8, 10, 10)]
+    assert [reason.text for reason in watch.reasons()] == ["away"]
+    assert after(result()) is None
+    assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
+    assert after(result(away=True)) == timedelta(seconds=1)
+
+
+async def test_a_store_that_lets_a_round_begin_is_there() -> None:
+    """Law: a first reading that takes an hour is no hour of a store that is said to be away."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = AfterRound(watch, Readiness(watch))
+    after(result(away=True, error="away"))
+    after.began("acme/a")
+    assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
+    assert after(result(away=True, error="away")) == timedelta(seconds=2)  # one that goes again is spared as before
+
+
+async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
+    """Its feed is named for as long as its rounds fail, and its next round comes in its turn."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    readiness = Readiness(watch)
+    after = AfterRound(watch, readiness)
+    assert after(result(error="status 500 of http://u:p@host/a?b=c")) is None
+    assert (await readiness.report()).failing == {"acme/a": "status 500 of http://[redacted]@host/a?[redacted]"}
+    assert not watch.away
+    assert after(result(wait=timedelta(seconds=3))) == timedelta(seconds=3)
+    assert (await readiness.report()).failing == {}
+
+
+async def test_rounds_are_counted_while_the_feed_is_polled_here() -> None:
+    """By how they ended, one that another process had left out; of a feed that went nothing stays."""
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = AfterRound(watch, Readiness(watch))
+    feed = "counted/a"
+    after(msgspec.structs.replace(result(), feed=feed, created=2, records=2))
+    after(msgspec.structs.replace(result(error="no"), feed=feed))
+    after(RoundResult(feed=feed, mode=Mode.SKIPPED, ok=True))
+    found = {name: value for name, value in counted().items() if ("feed", feed) in name[1]}
+    assert found[key("poller_rounds_total", feed=feed, mode="delta", result="ok")] == 1
+    assert found[key("poller_rounds_total", feed=feed, mode="delta", result="failed")] == 1
+    assert found[key("poller_rounds_total", feed=feed, mode="skipped", result="skipped")] == 1
+    assert found[key("poller_records_total", feed=feed, kind="created")] == 2
+    after.gone(feed)
+    assert not any(("feed", feed) in labels for _, labels in counted())
+
+
+def counted() -> dict[Key, float]:
+    return values("".join(ROUNDS.blocks(openmetrics=False)))

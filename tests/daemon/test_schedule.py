@@ -1,0 +1,302 @@
+"""Rounds come when they are due, one at a time, and stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from poller.daemon.schedule import Schedule, Timing, _StoreCron
+from tests.harness.waiting import turns, until, within
+
+OFTEN = Timing(timedelta(milliseconds=20), None, timedelta())
+SELDOM = Timing(timedelta(hours=1), None, timedelta())
+DAILY = Timing(None, "30 4 * * *", timedelta())
+HOURS = timedelta(hours=7)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+async def schedule() -> AsyncIterator[Schedule]:
+    schedule = Schedule(now=now)
+    yield schedule
+    await schedule.drain()
+
+
+class Rounds:
+    """Counts rounds, and how many of them ran at once."""
+
+    def __init__(self, *, until: int = 1, answer: timedelta | None = None) -> None:
+        self.begun = 0
+        self.together = 0
+        self.most_together = 0
+        self.enough = asyncio.Event()
+        self._until = until
+        self._answer = answer
+
+    async def __call__(self) -> timedelta | None:
+        self.begun += 1
+        self.together += 1
+        self.most_together = max(self.most_together, self.together)
+        ticked = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, ticked.set)  # longer than the interval
+        await ticked.wait()
+        self.together -= 1
+        if self.begun >= self._until:
+            self.enough.set()
+        return self._answer
+
+
+async def test_the_first_round_comes_at_once_and_others_follow(schedule: Schedule) -> None:
+    """Law: a feed does not wait for its first interval, and is polled again and again."""
+    rounds = Rounds(until=3)
+    schedule.add("a", rounds, OFTEN)
+    schedule.start()
+    await within(rounds.enough.wait(), 5)
+
+
+async def test_rounds_of_one_feed_never_overlap(schedule: Schedule) -> None:
+    """Law: a round that takes longer than the interval is not joined by the next."""
+    rounds = Rounds(until=4)
+    schedule.add("a", rounds, OFTEN)
+    schedule.start()
+    await within(rounds.enough.wait(), 5)
+    assert rounds.most_together == 1
+
+
+async def test_a_slow_feed_does_not_hold_up_another(schedule: Schedule) -> None:
+    """Law: feeds run side by side."""
+    stuck, rounds = asyncio.Event(), Rounds(until=3)
+
+    async def hangs() -> None:
+        await stuck.wait()
+
+    schedule.add("slow", hangs, OFTEN)
+    schedule.add("quick", rounds, OFTEN)
+    schedule.start()
+    await within(rounds.enough.wait(), 5)
+
+
+async def test_a_feed_may_wait_to_be_hastened(schedule: Schedule) -> None:
+    """Law: not at once means in its turn, unless it is hastened; hastening never makes it later."""
+    rounds = Rounds()
+    schedule.add("a", rounds, SELDOM, at_once=False)
+    schedule.start()
+    due = schedule.next_round("a")
+    assert due is not None
+    assert due > now() + timedelta(minutes=50)
+    schedule.hasten("a", now() + timedelta(days=1))
+    assert schedule.next_round("a") == due
+    schedule.hasten("a", now())
+    await within(rounds.enough.wait(), 5)
+
+
+async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> None:
+    """Law: a round that was skipped because of a lease is tried again when that may have run out."""
+    rounds = Rounds(until=2, answer=timedelta(milliseconds=10))
+    schedule.add("a", rounds, SELDOM)
+    schedule.start()
+    await within(rounds.enough.wait(), 5)
+
+
+async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
+    """Law: told to stop, a running round is cancelled and waited for, with what it still has to finish."""
+    schedule = Schedule(now=now)
+    running, finished = asyncio.Event(), []
+
+    async def round_() -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turns(20)
+            finished.append("commit")
+
+    schedule.add("a", round_, OFTEN)
+    schedule.start()
+    await within(running.wait(), 5)
+    await schedule.drain()
+    assert finished == ["commit"]
+
+
+@pytest.mark.parametrize("after", range(6))
+async def test_nothing_begins_after_draining(after: int) -> None:
+    """Law: whatever APScheduler was about to start when the end came, no round begins once draining is over."""
+    schedule, begun = Schedule(now=now), []
+
+    async def round_() -> None:
+        begun.append(1)
+        await asyncio.Event().wait()
+
+    schedule.add("a", round_, OFTEN)
+    schedule.start()
+    await turns(after)  # for the end may come at any of them
+    await schedule.drain()
+    before = len(begun)
+    await turns(10)
+    assert len(begun) == before
+
+
+async def test_at_once_is_not_lost(schedule: Schedule) -> None:
+    """Law: a round that asks for the next one at once gets it, although it still counts as running when it asks."""
+    rounds = Rounds(until=2, answer=timedelta(0))
+    schedule.add("a", rounds, SELDOM)
+    schedule.start()
+    await within(rounds.enough.wait(), 5)
+
+
+async def test_a_long_round_is_no_warning(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
+    """Law: intervals that a long round covers are passed over in silence; what else APScheduler warns of is heard."""
+    rounds = Rounds(until=3)
+    schedule.add("a", rounds, OFTEN)
+    schedule.start()
+    await within(rounds.enough.wait(), 5)
+    logging.getLogger("apscheduler.scheduler").warning("something else")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == ["something else"]
+
+
+async def test_a_failing_round_does_not_end_the_feed(schedule: Schedule, caplog: pytest.LogCaptureFixture) -> None:
+    """Law: even an error that nobody foresaw costs one round, is logged, and the next one comes."""
+    seen, again = [], asyncio.Event()
+
+    async def round_() -> None:
+        seen.append(1)
+        if len(seen) == 1:
+            raise RuntimeError("nobody foresaw this")
+        again.set()
+
+    schedule.add("a", round_, OFTEN)
+    schedule.start()
+    await within(again.wait(), 5)
+    assert "nobody foresaw this" in caplog.text
+
+
+def test_cron_is_read_in_utc() -> None:
+    """Law: five-field cron expressions mean UTC, whatever the machine's time zone."""
+    trigger = Timing(None, "30 4 * * *", timedelta()).trigger()
+    due = trigger.get_next_fire_time(None, datetime(2026, 1, 1, tzinfo=UTC))
+    assert due == datetime(2026, 1, 1, 4, 30, tzinfo=UTC)
+
+
+def test_cron_counts_weekdays_as_cron_does() -> None:
+    """Law: the schedule and the configuration read the same expression alike: 1 is Monday."""
+    due = Timing(None, "0 6 * * 1", timedelta()).trigger().get_next_fire_time(None, datetime(2026, 3, 1, tzinfo=UTC))
+    assert due == datetime(2026, 3, 2, 6, tzinfo=UTC)
+
+
+def test_neither_interval_nor_cron_is_refused() -> None:
+    """Law: a feed without a time is a mistake, not a default."""
+    with pytest.raises(ValueError, match="interval or by cron"):
+        Timing(None, None, timedelta()).trigger()
+
+
+class Clocks:
+    """A store's clock and a wall clock, each of which can be set. APScheduler sees the machine's own."""
+
+    def __init__(self) -> None:
+        self.store = timedelta()
+        self.wall = timedelta()
+        self._looks = 0
+
+    def schedule(self) -> Schedule:
+        return Schedule(now=lambda: now() + self.store, look=timedelta(milliseconds=10), wall=self._shown)
+
+    async def seen(self) -> None:
+        """Wait until the schedule has looked at what the clocks show now."""
+        enough = self._looks + 4  # a look reads the wall clock twice, and one may be under way
+        await until(lambda: self._looks >= enough, "the clocks to be looked at")
+
+    def _shown(self) -> datetime:
+        self._looks += 1
+        return now() + self.wall
+
+
+@asynccontextmanager
+async def started(schedule: Schedule) -> AsyncIterator[Schedule]:
+    schedule.start()
+    try:
+        yield schedule
+    finally:
+        await schedule.drain()
+
+
+async def test_an_interval_stays_one_though_the_wall_clock_jumps() -> None:
+    """Law: a wall clock that went an hour ahead and came back does not keep a feed waiting for that hour."""
+    clocks, rounds = Clocks(), Rounds()
+    clocks.wall = timedelta(hours=1)
+    schedule = clocks.schedule()
+    schedule.add("a", rounds, OFTEN)  # due now, by a wall clock that is an hour ahead
+    async with started(schedule):
+        await clocks.seen()
+        clocks.wall = timedelta()
+        await within(rounds.enough.wait(), 5)
+
+
+@pytest.mark.parametrize("off", [-HOURS, HOURS], ids=["behind", "ahead"])
+async def test_cron_goes_by_the_clock_of_the_store(off: timedelta) -> None:
+    """Law: a cron feed's moments are those of the store, however far the wall clock is from it."""
+    clocks = Clocks()
+    clocks.store = off
+    async with started(clocks.schedule()) as schedule:
+        schedule.add("a", Rounds(), DAILY, at_once=False)
+        due = schedule.next_round("a")
+        assert due is not None
+        assert (due.hour, due.minute, round(due.second + due.microsecond / 1e6) % 60) == (4, 30, 0)
+        assert timedelta() < due - (now() + off) <= timedelta(days=1, seconds=1)
+
+
+async def test_a_store_whose_clock_is_set_back_keeps_no_cron_feed_waiting() -> None:
+    """Law: a cron feed is due with the next moment of its expression by the clock that the store has now."""
+    clocks = Clocks()
+    clocks.store = timedelta(days=30)
+    async with started(clocks.schedule()) as schedule:
+        schedule.add("a", Rounds(), DAILY, at_once=False)
+        clocks.store = timedelta()
+        await clocks.seen()
+        due = schedule.next_round("a")
+        assert due is not None
+        assert now() < due <= now() + timedelta(days=1, seconds=1)
+
+
+async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
+    """Law: the turns that a jump of years has passed are one round that is due, and not counted one by one."""
+    schedule, rounds = Schedule(now=now), Rounds()
+    schedule.add("a", rounds, OFTEN, at_once=False)
+    async with started(schedule):
+        schedule.hasten("a", now() - timedelta(days=36_500))  # as if the clock had just jumped
+        await within(rounds.enough.wait(), 5)
+        due = schedule.next_round("a")
+        assert due is not None
+        assert due > now() - timedelta(seconds=1)
+
+
+async def test_one_moment_of_cron_comes_once_though_clocks_come_nearer() -> None:
+    """Law: a store's clock that falls behind by a little does not bring the same moment again."""
+    ahead = timedelta()
+    trigger = _StoreCron(DAILY.trigger(), lambda: ahead)
+    due = trigger.get_next_fire_time(None, datetime(2026, 1, 1, tzinfo=UTC))
+    assert due == datetime(2026, 1, 1, 4, 30, tzinfo=UTC)
+    ahead = timedelta(milliseconds=-200)
+    assert trigger.get_next_fire_time(due, due) == datetime(2026, 1, 2, 4, 30, tzinfo=UTC) - ahead
+
+
+async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:
+    """Law: looking whether the clock was set moves no round."""
+    schedule = Schedule(now=now, look=timedelta(milliseconds=1))
+    schedule.add("a", Rounds(), SELDOM, at_once=False)
+    schedule.start()
+    try:
+        due = schedule.next_round("a")
+        looked = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, looked.set)
+        await looked.wait()
+        assert schedule.next_round("a") == due
+    finally:
+        await schedule.drain()

@@ -1,0 +1,68 @@
+"""Laws of :mod:`poller.daemon.subscription_runner`: what comes back, and what is told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from fakeredis import FakeAsyncRedis
+from structlog.testing import capture_logs
+
+from poller.control.subscriptions import filed, registry_of
+from poller.daemon.subscription_runner import mend
+from poller.delivery.operational_events import Announcement, Kind
+from poller.store.subscriptions import Paused
+from tests.control.subscribed import NOW, added, configured
+
+LATER = NOW + timedelta(days=1)
+
+
+async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """One of the file is as old and as paused as it was; one that was added at run time is gone, and said to be."""
+    settings = configured(tmp_path, "file", "resting")
+    registry, told = registry_of(settings, client), []
+    await registry.sync(filed(settings), NOW)
+    await added(client, settings, "run")
+    pause = Paused("sink", "status 410", NOW)
+    await registry.pause("resting", pause)
+    before = await registry.all()
+    await client.flushall()
+
+    async def announce(announcement: Announcement) -> None:
+        told.append(announcement)
+
+    with capture_logs() as said:
+        kept = await mend(registry, filed(settings), before, now=LATER, announce=announce)
+    assert {name: one.since for name, one in kept.registered.items()} == {"file": NOW, "resting": NOW}
+    assert kept.paused == {"resting": pause}
+    assert [(one.kind, one.subject) for one in told] == [(Kind.SUBSCRIPTION_LOST, "run")]
+    assert [(line["log_level"], line["lost"]) for line in said] == [("error", ["run"])]
+
+
+async def test_one_that_is_new_in_the_file_is_as_new_as_it_is(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """What was never there before has no past."""
+    settings = configured(tmp_path, "fresh")
+    registry = registry_of(settings, client)
+    synced = await registry.sync(filed(settings), LATER, await registry.all())
+    assert synced.added == ("fresh",)
+    assert (await registry.all()).registered["fresh"].since == LATER
+
+
+async def test_an_older_registry_with_the_id_of_one_in_the_file_ends_nothing(
+    client: FakeAsyncRedis, tmp_path: Path
+) -> None:
+    """That it cannot be brought back is told; the daemon goes on with what is there."""
+    settings = configured(tmp_path, "one")
+    registry = registry_of(settings, client)
+    await added(client, configured(tmp_path), "one")
+
+    async def announce(_: Announcement) -> None:
+        raise AssertionError("nothing is lost")
+
+    with capture_logs() as said:
+        kept = await mend(registry, filed(settings), await registry.all(), now=LATER, announce=announce)
+    assert kept.registered["one"].origin == "run"
+    assert [line["event"] for line in said] == [
+        "subscriptions of the file are not brought back",
+        "subscriptions brought back",
+    ]

@@ -1,0 +1,252 @@
+"""Laws of :mod:`poller.daemon.supervision`: what is late is measured, and one who slept is told so first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poller.app import run
+from poller.daemon.health import Readiness, Reason, Report, StoreWatch
+from poller.daemon.supervision import ASLEEP, LONGEST_STATUS, Supervisor, counted, measured, status, supervised
+from tests.harness.waiting import patience, turns
+from tests.servers import running
+from tests.test_app import settings
+
+
+async def test_a_loop_that_was_kept_busy_is_late_by_so_long() -> None:
+    """By the clock that is given; a loop that runs is hardly late, and nothing is measured after the block."""
+    seen: list[float] = []
+    slept: list[int] = []
+    looked = asyncio.Event()
+    times = iter([0.0, 0.001, 0.001, 0.402, 0.402, 0.413 + ASLEEP])
+
+    def observe(late: float) -> None:
+        seen.append(late)
+        looked.set()
+
+    with measured(observe, overslept=lambda: slept.append(len(seen)), every=0.001, clock=lambda: next(times, 2.0)):
+        async with patience("three looks"):
+            while len(seen) < 3:
+                looked.clear()
+                await looked.wait()
+    assert [round(late, 3) for late in seen[:3]] == [0.0, 0.4, 0.01 + ASLEEP]
+    assert slept == [3]
+    count = len(seen)
+    await turns()
+    assert len(seen) == count
+
+
+# What a supervisor hears, on a real datagram socket of either kind.
+
+
+class Ear:
+    """The supervisor's end: what it has heard, one datagram after the other."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.heard: list[str] = []
+        self._listener = listener
+
+    def hear(self) -> list[str]:
+        """All that has come by now."""
+        while True:
+            try:
+                self.heard.append(self._listener.recv(4096).decode())
+            except BlockingIOError:
+                return self.heard
+
+    async def next(self) -> str:
+        """The next one; waits for it."""
+        async with patience("a word to the supervisor"):
+            self.heard.append((await asyncio.get_running_loop().sock_recv(self._listener, 4096)).decode())
+        return self.heard[-1]
+
+
+@contextmanager
+def listening(address: str) -> Iterator[Ear]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as listener:
+        listener.bind("\0" + address[1:] if address.startswith("@") else address)
+        yield Ear(listener)
+
+
+def readiness(*, away: str = "") -> Readiness:
+    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=lambda: 0.0)
+    made = Readiness(watch)
+    made.started()
+    if away:
+        watch.failed("a feed", away)
+    else:
+        watch.reasons = list  # type: ignore[method-assign] # a store that is well
+    return made
+
+
+class Steps:
+    """Pauses that last until the test has looked, and for how long they would have been."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._on = asyncio.Event()
+
+    async def pause(self, event: asyncio.Event, seconds: float) -> None:
+        self.seconds.append(seconds)
+        waiting = [asyncio.create_task(one.wait()) for one in (event, self._on)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        self._on.clear()
+
+    def next(self) -> None:
+        self._on.set()
+
+
+@asynccontextmanager
+async def told(environ: dict[str, str], one: Readiness) -> AsyncIterator[tuple[Steps, asyncio.Event, asyncio.Event]]:
+    steps, stop, over = Steps(), asyncio.Event(), asyncio.Event()
+    supervisor = Supervisor(environ)
+    doing = asyncio.create_task(supervised(supervisor, one, lambda: "2 feeds", stop=stop, over=over, pause=steps.pause))
+    await turns(3)
+    try:
+        yield steps, stop, over
+    finally:
+        stop.set()
+        over.set()
+        async with patience("the end"):
+            await doing
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+async def test_from_ready_to_over(kind: str, tmp_path: Path) -> None:
+    """Law: ready once, alive twice in each time that is asked for, stopping once and alive until the work is over."""
+    address = str(tmp_path / "notify") if kind == "path" else f"@{tmp_path}"
+    with listening(address) as ear:
+        environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
+        async with told(environ, readiness()) as (steps, stop, over):
+            assert ear.hear() == ["STATUS=2 feeds; all is well\nREADY=1"]
+            steps.next()
+            await turns(6)
+            assert ear.hear()[1:] == ["WATCHDOG=1"]
+            stop.set()
+            await turns(6)
+            assert ear.hear()[2:] == ["WATCHDOG=1", "STOPPING=1"]
+            steps.next()
+            await turns(6)
+            assert ear.hear()[4:] == ["WATCHDOG=1"]
+            over.set()
+            steps.next()
+            await turns(6)
+            assert ear.hear()[5:] == []
+        assert steps.seconds == [1.5] * len(steps.seconds)
+
+
+async def test_not_before_it_is_ready(tmp_path: Path) -> None:
+    """Law: what keeps it from being ready is told, but neither that it is ready nor, before that, that it is alive."""
+    with listening(str(tmp_path / "notify")) as ear:
+        environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
+        async with told(environ, readiness(away="no such host")) as (steps, _, _):
+            steps.next()
+            await turns(6)
+            assert ear.hear() == ["STATUS=2 feeds; store: no such host"]
+            assert max(steps.seconds) < 1.5
+
+
+async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
+    """Law: once ready, a store that is away changes the status alone: the watchdog goes on being told."""
+    one = readiness()
+    with listening(str(tmp_path / "notify")) as ear:
+        environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
+        async with told(environ, one) as (steps, _, _):
+            one._watch.reasons = lambda: [Reason("store", "away")]  # type: ignore[method-assign] # it went
+            steps.next()
+            await turns(6)
+            assert ear.hear()[1:] == ["WATCHDOG=1", "STATUS=2 feeds; store: away"]
+            steps.next()
+            await turns(6)
+            assert ear.hear()[3:] == ["WATCHDOG=1"]
+            one._watch.reasons = list  # type: ignore[method-assign] # it is back, which is no second start
+            steps.next()
+            await turns(6)
+            assert ear.hear()[4:] == ["WATCHDOG=1", "STATUS=2 feeds; all is well"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}, {"WATCHDOG_USEC": "1000"}],
+    ids=["nothing", "empty", "unknown", "watchdog alone"],
+)
+async def test_nobody_asks(environ: dict[str, str]) -> None:
+    """Law: without an address that is known nothing is done, not even waited."""
+    async with told(environ, readiness()) as (steps, _, _):
+        assert steps.seconds == []
+
+
+async def test_nobody_listens_any_more(tmp_path: Path) -> None:
+    """Law: a supervisor that is gone, or does not read, is no failure."""
+    address = str(tmp_path / "notify")
+    supervisor = Supervisor({"NOTIFY_SOCKET": address})
+    supervisor.tell("READY=1")
+    with listening(address) as ear:
+        for _ in range(2000):
+            supervisor.tell("WATCHDOG=1")  # more than any queue takes: it would wait for ever
+        assert ear.hear()
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [
+        ({"WATCHDOG_USEC": "3000000"}, 3.0),
+        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, 3.0),
+        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_whose_watchdog(environ: dict[str, str], seconds: float | None) -> None:
+    """Law: the watchdog is this process's unless it names another, and what is no number is none."""
+    assert Supervisor(environ, pid=7).watchdog == seconds
+
+
+def test_the_status_is_one_short_line() -> None:
+    """Law: what is amiss stands in it, on one line, and not at any length."""
+    failing = {"acme/contractTypes": "503\nService Unavailable"}
+    report = Report(ready=False, reasons=(Reason("store", "is away"),), failing=failing, store=())
+    said = status(report, counted(1, "feed"))
+    assert said == "1 feed; store: is away, acme/contractTypes fails: 503 Service Unavailable"
+    told = Report(ready=True, reasons=(), failing={}, store=(), subscriptions={"hook": "status 502"})
+    assert status(told, "1 feed") == "1 feed; hook fails: status 502"
+    long = Report(ready=True, reasons=(), failing=dict.fromkeys(map(str, range(100)), "no answer"), store=())
+    assert len(status(long, "100 feeds")) == LONGEST_STATUS
+
+
+async def test_the_daemon(tmp_path: Path) -> None:
+    """Law: a daemon tells that it is ready when its store is there, what it does, and that it stops."""
+    stop = asyncio.Event()
+    environ: dict[str, Any] = {"TOKEN": "sandbox", "NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with listening(environ["NOTIFY_SOCKET"]) as ear:
+        wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'redis = {{ url = "unix://{tmp_path}/s/s" }}')
+        daemon = asyncio.create_task(run(wanted, environ, stop=stop, now=lambda: datetime.now(UTC)))
+        assert (await ear.next()).startswith("STATUS=1 feed; store: ")
+        with running("valkey", tmp_path / "s"):
+            while "READY=1" not in await ear.next():
+                pass
+            assert not any("STOPPING" in one for one in ear.heard)
+            assert ear.heard[-1].startswith("STATUS=1 feed, 0 subscriptions; ")
+            stop.set()
+            while "STOPPING=1" not in await ear.next():
+                pass
+            async with patience("the daemon to leave"):
+                await daemon
+
+
+def test_what_cannot_be_written_is_told_as_well_as_can_be(tmp_path: Path) -> None:
+    """Law: telling never fails; a status may name a file whose name is no text."""
+    with listening(str(tmp_path / "notify")) as ear:
+        Supervisor({"NOTIFY_SOCKET": str(tmp_path / "notify")}).tell("STATUS=cannot read /run/\udcff")
+        assert ear.hear() == ["STATUS=cannot read /run/\\udcff"]

@@ -1,0 +1,469 @@
+"""Laws of :mod:`poller.delivery.delivery_tracker`: order and completeness, whatever goes wrong.
+
+A naive sink remembers what it was sent. Processes die between any two steps, replies are lost, the group is destroyed.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from poller.delivery.cloudevent import envelope_of
+from poller.delivery.delivery_codec import Delivery, deliveries_of, letter_of
+from poller.delivery.delivery_tracker import GONE, Books, Parked, Replay
+from poller.delivery.feed_consumer import Intake
+from poller.delivery.key_queues import Waiting
+from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.retry import Patience, Retry, Tries
+from poller.delivery.sinks.base import Batching, Event, Subscription
+from poller.store.entry_id import before, place_of
+from poller.store.replay import ReplayPlace, ReplaySpan
+from tests.delivery.events import entry as written
+from tests.delivery.events import spelled
+from tests.delivery.ledger import Ledger, at_once
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+OK = Outcome(status=204)
+BROKEN = Outcome(status=500)
+UNSENT = Outcome(failure=Failure.CREDENTIAL)
+OUTCOMES = st.sampled_from(
+    [OK, BROKEN, UNSENT, Outcome(failure=Failure.TIMEOUT), Outcome(status=429, retry_after="2"), Outcome(status=410)]
+)
+
+
+def subscription(**changes: object) -> Subscription:
+    wanted = Subscription(
+        "rostering",
+        lambda _: True,
+        Patience([timedelta(seconds=1), timedelta(seconds=3)], 0.2),
+        timedelta(days=5),
+        start="earliest",
+    )
+    return msgspec.structs.replace(wanted, **changes)
+
+
+class Dying(RuleBasedStateMachine):
+    """One process after the other, and what their sink has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.batching = Batching()
+        self.clock = 0.0
+        self.keys: dict[str, str] = {}
+        self.latest: dict[str, tuple[int, int]] = {}  # of each record, the first event of the latest request
+        self.taken: set[str] = set()  # by the sink
+        self.settled: set[str] = set()
+        self.done: set[str] = set()  # settled at any time
+        self.begin()
+
+    @initialize(most=st.integers(1, 4), keys=st.lists(st.sampled_from("ab"), min_size=3, max_size=8))
+    def batches(self, most: int, keys: list[str]) -> None:
+        self.batching = Batching(most)
+        for key in keys:
+            self.comes(key)
+        self.reads(5)
+
+    def begin(self) -> None:
+        self.books = Books(subscription())
+        self.intake = Intake(self.ledger, "earliest", feed="acme/a", clock=lambda: self.clock)
+        self.in_flight: list[list[Waiting[Event]]] = []
+        kept = deliveries_of(at_once(self.ledger.parked()))
+        self.books.restore(kept, now=NOW + timedelta(seconds=self.clock), clock=self.clock)
+
+    @rule(key=st.sampled_from("ab"))
+    def comes(self, key: str) -> None:
+        self.keys[self.ledger.add(spelled(partitionkey=key))] = key
+        self.intake.news()
+
+    @rule(most=st.integers(1, 5))
+    def reads(self, most: int) -> None:
+        if self.intake.wanted:
+            entries = at_once(self.intake.read(most))
+            self.books.take_in(entries, now=NOW, known_to=self.intake.known_to)
+
+    @rule()
+    def sends(self) -> None:
+        self.books.lanes.wake(self.clock)
+        unit = self.books.lanes.take(most=self.batching.max_events)
+        for number, one in enumerate(unit):
+            self.check(one.id, {before.id for before in unit[:number]})
+        if unit:
+            self.in_flight.append(unit)
+
+    def check(self, entry: str, along: set[str]) -> None:
+        key = self.keys[entry]
+        flying = [one for unit in self.in_flight for one in unit]
+        assert key not in {one.key for one in flying}, "two requests for one record"
+        assert entry not in self.settled, "sent although it was written that it is settled"
+        before = {one for one, whose in self.keys.items() if whose == key and place_of(one) < place_of(entry)}
+        assert before <= self.done | along, "before it was written that an earlier event is settled"
+        assert self.latest.get(key, (0, 0)) <= place_of(entry), "an earlier event after a later one"
+
+    @precondition(lambda self: self.in_flight)
+    @rule(number=st.integers(0, 9), outcome=OUTCOMES)
+    def ends(self, number: int, outcome: Outcome) -> None:
+        unit = self.in_flight.pop(number % len(self.in_flight))
+        self.arrived(unit)
+        if outcome.success:
+            self.taken |= {one.id for one in unit}
+        now = NOW + timedelta(seconds=self.clock)
+        self.books.conclude(unit, outcome, now=now, clock=self.clock, chance=lambda: 0.5)
+
+    def arrived(self, unit: list[Waiting[Event]]) -> None:
+        for one in reversed(unit):  # those of one request come again as one, or one by one
+            self.latest[one.key] = place_of(one.id)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(number=st.integers(0, 9), later=st.booleans())
+    def is_not_sent(self, number: int, later: bool) -> None:
+        unit = self.in_flight.pop(number % len(self.in_flight))
+        if later:
+            self.books.postpone(unit, self.clock + 1)
+        else:
+            self.books.put_back(unit)
+
+    @rule()
+    def writes(self) -> None:
+        draft = self.books.drafted()
+        if draft:
+            settlement = draft.settlement(self.books.place)
+            at_once(self.ledger.settle(settlement, now_ms=0))
+            self.settled |= ({*settlement.acked} | {*settlement.unparked}) - self.ledger.kept.keys()
+            self.done |= self.settled
+            self.books.written(draft)
+
+    @rule()
+    def dies(self) -> None:
+        for unit in self.in_flight:
+            self.arrived(unit)  # it may have
+        if self.ledger.group is None or self.intake.known_to:
+            self.forget()
+        self.begin()
+
+    @rule(outcome=OUTCOMES, number=st.integers(0, 9))
+    def goes_on(self, outcome: Outcome, number: int) -> None:
+        """What goes wrong most is in the middle of much that goes right."""
+        self.sends()
+        if self.in_flight:
+            self.ends(number, outcome)
+        self.sends()
+
+    @rule()
+    def loses_a_reply(self) -> None:
+        self.ledger.lose_reply = True
+
+    @rule()
+    def loses_the_group(self) -> None:
+        """A process that has read everything knows it all; without one, what was settled may come again, in order."""
+        if self.ledger.group is None:
+            return
+        if place_of(self.intake._last or "0-0") < place_of(self.ledger.position):
+            self.forget()
+        self.ledger.group = None
+
+    def forget(self) -> None:
+        self.latest.clear()
+        self.settled.clear()
+
+    @rule(seconds=st.integers(1, 4))
+    def passes(self, seconds: int) -> None:
+        self.clock += seconds
+
+    def teardown(self) -> None:
+        """Law: nothing is lost; with a sink that takes everything, all is taken or given up in the end."""
+        for _ in range(100):
+            self.clock += 5
+            self.reads(5)
+            self.sends()
+            while self.in_flight:
+                self.ends(0, OK)
+            self.writes()
+            open_ones = self.ledger.group or self.ledger.kept or self.books.lanes.fresh
+            if not open_ones and self.taken | self.ledger.letters.keys() == self.keys.keys():
+                break
+        assert self.taken | self.ledger.letters.keys() == self.ledger.stream.keys()
+        assert not self.ledger.kept
+        assert not self.ledger.group
+        assert not self.books.lanes.fresh
+        assert not self.books.lanes.parked
+
+
+TestDying = Dying.TestCase
+TestDying.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+def one_of(key: str, number: int) -> tuple[str, bytes]:
+    return f"{number}-0", spelled(partitionkey=key)
+
+
+def sent(books: Books) -> list[str]:
+    return [one.id for one in books.lanes.take(most=9)]
+
+
+def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
+    """Else the events of one failing record would fill the window, and hold up all others."""
+    books = Books(subscription())
+    books.take_in([one_of("a", 1)], now=NOW)
+    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    books.take_in([one_of("a", number) for number in range(2, 500)], now=NOW)
+    assert (books.lanes.fresh, books.lanes.parked) == (0, 499)
+    draft = books.drafted()
+    assert draft
+    assert len(draft.acked) == len(draft.parked) == 499
+    assert books.place == "499-0"
+
+
+def test_one_bad_event_takes_no_others_along() -> None:
+    """What failed together is tried again one by one, also by another process; a busy sink says nothing of events."""
+    for outcome, together in ((BROKEN, 1), (Outcome(status=429, retry_after="1"), 3)):
+        ledger, books = Ledger(), Books(subscription(batching=Batching(9)))
+        books.take_in([one_of(key, number) for number, key in enumerate("abc", 1)], now=NOW)
+        books.conclude(books.lanes.take(most=9), outcome, now=NOW, clock=0, chance=lambda: 0)
+        draft = books.drafted()
+        assert draft
+        at_once(ledger.settle(draft.settlement(books.place), now_ms=0))
+        heir = Books(subscription(batching=Batching(9)))
+        heir.restore(deliveries_of(ledger.kept), now=NOW, clock=0)
+        for one in (books, heir):
+            one.lanes.wake(9)
+            assert len(sent(one)) == together
+
+
+def test_letters_of_one_id_are_one_record() -> None:
+    """A UUID is the same in upper case, so its events wait for one another; other ids are told apart."""
+    uuid = "7d9f3a52-6a0e-4f0c-9a50-0f5a1c4a7f11"
+    books = Books(subscription())
+    books.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2), one_of("A", 3), one_of("a", 4)], now=NOW)
+    assert [sent(books), sent(books)] == [["1-0", "2-0", "3-0", "4-0"], []]
+    books = Books(subscription())
+    books.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2)], now=NOW)
+    assert [one.id for one in books.lanes.take()] == ["1-0"]
+    assert not books.lanes.ready
+
+
+def test_what_is_no_event_or_is_gone_holds_nothing_up() -> None:
+    """A foreign entry is passed over; one that the stream has lost while it was held becomes a dead letter."""
+    books = Books(subscription())
+    refused = books.take_in([("1-0", b""), ("2-0", None), ("3-0", b"[]"), one_of("a", 4)], now=NOW)
+    assert [entry for entry, _ in refused] == ["1-0", "2-0", "3-0"]
+    draft = books.drafted()
+    assert draft
+    assert draft.acked == ["1-0", "2-0", "3-0"]
+    assert letter_of(draft.letters["2-0"]).reason == GONE
+    assert len(draft.letters) == 1
+    assert sent(books) == ["4-0"]
+
+
+def test_baselines_are_for_those_who_asked_for_the_beginning() -> None:
+    """A new subscription gets what changes, not what there was; nor does a store that was lost start a storm."""
+    baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
+    for start, expected in (("now", ["2-0"]), ("earliest", ["1-0", "2-0"])):
+        books = Books(subscription(start=start))
+        books.take_in([("1-0", baseline), ("2-0", written())], now=NOW)
+        assert sent(books) == expected
+
+
+def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
+    """Who asked for the beginning has had it; what was published before the loss is still owed to him."""
+    baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
+    entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
+    books = Books(subscription(start="earliest"))
+    books.take_in(entries, now=NOW, anew="4-0")
+    assert sent(books) == ["4-0", "6-0"]
+
+
+def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
+    """Than it may have been parked for, jitter included; one that was set forward lets it be tried at once."""
+    books = Books(subscription())
+    books.take_in([one_of("a", 1)], now=NOW)
+    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = books.drafted()
+    assert draft
+    for now, due in ((NOW, 101.0), (NOW - timedelta(hours=1), 101.2), (NOW + timedelta(hours=1), 100.0)):
+        heir = Books(subscription())
+        heir.restore(deliveries_of(draft.parked), now=now, clock=100)
+        assert heir.lanes.next_due == due
+
+
+def test_a_sink_that_is_gone_uses_up_nothing() -> None:
+    """410: the event is as it was, and waits for the subscription to be resumed."""
+    books = Books(subscription())
+    books.take_in([one_of("a", 1)], now=NOW)
+    concluded = books.conclude(books.lanes.take(), Outcome(status=410), now=NOW, clock=0, chance=lambda: 0)
+    assert concluded.rest
+    assert books.drafted() is None
+    assert sent(books) == ["1-0"]
+
+
+def test_what_could_not_be_sent_is_as_it_was() -> None:
+    """Law: nothing of it is written, its schedule is whole, and its record's next event stays behind it.
+
+    Not even its event is kept where it has waited before: however many are taken in vain, they are fetched anew.
+    """
+    books = Books(subscription())
+    books.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
+    for _ in range(100):
+        unit = books.lanes.take()
+        assert {waiting.key: waiting.id for waiting in unit} in ({"a": "1-0"}, {"b": "3-0"})
+        concluded = books.conclude(unit, UNSENT, now=NOW, clock=0, chance=lambda: 0)
+        assert (concluded.pause, concluded.rest, books.drafted()) == (None, None, None)
+    assert books.lanes.next_due is None
+    assert sorted(sent(books)) == ["1-0", "2-0", "3-0"]
+    books.restore({"9-0": Delivery("c", due=1, tries=Tries(2, 2))}, now=NOW, clock=0)
+    books.lanes.wake(0)
+    (parked,) = books.lanes.take()
+    parked.item = (envelope_of(spelled()), spelled())
+    books.conclude([parked], UNSENT, now=NOW, clock=0, chance=lambda: 0)
+    assert (books.drafted(), books.lanes.parked) == (None, 1)
+    (again,) = books.lanes.take()
+    assert again.item is None
+    concluded = books.conclude([again], BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    assert [(one.attempt, one.step) for one in concluded.told] == [(2, Retry(timedelta(seconds=3)))]
+
+
+def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
+    """Days of retries hold up neither the group nor its trimming."""
+    books = Books(subscription())
+    books.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
+    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = books.drafted()
+    assert draft
+    assert draft.acked == list(draft.parked) == ["1-0", "2-0"]
+    assert (books.lanes.fresh, books.place) == (1, before("3-0"))
+
+
+def test_what_a_predecessor_had_parked_is_never_new() -> None:
+    """Though it was delivered since, and comes again because the group was lost and made again."""
+    books = Books(subscription())
+    books.take_in([one_of("a", 1)], now=NOW)
+    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = books.drafted()
+    assert draft
+    heir = Books(subscription())
+    heir.restore(deliveries_of(draft.parked), now=NOW, clock=0)
+    heir.lanes.wake(9)
+    heir.conclude(heir.lanes.take(), OK, now=NOW, clock=9, chance=lambda: 0)
+    last = heir.drafted()
+    assert last
+    heir.written(last)
+    heir.take_in([one_of("a", 1), one_of("a", 2)], now=NOW)
+    assert sent(heir) == ["2-0"]
+
+
+# Laws of :mod:`poller.delivery.delivery_tracker`.
+
+PATIENCE = Patience([timedelta(seconds=1), timedelta(seconds=10)], 0.5)
+
+
+def due_in(seconds: float) -> int:
+    return int((NOW + timedelta(seconds=seconds)).timestamp() * 1000)
+
+
+def joined(**deliveries: Delivery) -> tuple[Parked, list[Waiting[Event]]]:
+    """Those of the entries ``1-0``, ``2-0`` … at 100 s of our clock."""
+    parked = Parked(PATIENCE)
+    return parked, list(parked.join({f"{name[1:]}-0": one for name, one in deliveries.items()}, now=NOW, clock=100.0))
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(4, 104.0), (-30, 100.0), (15, 115.0), (3600, 115.0)])
+def test_nothing_waits_longer_than_its_schedule(seconds: float, expected: float) -> None:
+    """Law: a wall clock that was set back since, or forward, moves a wait within its own length at most."""
+    parked, _ = joined(_1=Delivery("a", due=due_in(seconds), tries=Tries(3, 3)))
+    assert parked.due("1-0") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("tries", "longest"),
+    [
+        (Tries(2, 2), 1.5),  # the first wait, with all of its jitter
+        (Tries(9, 9), 15.0),  # the schedule was shortened since: the last wait of what there is
+        (Tries(2, 1, timedelta(minutes=1)), 60.5),  # the sink asked for a pause, and the first jitter spreads it
+    ],
+)
+def test_an_hour_of_the_clock_costs_no_more_than_the_wait(tries: Tries, longest: float) -> None:
+    """Law: what was parked while the clock was wrong goes on after the wait that it was parked for."""
+    parked, _ = joined(_1=Delivery("a", due=due_in(3600), tries=tries))
+    assert parked.due("1-0") == pytest.approx(100.0 + longest)
+
+
+def test_what_is_due_with_its_record_has_no_wait_of_its_own() -> None:
+    """It goes on as soon as it is the foremost, so no moment is noted for it, now or later."""
+    parked, _ = joined(_1=Delivery("a", due=due_in(4)), _2=Delivery("a"))
+    for entry in parked:
+        parked.wait(entry, 200.0)
+    assert (parked.due("1-0"), parked.due("2-0"), parked.due(None)) == (200.0, None, None)
+
+
+def test_each_stands_in_its_lane_as_it_was_tried() -> None:
+    """Law: in the order in which they were given; whoever has failed by itself is sent by itself."""
+    _, waiting = joined(
+        _1=Delivery("a", size=7), _2=Delivery("b", tries=Tries(2, 2)), _3=Delivery("b", tries=Tries(2, 1))
+    )
+    assert [(one.id, one.key, one.size, one.alone, one.fresh) for one in waiting] == [
+        ("1-0", "a", 7, False, False),
+        ("2-0", "b", 0, True, False),
+        ("3-0", "b", 0, False, False),
+    ]
+
+
+def test_what_is_settled_is_forgotten() -> None:
+    """Its attempts, its event and its moment; should it come again, it was never tried."""
+    parked, (waiting,) = joined(_1=Delivery("a", due=due_in(4), tries=Tries(2, 2)))
+    assert parked.of(waiting).tries == Tries(2, 2)
+    parked.drop("1-0")
+    assert (list(parked), parked.due("1-0"), parked.of(waiting)) == ([], None, Delivery("a"))
+
+
+# Where a replay stands.
+
+SPAN = ReplaySpan("r", "4-0", "9-0")
+
+
+def test_none() -> None:
+    """Law: where there is no replay nothing is wanted and nothing is written."""
+    assert Replay().wants(5) is None
+    assert Replay().place is None
+
+
+@given(st.integers(1, 30), st.integers(1, 7), st.data())
+def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chosen: st.DataObject) -> None:
+    """Law: in whatever order entries are done with, and wherever it begins again, none is left out, and it ends."""
+    entries = [f"{number}-0" for number in range(1, count + 1)]
+    done: set[str] = set()
+    after, steps = "0-0", 0
+    replay = Replay(ReplaySpan("r", after, entries[-1]))
+    while after:
+        if span := replay.wants(most):
+            found = [entry for entry in entries if place_of(entry) > place_of(span.after)][:most]
+            replay.took([(entry, b"") for entry in found], most=most)
+            replay.open.update(dict.fromkeys(found))
+        elif replay.open:
+            settled = chosen.draw(st.sampled_from(list(replay.open)))
+            done.add(settled)
+            replay.settled(settled)
+        if place := replay.place:
+            after = place.after
+            replay.wrote(place)
+            assert all(entry in done for entry in entries if after == "" or place_of(entry) <= place_of(after))
+            if after and steps < 2 and chosen.draw(st.booleans()):  # a crash
+                steps += 1
+                replay = Replay(ReplaySpan("r", after, entries[-1]))
+    assert done == set(entries)
+    assert replay.wants(most) is None
+
+
+def test_another_one_takes_its_place() -> None:
+    """Law: the same replay goes on where it is; another one begins anew, whatever is written of the first."""
+    replay = Replay(SPAN)
+    replay.took([("5-0", b"")], most=1)
+    assert replay.follows(ReplaySpan("r", "4-0", "9-0")) is replay
+    other = replay.follows(ReplaySpan("s", "1-0", "2-0"))
+    other.wrote(ReplayPlace("r", ""))
+    assert other.wants(1) == ReplaySpan("s", "1-0", "2-0")
+    assert replay.follows(None).wants(1) is None

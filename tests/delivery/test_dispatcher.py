@@ -1,0 +1,221 @@
+"""What attempts tell of themselves, what they follow from, and what a sink hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, MutableMapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+from structlog.testing import capture_logs
+
+from poller.delivery.cloudevent import envelope_of
+from poller.delivery.delivery_tracker import Books
+from poller.delivery.dispatcher import Requests
+from poller.delivery.endpoint import Subscriber
+from poller.delivery.formats import RequestForm
+from poller.delivery.retry import Patience
+from poller.delivery.signing import Signer, new_secret
+from poller.delivery.sinks.base import Batching
+from poller.delivery.sinks.webhook import Sink
+from poller.telemetry import tracing
+from tests.delivery.events import spelled
+from tests.delivery.scene import Noted, now, subscription
+from tests.delivery.sinks import sink_of
+from tests.receiver import Received, Receiver, Reply, receiving
+from tests.telemetry.recording import linked, parent, recorded, told, traceparent
+
+ROUND = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+OTHER = "00-11111111111111111111111111111111-2222222222222222-00"
+SIGNER = Signer([new_secret(b"s" * 32)])
+
+
+class _Stream:
+    held = True
+
+    async def fetch(self, entries: Sequence[str]) -> Mapping[str, bytes]:
+        raise AssertionError(entries)
+
+
+async def sent(receiver: Receiver, *events: bytes, mode: str = "structured", **options: Any) -> None:
+    """Deliver these, each once."""
+    async with sink_of(receiver.url + "/hooks/s3cret?key=s3cret", **options) as sink:
+        await _through(sink, events, mode)
+
+
+async def _through(sink: Sink, events: Sequence[bytes], mode: str) -> None:
+    batching = Batching(max_events=100) if mode == "batch" else Batching()
+    wanted = subscription(batching=batching, patience=Patience([timedelta(hours=1)], 0.0))
+    form = RequestForm(mode, signer=SIGNER, user_agent="t")  # type: ignore[arg-type] # one of the modes
+    clock = asyncio.get_running_loop().time
+    subscriber = Subscriber(
+        wanted,
+        sink,
+        lambda some, at: form.request(some, timestamp=at),
+        Noted(),
+        paused_until=None,
+        now=now,
+        clock=clock,
+    )
+    books = Books(wanted)
+    books.take_in([(f"{number}-0", event) for number, event in enumerate(events, 1)], now=now())
+    requests = Requests(
+        books, subscriber, _Stream(), feed="acme/a", changed=lambda: None, now=now, clock=clock, chance=lambda: 0.0
+    )
+    requests.start()
+    await requests.finish(within=20)
+    if requests.failed:
+        raise requests.failed
+
+
+def event(number: int = 1, **members: str) -> bytes:
+    return spelled(id=f"e{number}", subject=f"r{number}", partitionkey=f"r{number}", data={"n": 1}, **members)
+
+
+def names(request: Received) -> list[str]:
+    return [name for name, _ in request.headers if name.lower().startswith("trace")]
+
+
+async def test_an_attempt_is_a_trace_of_its_own() -> None:
+    """Law: linked to its event's round and no child of it, and the sink is told the attempt's name."""
+    async with receiving() as receiver:
+        with recorded() as spans, tracing.root("round"):
+            await sent(receiver, event(traceparent=ROUND))
+        [request] = receiver.requests
+    span = spans.one("deliver")
+    assert (parent(span), linked(span), span.kind) == (None, [ROUND], SpanKind.CLIENT)
+    assert request.header("traceparent") == traceparent(span)
+    assert names(request) == ["traceparent"]
+    host, port = receiver.url.removeprefix("http://").split(":")
+    assert told(span) == {
+        "poller.subscription": "s",
+        "poller.feed": "acme/a",
+        "poller.events": 1,
+        "poller.event.id": "e1",
+        "poller.attempt": 1,
+        "poller.step": "delivered",
+        "http.request.method": "POST",
+        "url.full": receiver.url,
+        "server.address": host,
+        "server.port": int(port),
+        "http.response.status_code": 204,
+    }
+
+
+async def test_a_batch_follows_from_all_its_events() -> None:
+    """Law: one span, a link for each event that names one; others are in it all the same."""
+    async with receiving() as receiver:
+        with recorded() as spans:
+            events = [event(1, traceparent=ROUND), event(2), event(3, traceparent=OTHER, tracestate="a=b")]
+            await sent(receiver, *events, mode="batch")
+        [request] = receiver.requests
+    span = spans.one("deliver")
+    assert linked(span) == [ROUND, OTHER]
+    assert [(link.attributes or {})["poller.event.id"] for link in span.links] == ["e1", "e3"]
+    assert told(span)["poller.events"] == 3
+    assert "poller.event.id" not in told(span)
+    assert request.header("traceparent") == traceparent(span)
+
+
+async def test_how_it_ended_is_told_there_and_in_the_log() -> None:
+    """Law: the outcome, and what follows; the line of the log belongs to the span."""
+    async with receiving(Reply(503)) as receiver:
+        with recorded() as spans, capture_logs([_noting]) as lines:
+            await sent(receiver, event())
+    span = spans.one("deliver")
+    assert told(span)["poller.step"] == "retry"
+    assert told(span)["error.type"] == "503"
+    assert span.status.status_code is StatusCode.ERROR
+    [line] = [line for line in lines if line["event"] == "attempt"]
+    assert line["current"] == traceparent(span)
+
+
+async def test_without_an_answer_the_failure_is_named() -> None:
+    """Law: by the word that the log has."""
+    async with receiving() as receiver:
+        pass
+    with recorded() as spans:
+        await sent(receiver, event())
+    assert told(spans.one("deliver"))["error.type"] == "refused"
+
+
+async def test_what_cannot_be_sent_is_told_as_that() -> None:
+    """Law: no request was made, and what follows is a dead letter."""
+    async with receiving() as receiver:
+        with recorded() as spans:
+            await sent(receiver, event(datacontenttype="application/cloudevents"), mode="binary")
+        assert not receiver.requests
+    assert (told(spans.one("deliver"))["poller.step"], told(spans.one("deliver"))["error.type"]) == (
+        "deadletter",
+        "not_sent",
+    )
+
+
+async def test_off_nothing_is_sent_of_it() -> None:
+    """Law: no header; in binary mode what the event carries is one of its attributes."""
+    async with receiving() as receiver:
+        await sent(receiver, event(traceparent=ROUND), mode="binary")
+        [request] = receiver.requests
+    assert names(request) == []
+    assert request.header("ce-traceparent") == ROUND
+
+
+async def test_in_binary_mode_both_are_there() -> None:
+    """Law: the event's as its attribute, the attempt's as the header; neither takes the other's place."""
+    async with receiving() as receiver:
+        with recorded() as spans:
+            await sent(receiver, event(traceparent=ROUND, tracestate="a=b"), mode="binary")
+        [request] = receiver.requests
+    assert (request.header("ce-traceparent"), request.header("ce-tracestate")) == (ROUND, "a=b")
+    assert request.header("traceparent") == traceparent(spans.one("deliver"))
+    assert request.header("tracestate") is None
+
+
+async def test_a_header_of_the_subscriptions_own_stays() -> None:
+    """Law: whoever has configured a traceparent gets that one, once, whatever its case; no tracestate beside."""
+    async with receiving() as receiver:
+        with recorded():
+            await sent(receiver, event(), headers=(("TraceParent", OTHER),))
+        [request] = receiver.requests
+    assert [(name, text) for name, text in request.headers if name.lower().startswith("trace")] == [
+        ("TraceParent", OTHER)
+    ]
+
+
+async def test_the_signature_covers_the_body_alone() -> None:
+    """Law: with and without, the same event is signed the same, and its body is the bytes of the entry."""
+    carrying = event(traceparent=ROUND)
+    async with receiving() as receiver:
+        await sent(receiver, carrying)
+        with recorded():
+            await sent(receiver, carrying)
+        plain, traced = receiver.requests
+    assert plain.body == traced.body == carrying
+    for request in (plain, traced):
+        at = int(request.header("webhook-timestamp") or 0)
+        assert request.header("webhook-signature") == SIGNER.sign("e1", at, carrying)
+
+
+async def test_a_sink_learns_that_it_is_not_sampled() -> None:
+    """Law: the decision goes along with the name; nothing is recorded."""
+    async with receiving() as receiver:
+        with recorded(ALWAYS_OFF) as spans:
+            await sent(receiver, event())
+        [request] = receiver.requests
+    assert int((request.header("traceparent") or "")[-2:], 16) & 1 == 0
+    assert not spans.all
+
+
+def test_events_are_read_fast_with_and_without() -> None:
+    """Law: what is in streams already has neither; with both an event is of the plain kind, read in one pass."""
+    assert envelope_of(event()).traceparent is None
+    both = envelope_of(event(traceparent=ROUND, tracestate="a=b"))
+    assert (both.traceparent, both.tracestate) == (ROUND, "a=b")
+    assert type(both) is type(envelope_of(event()))
+
+
+def _noting(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    line["current"] = tracing.current().carried.get("traceparent")
+    return line

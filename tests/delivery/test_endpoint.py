@@ -1,0 +1,432 @@
+"""Laws of :mod:`poller.delivery.endpoint`: a sink that wants to be left alone is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from poller.delivery.endpoint import FIRST_BREATH, LONGEST_BREATH, MANY_FAILURES, TELL_AGAIN, Subscriber, Withholding
+from poller.delivery.endpoint_health import Health
+from poller.delivery.formats import Request
+from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.retry import CREDENTIAL_WAIT
+from poller.delivery.signing import SecretUnusable
+from poller.delivery.sinks.base import Event
+from poller.errors import CredentialUnusable, StoreUnavailable
+from poller.limits import FIRST_PAUSE
+from tests.delivery.events import pair, spelled
+from tests.delivery.scene import OK, Noted, Posted, subscriber
+from tests.harness.waiting import turns
+
+EVENT = pair(spelled())
+BROKEN = Outcome(status=500)
+
+
+@dataclass
+class Clock:
+    seconds: float = 1000.0
+    wall: datetime = datetime(2026, 3, 2, tzinfo=UTC)
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return self.wall
+
+    def passes(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.wall += timedelta(seconds=seconds)
+
+
+def made(clock: Clock, noted: Noted | None = None, posted: Posted | None = None, **changes: object) -> Subscriber:
+    return subscriber(posted or Posted(), noted, clock=clock, wall=clock.now, **changes)  # type: ignore[arg-type] # any
+
+
+def yes() -> bool:
+    return True
+
+
+def state(sink: Subscriber) -> set[str]:
+    """Asked anew each time."""
+    return {name for name in ("free", "breathing", "resting") if getattr(sink, name)}
+
+
+async def test_a_pause_lasts_as_long_as_the_longest_that_was_asked_for() -> None:
+    """A shorter one later on, or another process', takes nothing from it; nor does the wall clock."""
+    clock = Clock()
+    sink = made(clock)
+    assert "free" in state(sink)
+    assert sink.pause(timedelta(seconds=60)) == clock.wall + timedelta(seconds=60)
+    sink.pause(timedelta(seconds=5))
+    sink.paused_elsewhere(clock.wall + timedelta(seconds=30))
+    clock.wall += timedelta(hours=1)
+    clock.passes(59.9)
+    assert "free" not in state(sink)
+    assert sink.next_moment == pytest.approx(1060)
+    clock.passes(0.2)
+    assert "free" in state(sink)
+    assert sink.next_moment is None
+
+
+async def test_a_pause_outlives_the_process() -> None:
+    """What was noted of it counts for the next one, and what another one has noted for us."""
+    clock = Clock()
+    sink = made(clock, paused_until=clock.wall + timedelta(seconds=10))
+    assert "free" not in state(sink)
+    clock.passes(10)
+    assert "free" in state(sink)
+    sink.paused_elsewhere(clock.wall + timedelta(seconds=3))
+    assert "free" not in state(sink)
+
+
+async def test_what_waited_for_its_turn_is_not_sent_into_a_pause() -> None:
+    """Nor without the lease, nor to a subscription that rests."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    assert not await sink.turn(allowed=lambda: False)
+    sink.pause(timedelta(seconds=1))
+    assert not await sink.turn(allowed=yes)
+    clock.passes(1)
+    assert await sink.turn(allowed=yes)
+    assert await sink.send([EVENT]) == OK
+    await sink.rest("sink", "gone")
+    assert not await sink.turn(allowed=yes)
+    assert "free" not in state(sink)
+    assert len(posted.bodies) == 1
+
+
+async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
+    """However many places are free; breaths grow to their limit, retries make none longer, and a success ends it."""
+    clock = Clock()
+    sink = made(clock)
+    for _ in range(MANY_FAILURES - 1):
+        await sink.learn("acme/a", BROKEN)
+    assert "breathing" not in state(sink)
+    await sink.learn("acme/a", BROKEN)
+    assert sink.next_moment == pytest.approx(1000 + FIRST_BREATH)
+    clock.passes(FIRST_BREATH)
+    assert "breathing" not in state(sink)
+    sink.begin(fresh=False)
+    assert "breathing" not in state(sink)
+    sink.begin(fresh=True)
+    ends = sink.next_moment
+    assert ends == pytest.approx(clock.seconds + FIRST_BREATH)
+    for _ in range(30):
+        await sink.learn("acme/a", BROKEN)
+    assert sink.next_moment == ends
+    clock.passes(FIRST_BREATH)
+    await sink.learn("acme/a", BROKEN)
+    assert sink.next_moment == pytest.approx(clock.seconds + LONGEST_BREATH)
+    await sink.learn("acme/a", OK)
+    assert "breathing" not in state(sink)
+    sink.begin(fresh=True)
+    assert "breathing" not in state(sink)
+
+
+BUSY = Outcome(status=429)
+
+
+async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
+    """Law: those in flight are one burst, however late they are refused; what waits for its turn is not sent then."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    held: list[asyncio.Future[Outcome]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    posted.answer = lambda _: held[len(posted.bodies) - 1]
+    sending = []
+    for _ in held:
+        assert await sink.turn(allowed=yes)
+        sending.append(asyncio.create_task(sink.send([EVENT])))
+    await posted.until(lambda: len(posted.bodies) == 3)
+    clock.passes(0.01)
+    held[0].set_result(BUSY)
+    await sending[0]
+    assert (sink.pause_left, "free" in state(sink)) == (timedelta(seconds=FIRST_PAUSE), False)
+    assert not await sink.turn(allowed=yes)
+    clock.passes(0.75)
+    held[1].set_result(BUSY)
+    held[2].set_result(Outcome(status=429, retry_after="soon"))
+    await asyncio.gather(*sending)
+    assert sink.pause_left.total_seconds() == pytest.approx(FIRST_PAUSE - 0.75)
+    clock.passes(0.75)
+    assert "free" in state(sink)
+    assert await sink.turn(allowed=yes)
+    waiting = asyncio.create_task(sink.turn(allowed=yes))
+    await turns(5)
+    assert not waiting.done()  # the rate is one a second or less now
+    clock.passes(60)
+    assert await waiting
+
+
+async def test_retry_after_is_heeded_as_it_was_said() -> None:
+    """Law: where the sink says how long, that is its pause, and no rate is derived from it."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    posted.answer = lambda _: Outcome(status=429, retry_after="7")
+    assert await sink.turn(allowed=yes)
+    await sink.send([EVENT])
+    assert sink.pause_left == timedelta(0)  # whoever sends reads it, and pauses
+    for _ in range(20):
+        assert await sink.turn(allowed=yes)
+
+
+async def test_429_makes_no_sink_ailing() -> None:
+    """Law: it is alive; how often it is asked is a matter of its rate. It counts as failing all the same."""
+    clock, noted = Clock(), Noted()
+    sink = made(clock, noted)
+    for _ in range(3 * MANY_FAILURES):
+        await sink.learn("acme/a", BUSY)
+    assert "breathing" not in state(sink)
+    assert noted.kept["acme/a"].failing_since == clock.wall
+
+
+async def test_a_place_that_becomes_free_is_offered_in_turns() -> None:
+    """A feed with a long backlog does not keep the others waiting."""
+    sink, first = made(Clock()), []
+    for name in "abc":
+        sink.listen(lambda name=name: first.append(name))  # type: ignore[misc] # mypy cannot infer it
+    for _ in range(3):
+        sink.begin(fresh=True)
+        sink.end()
+    assert {"".join(first[at : at + 3]) for at in (0, 3, 6)} == {"bca", "cab", "abc"}
+
+
+async def test_nothing_but_failures_is_told_once() -> None:
+    """Health is noted when it turns and now and then, not with each attempt; after so long the subscription rests."""
+    clock, noted = Clock(), Noted()
+    sink = made(clock, noted, disable_after=timedelta(seconds=10))
+    await sink.learn("acme/a", BROKEN)
+    await sink.learn("acme/a", BROKEN)
+    assert noted.names() == ["health"]
+    clock.passes(10)
+    await sink.learn("acme/a", BROKEN)
+    await sink.learn("acme/a", BROKEN)
+    assert noted.names() == ["health", "rest", "health"]
+    assert "resting" in state(sink)
+    await sink.learn("acme/a", OK)  # it was on its way
+    assert noted.names()[3:] == ["recovered", "health"]
+
+
+@pytest.mark.parametrize("days", [-30, 30])
+async def test_a_clock_that_jumps_disables_nothing(days: int) -> None:
+    """Seconds of failures are seconds, whatever the store's clock shows before and after; and days are days."""
+    clock, noted = Clock(), Noted()
+    sink = made(clock, noted, disable_after=timedelta(days=5))
+    for _ in range(20):
+        await sink.learn("acme/a", BROKEN)
+        clock.passes(1)
+        clock.wall += timedelta(days=days)
+    assert "resting" not in state(sink)
+    for _ in range(5):
+        clock.passes(24 * 3600)
+        clock.wall += timedelta(days=days)
+        await sink.learn("acme/a", BROKEN)
+    assert "resting" in state(sink)
+
+
+async def test_a_process_that_begins_after_a_jump_disables_nothing() -> None:
+    """What lies between two processes only the store's clock can tell, so it is not believed beyond a fifth."""
+    clock, noted = Clock(), Noted()
+    for attempt in range(6):
+        sink = made(clock, noted, disable_after=timedelta(hours=1))
+        sink.took("acme/a", noted.kept.get("acme/a", Health()))
+        await sink.learn("acme/a", BROKEN)
+        await sink.note("acme/a")
+        assert ("resting" in state(sink)) is (attempt == 5)
+        clock.wall += timedelta(days=30)
+
+
+async def test_what_could_not_be_noted_is_brought_up_again() -> None:
+    """A subscription that rests without anybody knowing would be silent for ever."""
+    clock, noted = Clock(), Noted(away=1)
+    sink = made(clock, noted, disable_after=timedelta(0))
+    with pytest.raises(StoreUnavailable):
+        await sink.learn("acme/a", BROKEN)
+    assert "resting" not in state(sink)
+    await sink.learn("acme/a", BROKEN)
+    assert "resting" in state(sink)
+    assert noted.names() == ["rest", "health"]
+
+
+class Missing:
+    """A signing secret that may not be there."""
+
+    def __init__(self, sink: Subscriber) -> None:
+        self.error: Exception | None = CredentialUnusable("no such file")
+        self.asked = 0
+        self._form = sink._form
+        sink._form = self
+
+    def __call__(self, events: Sequence[Event], timestamp: int) -> Request:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return self._form(events, timestamp)
+
+
+async def attempt(sink: Subscriber) -> Outcome | None:
+    """One, as :mod:`poller.delivery.dispatcher` does it; None where it is not its turn."""
+    if "free" not in state(sink):
+        return None
+    sink.begin(fresh=True)
+    try:
+        if not await sink.turn(allowed=yes):
+            return None
+        outcome = await sink.send([EVENT])
+        await sink.learn("acme/a", outcome)
+        return outcome
+    finally:
+        sink.end()
+
+
+@pytest.mark.parametrize("error", [CredentialUnusable("no such file"), SecretUnusable("expected whsec_")])
+async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(error: Exception) -> None:
+    """Nothing is posted, and it is told as failing, with the words, from the first time on; the sink rests for none."""
+    clock, noted, posted = Clock(), Noted(), Posted()
+    sink = made(clock, noted, posted, disable_after=timedelta(seconds=10))
+    missing = Missing(sink)
+    missing.error = error
+    outcome = await attempt(sink)
+    assert outcome == Outcome(failure=Failure.CREDENTIAL, text=str(error))
+    began = clock.wall
+    for _ in range(100):
+        clock.passes(CREDENTIAL_WAIT.total_seconds())
+        assert await attempt(sink) == outcome
+    assert (noted.names(), noted.kept["acme/a"].failing_since, sink.error) == (["health"], began, str(error))
+    assert (state(sink), posted.bodies) == (set(), [])
+    missing.error = None
+    clock.passes(CREDENTIAL_WAIT.total_seconds())
+    posted.answer = lambda _: BROKEN
+    assert await attempt(sink) == BROKEN
+    assert "resting" not in state(sink)  # the sink has refused but once
+    clock.passes(10)
+    assert await attempt(sink) == BROKEN
+    assert "resting" in state(sink)
+
+
+async def test_what_is_missing_is_asked_for_by_one_attempt_now_and_then() -> None:
+    """However many want to be sent, and in whatever order; the first that gets through lets all go on."""
+    clock, posted = Clock(), Posted()
+    sink = made(clock, posted=posted)
+    missing = Missing(sink)
+    for _ in range(8):
+        sink.begin(fresh=True)
+    for number in range(8):
+        assert await sink.turn(allowed=yes) is (number == 0)
+        if not number:
+            assert (await sink.send([EVENT])).failure is Failure.CREDENTIAL
+        sink.end()
+    wait = CREDENTIAL_WAIT.total_seconds()
+    for number in range(1, 60):
+        clock.passes(wait / 5)
+        await attempt(sink)
+        assert missing.asked == 1 + number // 5
+        assert sink.next_moment == 1000 + wait * (1 + number // 5)
+    missing.error = None
+    clock.passes(wait)
+    assert await attempt(sink) == await attempt(sink) == OK
+    assert len(posted.bodies) == 2
+
+
+async def test_what_is_missing_is_told_when_it_begins_each_minute_and_when_it_is_there() -> None:
+    """And never for each event, nor for each attempt."""
+    clock = Clock()
+    sink = made(clock)
+    missing = Missing(sink)
+    with capture_logs() as logs:
+        for _ in range(25):
+            assert await attempt(sink) is not None
+            clock.passes(CREDENTIAL_WAIT.total_seconds())
+        missing.error = None
+        for _ in range(3):
+            assert await attempt(sink) == OK
+    told = [(line["log_level"], line["event"], line["seconds"]) for line in logs]
+    warnings = [("warning", "credential fails", seconds) for seconds in (0, 60, 120)]
+    assert told == [*warnings, ("info", "credential works again", 125)]
+    assert {line["subscription"] for line in logs} == {"s"}
+    assert {line.get("error") for line in logs} == {"no such file", None}
+
+
+async def test_what_was_on_its_way_does_not_bring_a_secret_back() -> None:
+    """Its success is the sink's; whether anything can be signed now, only another attempt finds out."""
+    clock, posted = Clock(), Posted()
+    hold: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    sink = made(clock, posted=posted)
+    posted.answer = lambda _: hold
+    before = asyncio.create_task(attempt(sink))
+    await posted.until(lambda: bool(posted.bodies))
+    Missing(sink)
+    assert await attempt(sink) is not None
+    hold.set_result(OK)
+    assert await before == OK
+    assert "free" not in state(sink)
+
+
+# Laws of :mod:`poller.delivery.endpoint`.
+
+WAIT = CREDENTIAL_WAIT.total_seconds()
+
+
+def test_while_nothing_is_missing_nothing_is_held_up() -> None:
+    """Law: everything may begin and be sent, and nothing is to be told of an end."""
+    withholding = Withholding()
+    for now in range(3):
+        assert withholding.admits(now)
+        withholding.begin(now)
+        assert withholding.turn()
+        assert withholding.passed(now, asked=False) is None
+    assert (withholding.since, withholding.next_try) == (None, None)
+
+
+def test_one_attempt_at_a_time_finds_out() -> None:
+    """Law: none begins before its time; then one does, and nobody else's turn comes, however many had begun before."""
+    withholding = Withholding()
+    assert withholding.failed(100)
+    assert [withholding.turn() for _ in range(8)] == [False] * 8  # those that had begun
+    assert not withholding.admits(100 + WAIT - 0.1)
+    assert withholding.admits(100 + WAIT)
+    withholding.begin(100 + WAIT)
+    assert not withholding.admits(100 + WAIT)
+    assert [withholding.turn() for _ in range(3)] == [True, False, False]
+    assert not withholding.failed(101 + WAIT)
+    assert withholding.next_try == 101 + 2 * WAIT
+
+
+def test_what_came_to_nothing_holds_up_nobody_for_good() -> None:
+    """Law: an attempt that was to find out and never got as far is followed by another one."""
+    withholding = Withholding()
+    withholding.failed(0)
+    for number in range(1, 4):
+        assert withholding.admits(number * WAIT)
+        withholding.begin(number * WAIT)  # and it ends without a turn
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_over_when_one_that_was_to_find_out_got_through(asked: bool) -> None:
+    """Law: what was on its way before says nothing of what is there now."""
+    withholding = Withholding()
+    withholding.failed(10)
+    assert withholding.passed(12.5, asked=asked) == (2.5 if asked else None)
+    assert withholding.admits(12.5) is asked
+    assert withholding.passed(13, asked=True) == (None if asked else 3)
+    assert withholding.failed(14)  # and it begins anew, which is told
+
+
+@given(st.lists(st.floats(0.1, 30), max_size=60))
+def test_told_now_and_then(apart: list[float]) -> None:
+    """Law: when it begins, and then not before a minute is over, however often it fails and for how long."""
+    withholding, now, told = Withholding(), 0.0, []
+    for seconds in apart:
+        now += seconds
+        if withholding.failed(now):
+            told.append(now)
+    assert told[:1] == [sum(apart[:1])] * len(told[:1])
+    assert all(later - earlier >= TELL_AGAIN for earlier, later in pairwise(told))
+    assert not apart or now - told[-1] < TELL_AGAIN

@@ -1,0 +1,438 @@
+"""Laws of :mod:`poller.delivery.feed_consumer` and :mod:`poller.delivery.dispatcher`, on a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.delivery.delivery_codec import deliveries_of, letter_of
+from poller.delivery.endpoint_health import Health
+from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.retry import Patience
+from poller.delivery.sinks.base import Batching
+from poller.errors import Fenced
+from poller.redis.client import commands
+from poller.store.consumer_state import DeliveryScripts, PairStore
+from poller.store.keys import FeedKeys, PairKeys
+from tests.delivery.events import spelled
+from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
+from tests.delivery.sinks import sink_of
+from tests.harness.waiting import limited, patience, until
+from tests.proxy import proxied
+from tests.receiver import Received, Reply, receiving
+from tests.test_limits import bucket
+
+EVENTS = FeedKeys.of("p", "acme/a").events
+KEYS = PairKeys.of("p", "acme/a", "s")
+BROKEN = Outcome(status=500)
+
+
+@dataclass
+class Scene:
+    url: str
+    client: Redis
+    posted: Posted = field(default_factory=Posted)
+
+    async def store(self, nonce: str = "one", *, client: Redis | None = None, seconds: float = 30) -> PairStore:
+        mine = client or self.client
+        store = PairStore(
+            mine,
+            DeliveryScripts(mine, shebang="#!lua\n"),
+            KEYS,
+            events=EVENTS,
+            subscription="s",
+            nonce=nonce,
+            lease=timedelta(seconds=seconds),
+        )
+        assert await store.take() is None
+        return store
+
+    async def add(self, *ids: str) -> None:
+        """Events; an id begins with the letter that is its record."""
+        for one in ids:
+            await self.client.xadd(EVENTS, {"data": spelled(id=one, partitionkey=one[0])})
+
+    async def settled(self) -> bool:
+        """Nothing is held and nothing waits."""
+        pending = await self.client.xpending(EVENTS, "sub:s")
+        return not pending["pending"] and not await self.client.hlen(KEYS.parked)
+
+    async def until_settled(self) -> None:
+        await until(self.settled, "all to be settled")
+
+    async def until_parked(self, count: int = 1) -> None:
+        await until(lambda: self._has_parked(count), f"{count} to wait")
+
+    async def until_held(self, *, anything: bool) -> None:
+        """Until the group holds something, or nothing."""
+        await until(lambda: self._holds(anything=anything), f"the group to hold {'some' if anything else 'none'}")
+
+    async def _has_parked(self, count: int) -> bool:
+        return bool(await self.client.hlen(KEYS.parked) >= count)
+
+    async def _holds(self, *, anything: bool) -> bool:
+        return bool((await self.client.xpending(EVENTS, "sub:s"))["pending"]) is anything
+
+
+@pytest.fixture
+async def scene(valkey: str) -> AsyncIterator[Scene]:
+    client = commands(valkey)
+    yield Scene(valkey, client)
+    await client.aclose()
+
+
+def failing(*ids: str) -> Callable[[bytes], Outcome]:
+    return lambda body: BROKEN if any(f'"id": "{one}"'.encode() in body for one in ids) else OK
+
+
+def turns(outcomes: list[Outcome]) -> Callable[[bytes], Outcome]:
+    return lambda _: outcomes.pop(0) if outcomes else OK
+
+
+async def test_everything_arrives_once_and_in_order(scene: Scene) -> None:
+    """What is there and what comes later; many records at once, never two events of one."""
+    await scene.add(*(f"{key}{number}" for number in range(30) for key in "abc"))
+    async with delivering(await scene.store(), subscriber(scene.posted)) as (pair, _):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 90)
+        await scene.add("d0")
+        pair.news()
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 91)
+    for key in "abc":
+        assert [one for one in scene.posted.ids() if one[0] == key] == [f"{key}{number}" for number in range(30)]
+    assert await scene.settled()
+
+
+async def test_a_failing_record_holds_back_only_itself(scene: Scene) -> None:
+    """However many events of it come: others pass; it is given up after its schedule, and then its next one is sent."""
+    scene.posted.answer = failing("a0")
+    await scene.add(*(f"a{number}" for number in range(200)), "b0")
+    patience = Patience([timedelta(milliseconds=1), timedelta(hours=1)], 0)
+    async with delivering(await scene.store(), subscriber(scene.posted, patience=patience)):
+        await scene.posted.until(lambda: "b0" in scene.posted.ids())
+    assert set(scene.posted.ids()) == {"a0", "b0"}
+    assert await scene.client.hlen(KEYS.parked) == 200
+
+
+async def test_what_is_given_up_is_kept_and_its_record_goes_on(scene: Scene) -> None:
+    """With all its attempts; the letter holds the event itself."""
+    scene.posted.answer = failing("a0")
+    await scene.add("a0", "a1")
+    async with delivering(await scene.store(), subscriber(scene.posted)):
+        await scene.posted.until(lambda: "a1" in scene.posted.ids())
+        await scene.until_settled()
+    assert scene.posted.ids() == ["a0"] * 4 + ["a1"]
+    (letter,) = [letter_of(one) for one in (await scene.client.hgetall(KEYS.letters)).values()]
+    assert bytes(letter.event) == spelled(id="a0", partitionkey="a")
+    assert [one.status for one in letter.attempts] == [500] * 4
+
+
+async def test_a_successor_goes_on_where_it_was(scene: Scene) -> None:
+    """What was in flight is sent again, what waited keeps its attempts, what was settled is not seen again."""
+    await scene.add("a0", "b0", "b1", "c0")
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda body: BROKEN if b"b0" in body else hold if b"c0" in body else OK
+    patience = Patience([timedelta(hours=1)], 0)
+    first = subscriber(scene.posted, patience=patience)
+    async with delivering(await scene.store(), first) as (_, task):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
+        await scene.until_parked(2)
+        task.cancel()
+    assert first._free == first.subscription.concurrency
+    await scene.client.delete(KEYS.lease)
+    heir = Posted()
+    async with delivering(await scene.store("two"), subscriber(heir)):  # its schedule is shorter
+        await heir.until(lambda: len(heir.bodies) == 3)
+        await scene.until_settled()
+    assert sorted(heir.ids()) == ["b0", "b1", "c0"]
+    assert heir.ids().index("b0") < heir.ids().index("b1")
+
+
+async def test_told_to_stop_it_writes_what_has_ended_on_the_way(scene: Scene) -> None:
+    """A request that ends within the last wait is not made again by the next one."""
+    await scene.add("a0", "a1")
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    async with delivering(await scene.store(), subscriber(scene.posted)) as (pair, task):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        pair.stop()
+        hold.set_result(OK)
+        await task
+    await scene.client.delete(KEYS.lease)
+    heir = Posted()
+    async with delivering(await scene.store("two"), subscriber(heir)):
+        await heir.until(lambda: len(heir.bodies) == 1)
+        await scene.until_settled()
+    assert heir.ids() == ["a1"]
+
+
+async def test_without_the_lease_nothing_is_sent(scene: Scene) -> None:
+    """It ends as soon as it looks, and does not run in circles until somebody tells it."""
+    await scene.add("a0")
+    store = await scene.store(seconds=0.001)
+    async with delivering(store, subscriber(scene.posted)) as (_, task), patience("the pair to end", 5):
+        with pytest.raises(Fenced):
+            await task
+    assert scene.posted.bodies == []
+
+
+async def test_a_lease_that_another_has_taken_ends_it(scene: Scene) -> None:
+    """What was delivered meanwhile is not written, and the other one sends it again: at least once, never lost."""
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    await scene.add("a0")
+    async with delivering(await scene.store(), subscriber(scene.posted)) as (_, task):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        await scene.client.set(KEYS.lease, "two")
+        hold.set_result(OK)
+        with pytest.raises(Fenced):
+            await task
+    assert not await scene.settled()
+
+
+async def test_a_store_that_hiccups_ends_nothing_and_doubles_nothing(scene: Scene) -> None:
+    """Replies of reads and writes are lost; each event is sent once all the same."""
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        await scene.add("a0", "a1", "b0")
+        store = await scene.store(client=client)
+        async with delivering(store, subscriber(scene.posted)) as (pair, _):
+            await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
+            await scene.until_settled()
+            for number in range(1, 4):
+                await scene.add(f"a{number}1", f"b{number}1")
+                proxy.lose_reply(to=b"EVALSHA", skip=number - 1)
+                pair.news()
+                await scene.posted.until(lambda wanted=number: len(scene.posted.bodies) == 3 + 2 * wanted)  # type: ignore[misc] # mypy cannot infer it
+                await scene.until_settled()
+        await client.aclose()
+    assert len(set(scene.posted.ids())) == len(scene.posted.ids()) == 9
+
+
+async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scene: Scene) -> None:
+    """It is made again where all before was settled; what is in flight, waits or was settled since is known."""
+    patience = Patience([timedelta(hours=1)], 0)
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda body: hold if b"a0" in body else BROKEN if b"b0" in body else OK
+    await scene.add("a0", "b0", "c0")
+    async with delivering(await scene.store(), subscriber(scene.posted, patience=patience)) as (pair, _):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
+        await scene.until_parked()
+        await scene.client.xgroup_destroy(EVENTS, "sub:s")
+        await scene.add("d0")
+        pair.news()
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 4)
+        hold.set_result(OK)
+        await scene.until_held(anything=False)
+    assert scene.posted.ids() == ["a0", "b0", "c0", "d0"]
+
+
+async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene) -> None:
+    """Retry-After holds for all records, and for whoever takes over."""
+    noted = Noted()
+    scene.posted.answer = lambda _: Outcome(status=503, retry_after="60")
+    await scene.add("a0")
+    async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, _):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        await scene.until_parked()
+        assert "until" in noted.names()
+        await scene.add("b0")
+        pair.news()
+        await scene.until_held(anything=True)
+    assert len(scene.posted.bodies) == 1
+
+
+async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene) -> None:
+    """Law: without ``Retry-After`` the rate follows what the sink allows; no attempt of the schedule is used up.
+
+    An event whose schedule were touched would wait for an hour. Events of a record stay in order.
+    """
+    allows, clock = bucket(50, 10), asyncio.get_running_loop().time
+    began = clock()
+    refused: list[float] = []
+
+    def answer(request: Received) -> Reply:
+        if allows(request.at - began):
+            return Reply()
+        refused.append(request.at)
+        return Reply(429)
+
+    await scene.add(*(f"{key}{number:03}" for number in range(20) for key in "abcdefghij"))
+    noted = Noted()
+    async with receiving(answer) as receiver, sink_of(receiver.url) as sink:
+        to = subscriber(cast("Posted", sink), noted, patience=Patience([timedelta(hours=1)], 0))
+        async with delivering(await scene.store(), to):
+            await receiver.until(lambda: receiver.count - len(refused) >= 200)
+            await scene.until_settled()
+        ids = [json.loads(one.body)["id"] for one in receiver.requests if one.at not in refused]
+    assert refused
+    assert sorted(ids) == sorted(set(ids))
+    for key in "abcdefghij":
+        assert [one for one in ids if one[0] == key] == [f"{key}{number:03}" for number in range(20)]
+    assert await scene.client.hlen(KEYS.letters) == 0
+    assert "until" not in noted.names()  # a pause of our own choice is no other process' concern
+
+
+async def test_a_sink_that_is_gone_gets_nothing_more(scene: Scene) -> None:
+    """410: it rests, and its events wait."""
+    noted = Noted()
+    scene.posted.answer = lambda _: Outcome(status=410)
+    await scene.add("a0", "a1", "b0")
+    sink = subscriber(scene.posted, noted, concurrency=1)
+    async with delivering(await scene.store(), sink):
+        await scene.posted.until(lambda: "rest" in noted.names())
+    assert len(scene.posted.bodies) == 1
+    assert sink.resting
+    assert (await scene.client.xpending(EVENTS, "sub:s"))["pending"] == 3
+
+
+async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> None:
+    """While it waited for its next attempt; what is behind it in its record is sent, in batches as well."""
+    scene.posted.answer = turns([BROKEN])
+    await scene.add("a0")
+    sink = subscriber(scene.posted, patience=Patience([timedelta(milliseconds=300)], 0), batching=Batching(5))
+    async with delivering(await scene.store(), sink) as (pair, _):
+        await scene.until_parked()
+        (entry,) = await scene.client.hkeys(KEYS.parked)
+        await scene.client.xdel(EVENTS, entry)
+        await scene.add("a1", "b0")
+        pair.news()
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
+        await scene.until_settled()
+    assert await scene.client.hkeys(KEYS.letters) == [entry]
+    assert sorted(scene.posted.ids()) == ["a0", "a1", "b0"]
+
+
+async def test_places_are_not_exceeded_and_all_are_given_back(scene: Scene) -> None:
+    """With failures of every kind among them, and errors of ours."""
+    outcomes = [BROKEN, Outcome(failure=Failure.TIMEOUT), OK] * 10
+    scene.posted.answer = turns(outcomes)
+    await scene.add(*(f"{key}{number}" for number in range(3) for key in "abcdef"))
+    sink = subscriber(scene.posted, concurrency=3, patience=Patience([timedelta(milliseconds=1)] * 9, 0))
+    async with delivering(await scene.store(), sink):
+        await scene.posted.until(lambda: len(scene.posted.bodies) >= 18)
+        await scene.until_settled()
+    assert scene.posted.most_in_flight <= 3
+    assert sink._free == 3
+
+
+async def test_a_batch_waits_for_more_and_not_for_ever(scene: Scene) -> None:
+    """Until it is full, or the time is over."""
+    await scene.add("a0", "a1", "b0")
+    sink = subscriber(scene.posted, batching=Batching(2, 1000, timedelta(milliseconds=30)))
+    async with delivering(await scene.store(), sink):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 2)
+        await scene.until_settled()
+    assert [body.count(b'"id"') for body in scene.posted.bodies] == [2, 1]
+
+
+async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
+    """Also where a batch has gathered for long enough, and the sink wants to be left alone."""
+    await scene.add("a0")
+    sink = subscriber(scene.posted, batching=Batching(3, 1000, timedelta(milliseconds=20)))
+    clock = asyncio.get_running_loop().time
+    async with delivering(await scene.store(), sink) as (pair, _):
+        async with limited(PATIENCE):
+            while pair._requests.next_moment is None:
+                await scene.client.ping()
+        sink.pause(timedelta(hours=1))
+        while clock() < pair._requests.next_moment:
+            await scene.client.ping()
+        looks = 0
+        start = pair._requests.start
+
+        def counted() -> None:
+            nonlocal looks
+            looks += 1
+            start()
+
+        pair._requests.start = counted  # type: ignore[method-assign] # counts, and does the same
+        for _ in range(200):  # turns of the loop, in each of which it could look
+            await scene.client.ping()
+        assert looks <= 3
+    assert scene.posted.bodies == []
+
+
+async def two_waiting(scene: Scene, clock: Callable[[], float]) -> PairStore:
+    """A store with a lease of 30 s by this clock, and two events that wait."""
+    store = PairStore(
+        scene.client,
+        DeliveryScripts(scene.client),
+        KEYS,
+        events=EVENTS,
+        subscription="s",
+        nonce="one",
+        lease=timedelta(seconds=30),
+        clock=clock,
+    )
+    assert await store.take() is None
+    await scene.add("a0", "b0")
+    return store
+
+
+async def test_a_lease_that_ran_out_is_noticed_without_asking(scene: Scene) -> None:
+    """A process that was stopped for long starts no request when it goes on, though it knows what to send."""
+    seconds = [0.0]
+    store = await two_waiting(scene, lambda: seconds[0])
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    async with delivering(store, subscriber(scene.posted, concurrency=1)) as (_, task):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        seconds[0] = 31
+        hold.set_result(OK)
+        async with patience("the pair to end", 5):
+            with pytest.raises(Fenced):
+                await task
+    assert len(scene.posted.bodies) == 1
+
+
+async def test_what_waited_for_its_rate_is_not_sent_after_the_lease(scene: Scene) -> None:
+    """Law: its turn comes when another process may have the lease, and be sending the same event."""
+    seconds = [0.0]
+    store = await two_waiting(scene, lambda: seconds[0])
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    to = subscriber(scene.posted, rate=2)
+    async with delivering(store, to) as (_, task):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        await until(lambda: to._free == to.subscription.concurrency - 2, "the other to wait for its turn")
+        seconds[0] = 31
+        async with patience("the pair to end", 5):
+            with pytest.raises(Fenced):
+                await task
+    assert scene.posted.ids() == ["a0"]
+
+
+async def test_an_event_waits_for_the_pause_that_its_sink_is_in(scene: Scene) -> None:
+    """Law: refused without ``Retry-After`` while a longer pause lasts, it is due when that is over, and no sooner."""
+    hold = asyncio.get_running_loop().create_future()
+    scene.posted.answer = lambda _: hold
+    await scene.add("a0")
+    to = subscriber(scene.posted)
+    async with delivering(await scene.store(), to):
+        await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
+        to.pause(timedelta(seconds=30))
+        hold.set_result(Outcome(status=429))
+        await scene.until_parked()
+    found = cast("dict[bytes, bytes]", await scene.client.hgetall(KEYS.parked))
+    (delivery,) = deliveries_of({entry.decode(): value for entry, value in found.items()}).values()
+    assert delivery.tries.counted == 1
+    assert timedelta(seconds=20) < delivery.tries.paused <= timedelta(seconds=30)
+
+
+async def test_counts_are_noted_soon(scene: Scene) -> None:
+    """What was delivered is written down while it is delivered on, and not a minute later."""
+    noted = Noted()
+    async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, _):
+        await scene.add("a1")
+        pair.news()
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 1, "the first to be noted")
+        await scene.add("a2", "b1", "c1")
+        pair.news()
+        await until(lambda: noted.kept.get("acme/a", Health()).delivered == 4, "four to be noted")

@@ -1,0 +1,288 @@
+"""What a pair is asked for once more: dead letters that are redelivered, and replays. On a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from functools import partial
+from typing import cast
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.delivery.delivery_codec import Delivery, deliveries_of, delivery_again, encode, letter_of
+from poller.delivery.feed_consumer import MOST_PARKED, WINDOW
+from poller.delivery.outcome import Outcome
+from poller.redis.client import commands
+from poller.store import dead_letters as given_up
+from poller.store import replay as replays
+from poller.store.dead_letters import Moved
+from poller.store.replay import ReplaySpan
+from tests.delivery.pairs import EVENTS, FAILED, KEYS, TAKEN, Scripted, delivering, publish
+from tests.harness.waiting import until
+
+SOON = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[Redis]:
+    async with commands(url) as one:
+        yield one
+
+
+async def redeliver(client: Redis, entry: str) -> Moved:
+    (raw,) = await given_up.letters(client, [(KEYS, entry)])
+    if raw is None:
+        return Moved.ABSENT
+    delivery = encode(delivery_again(letter_of(raw)))
+    return await given_up.redeliver(client, KEYS, entry, letter=raw, delivery=delivery)
+
+
+async def settled(client: Redis) -> bool:
+    groups = await client.xinfo_groups(EVENTS)
+    return not await client.hlen(KEYS.parked) and not groups[0]["pending"]
+
+
+async def replay_of_all(client: Redis, *keys: str) -> None:
+    """Events of these records, all delivered, and a replay of them begun; it is called r."""
+    await publish(client, *keys)
+    sink = Scripted()
+    async with delivering(client, sink):
+        await sink.until_count(len(keys))
+        await until(lambda: settled(client), "all to be settled")
+    assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", f"{len(keys)}-0"))
+
+
+async def letters(client: Redis, count: int) -> None:
+    async def there() -> bool:
+        return bool(await client.hlen(KEYS.letters) == count)
+
+    await until(there, f"{count} letters")
+
+
+async def test_a_letter_is_delivered_from_its_own_copy(client: Redis) -> None:
+    """Law: what is redelivered arrives though the stream has lost it, from the first attempt on, and nothing stays."""
+    sink = Scripted(lambda _: failing())
+    await publish(client, "K", "L")
+    async with delivering(client, sink, schedule=SOON) as pair:
+        await letters(client, 2)
+        await client.xtrim(EVENTS, maxlen=0, approximate=False)
+        tried = len(sink.sent)
+        sink.answer = lambda _: taking()
+        assert await redeliver(client, "1-0") is Moved.MOVED
+        pair.reload()
+        assert (await sink.until_count(tried + 1))[tried:] == [1]
+        await until(lambda: settled(client), "the redelivered one to be settled")
+        assert await client.hkeys(KEYS.letters) == [b"2-0"]
+        assert await redeliver(client, "1-0") is Moved.ABSENT
+        pair.reload()
+        assert await redeliver(client, "2-0") is Moved.MOVED
+        pair.reload()
+        assert (await sink.until_count(tried + 2))[tried:] == [1, 2]
+
+
+async def test_a_letter_that_fails_again_is_a_letter_again(client: Redis) -> None:
+    """Law: a redelivered event has its whole schedule before it, and then is a letter with all attempts."""
+    sink = Scripted(lambda _: failing())
+    await publish(client, "K")
+    async with delivering(client, sink, schedule=SOON) as pair:
+        await letters(client, 1)
+        await client.xtrim(EVENTS, maxlen=0, approximate=False)
+        (before,) = await given_up.letters(client, [(KEYS, "1-0")])
+        assert await redeliver(client, "1-0") is Moved.MOVED
+        pair.reload()
+        await letters(client, 1)
+    (after,) = await given_up.letters(client, [(KEYS, "1-0")])
+    assert before is not None
+    assert after is not None
+    assert sink.sent == [1] * 6
+    assert len(letter_of(after).attempts) == 6
+    assert bytes(letter_of(after).event) == bytes(letter_of(before).event)
+
+
+async def test_a_letter_goes_before_what_waits_of_its_record(client: Redis) -> None:
+    """Law: a redelivered event comes before younger ones of its record that wait, and these keep their own wait."""
+    first = Scripted(lambda _: failing())
+    await publish(client, "K")
+    async with delivering(client, first, schedule=SOON):
+        await letters(client, 1)
+    sink = Scripted(lambda number: failing() if number == 2 else taking())
+    await publish(client, "K", "K", start=2)
+    async with delivering(client, sink) as pair:
+
+        async def parked() -> bool:
+            return bool(await client.hlen(KEYS.parked) == 2)
+
+        await until(parked, "2 to wait and 3 behind it")
+        assert await redeliver(client, "1-0") is Moved.MOVED
+        pair.reload()
+        assert await sink.until_count(2) == [2, 1]
+        await until(parked, "1 to be settled")
+        await publish(client, "M", start=4)
+        pair.news()
+        assert await sink.until_count(3) == [2, 1, 4]
+
+
+async def test_a_letter_goes_behind_what_is_on_its_way(client: Redis) -> None:
+    """Law: of one record one event is on its way at a time, whatever is redelivered meanwhile."""
+    async with delivering(client, Scripted(lambda _: failing()), schedule=SOON):
+        await publish(client, "K")
+        await letters(client, 1)
+    answered = asyncio.Event()
+
+    async def held(_: int) -> Outcome:
+        await answered.wait()
+        return TAKEN
+
+    sink = Scripted(held)
+    await publish(client, "K", "K", "L", start=2)
+    async with delivering(client, sink) as pair:
+        assert await sink.until_count(2) == [2, 4]
+        assert await redeliver(client, "1-0") is Moved.MOVED
+        pair.reload()
+        await publish(client, "M", start=5)
+        pair.news()
+        assert await sink.until_count(3) == [2, 4, 5]
+        answered.set()
+        assert await sink.until_count(5) == [2, 4, 5, 1, 3]
+
+
+async def test_a_replay_gives_everything_again_in_order(client: Redis) -> None:
+    """Law: a replay longer than the window gives each wanted event once more, in order per record, and parks none."""
+    count = 5 * WINDOW
+    await publish(client, *(f"K{number % 7}" for number in range(count)))
+    most_parked = 0
+
+    async def watched(_: int) -> Outcome:
+        nonlocal most_parked
+        most_parked = max(most_parked, await client.hlen(KEYS.parked))
+        return TAKEN
+
+    sink = Scripted(watched)
+    async with delivering(client, sink, wanted=lambda one: one.subject != "K0") as pair:
+        wanted = [number for number in range(1, count + 1) if (number - 1) % 7]
+        await sink.until_count(len(wanted))
+        await until(lambda: settled(client), "all to be settled")
+        place = await client.hget(KEYS.state, "place")
+        assert await replays.begin(client, KEYS, ReplaySpan("r", "9-0", f"{count - 9}-0"))
+        assert not await replays.begin(client, KEYS, ReplaySpan("s", "0-0", "9-0"))
+        pair.reload()
+        await until(lambda: replays.ended(client, KEYS, "r"), "the replay to end")
+        again = sink.sent[len(wanted) :]
+        assert sorted(again) == [number for number in wanted if 9 < number <= count - 9]
+        assert all(of_record(again, key) == sorted(of_record(again, key)) for key in range(7))
+        assert most_parked == 0
+        assert await client.hget(KEYS.state, "place") == place
+        assert await replays.replay_of(client, KEYS) is None
+
+
+async def test_a_replay_goes_on_after_a_crash(client: Redis) -> None:
+    """Law: whoever comes after a crash goes on with the replay, and repeats at most what was not written yet."""
+    count = 5 * WINDOW
+    await replay_of_all(client, *(f"K{number % 7}" for number in range(count)))
+    first, second = Scripted(), Scripted()
+    async with delivering(client, first):
+        await first.until_count(2 * WINDOW)
+    async with delivering(client, second):
+        await until(lambda: replays.ended(client, KEYS, "r"), "the replay to end")
+    assert {*first.sent, *second.sent} == set(range(1, count + 1))
+    assert len(first.sent) + len(second.sent) <= count + WINDOW
+    assert all(of_record(second.sent, key) == sorted(of_record(second.sent, key)) for key in range(7))
+
+
+async def test_a_replay_goes_past_a_record_that_fails(client: Redis) -> None:
+    """Law: what fails of a replay waits, with its record, and nothing else; half of the room is left to the new."""
+    count = 2 * MOST_PARKED
+    await replay_of_all(client, *("K" if number % 2 else "L" for number in range(count)))
+    sink = Scripted(lambda number: taking() if number % 2 or number > count else failing())
+    async with delivering(client, sink) as pair:
+
+        async def full() -> bool:
+            return bool(await client.hlen(KEYS.parked) >= MOST_PARKED // 2)
+
+        await until(full, "half of the room to be taken")
+        for number in range(count + 1, count + 2 * MOST_PARKED // WINDOW):  # as many occasions to take more
+            await publish(client, "M", start=number)
+            pair.news()
+            await sink.until(partial(holds, number))
+        waiting = deliveries_of(await kept(client))
+        assert {delivery.key for delivery in waiting.values()} == {"K"}
+        assert len(waiting) <= MOST_PARKED // 2 + WINDOW
+        assert [number for number in sink.sent if not number % 2 and number <= count] == [2]
+
+
+async def test_a_replay_leaves_alone_what_waits(client: Redis) -> None:
+    """Law: an event of the span that is going to be delivered anyway is not delivered twice, nor out of its wait."""
+    sink = Scripted(lambda number: failing() if number == 2 else taking())
+    await publish(client, "K", "L", "M")
+    async with delivering(client, sink) as pair:
+        await sink.until_count(3)
+
+        async def parked() -> bool:
+            return bool(await client.hlen(KEYS.parked))
+
+        await until(parked, "2 to wait")
+        assert await replays.begin(client, KEYS, ReplaySpan("r", "0-0", "3-0"))
+        pair.reload()
+        await until(lambda: replays.ended(client, KEYS, "r"), "the replay to end")
+        assert sorted(sink.sent) == [1, 1, 2, 3, 3]
+        assert list(await kept(client)) == ["2-0"]
+
+
+async def test_a_cancelled_replay_ends(client: Redis) -> None:
+    """Law: after a replay was cancelled nothing more of it is read, and another one may begin."""
+    count = 5 * WINDOW
+    await replay_of_all(client, *(f"K{number}" for number in range(count)))
+    answered = asyncio.Event()
+
+    async def held(_: int) -> Outcome:
+        await answered.wait()
+        return TAKEN
+
+    sink = Scripted(held)
+    async with delivering(client, sink) as pair:
+        await sink.until_count(1)
+        assert await replays.cancel(client, KEYS)
+        assert await replays.begin(client, KEYS, ReplaySpan("s", f"{count - 1}-0", f"{count}-0"))
+        pair.reload()
+        answered.set()
+        await until(lambda: replays.ended(client, KEYS, "s"), "the other one to end")
+        assert not await replays.ended(client, KEYS, "r")
+    assert count in sink.sent
+    assert len(sink.sent) <= WINDOW + 1
+
+
+def test_what_is_kept_with_its_event() -> None:
+    """Law: a delivery that holds its event is read as it was written; one that holds none is written without."""
+    own = Delivery("K", event=letter_of(b'{"event":{"a": 1},"reason":"r","at":"t"}').event)
+    (read,) = deliveries_of({"1-0": encode(own)}).values()
+    assert bytes(read.event) == b'{"a": 1}'
+    assert b"event" not in encode(Delivery("K"))
+    assert bytes(deliveries_of({"1-0": encode(Delivery("K"))})["1-0"].event) == b""
+
+
+async def kept(client: Redis) -> dict[str, bytes]:
+    found = cast("dict[bytes, bytes]", await client.hgetall(KEYS.parked))
+    return {entry.decode(): value for entry, value in found.items()}
+
+
+async def failing() -> Outcome:
+    return FAILED
+
+
+async def taking() -> Outcome:
+    return TAKEN
+
+
+def of_record(numbers: list[int], key: int) -> list[int]:
+    return [number for number in numbers if (number - 1) % 7 == key]
+
+
+def holds(number: int, numbers: list[int]) -> bool:
+    return number in numbers

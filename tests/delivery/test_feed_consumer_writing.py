@@ -1,0 +1,193 @@
+"""When a pair reads and writes: often enough that nothing waits for it, and no more often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint_health import Health
+from poller.delivery.feed_consumer import GATHER, WINDOW, Pair
+from poller.delivery.formats import Request
+from poller.delivery.outcome import Outcome
+from poller.delivery.retry import Patience
+from poller.delivery.sinks.base import Event, Subscription
+from poller.lifecycle import ended
+from poller.store.consumer_state import Entry, Settlement
+from poller.store.replay import ReplaySpan
+from tests.delivery.events import spelled
+from tests.delivery.ledger import Ledger
+from tests.harness.waiting import patience, turns, until
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+HELD = "held back"
+
+
+class Counting(Ledger):
+    """A store that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.settlements: list[Settlement] = []
+
+    async def read(self, *, most: int) -> list[Entry]:
+        self.reads += 1
+        return await super().read(most=most)
+
+    async def settle(self, settlement: Settlement, *, now_ms: int) -> None:
+        self.settlements.append(settlement)
+        await super().settle(settlement, now_ms=now_ms)
+
+    async def parked_besides(self, known: Container[str]) -> Mapping[str, bytes]:
+        return {entry: value for entry, value in self.kept.items() if entry not in known}
+
+    async def replay(self) -> ReplaySpan | None:
+        return None
+
+    async def anew(self) -> str | None:
+        return None
+
+    async def past(self, span: ReplaySpan, *, most: int) -> Sequence[tuple[str, bytes]]:
+        raise AssertionError(span, most)
+
+
+class Sink:
+    """Answers at once, but for events of the record :data:`HELD`, which are never answered."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._changed = asyncio.Condition()
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
+        assert not headers
+        if HELD.encode() in body:
+            await asyncio.Event().wait()
+        async with self._changed:
+            self.taken += 1
+            self._changed.notify_all()
+        return Outcome(status=204)
+
+    async def has(self, count: int) -> None:
+        async with patience(f"{count} events"), self._changed:
+            await self._changed.wait_for(lambda: self.taken >= count)
+
+
+class Busy:
+    """A sink that wants nothing for a minute."""
+
+    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
+        assert body, headers
+        return Outcome(status=503, retry_after="60", text="status 503")
+
+
+class Notes:
+    """Nothing is to be noted."""
+
+    async def until(self, subscription: str, moment: datetime) -> None:
+        raise AssertionError(subscription, moment)
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        assert health.delivered == 1, (subscription, feed, health)
+
+    async def healths(self, subscription: str) -> dict[str, Health]:
+        raise AssertionError(subscription)
+
+    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
+        raise AssertionError(subscription, by, reason, at)
+
+    async def recovered(self, subscription: str, at: datetime) -> None:
+        raise AssertionError(subscription, at)
+
+
+class NotedPause(Notes):
+    """A pause may be noted; what the store has been told by then."""
+
+    def __init__(self, store: Counting) -> None:
+        self.pauses: list[tuple[datetime, int]] = []
+        self._store = store
+
+    async def until(self, subscription: str, moment: datetime) -> None:  # noqa: ARG002 -- as the real one
+        await turns(5)  # as a store that answers
+        self.pauses.append((moment, len(self._store.settlements)))
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        assert health.failed, (subscription, feed)
+
+
+def request(events: Sequence[Event], timestamp: int) -> Request:
+    return Request({}, events[0][1])
+
+
+@asynccontextmanager
+async def delivering(
+    store: Counting, sink: Sink | Busy, *, clock: Callable[[], float], concurrency: int, notes: Notes | None = None
+) -> AsyncIterator[Pair]:
+    """A pair that runs while the block does."""
+    wanted = Subscription(
+        "s", lambda _: True, Patience([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
+    )
+    subscriber = Subscriber(wanted, sink, request, notes or Notes(), paused_until=None, now=lambda: NOW, clock=clock)
+    pair = Pair("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
+    running = asyncio.create_task(pair.run())
+    try:
+        yield pair
+    finally:
+        await ended(running)
+
+
+async def written(store: Counting) -> None:
+    """Wait until the group holds nothing; the store tells nobody."""
+    await until(lambda: store.group is not None and not store.group, "the end of it")
+
+
+async def test_many_are_read_and_written_at_once() -> None:
+    """Law: what goes well is written with what ends near it, read in halves of a window; in the end it is written."""
+    store, sink = Counting(), Sink()
+    count = 10 * WINDOW
+    for number in range(count):
+        store.add(spelled(partitionkey=str(number)))
+    async with delivering(store, sink, clock=asyncio.get_running_loop().time, concurrency=1):
+        await sink.has(count)
+        await written(store)
+    assert store.reads <= 2 * count / WINDOW + 2
+    assert len(store.settlements) <= count / 4
+
+
+async def test_a_record_does_not_wait_for_others() -> None:
+    """Law: where a further event of a record waits, the one before it is written at once, whatever else goes on."""
+    store, sink = Counting(), Sink()
+    store.add(spelled(partitionkey=HELD))
+    for _ in range(20):
+        store.add(spelled(partitionkey="b"))
+    async with delivering(store, sink, clock=lambda: 0.0, concurrency=2):  # no time passes
+        await sink.has(20)
+    assert len(store.settlements) >= 19
+
+
+async def test_what_is_gathered_is_written_in_time() -> None:
+    """Law: while a request is in flight, what was delivered is written GATHER later and not before."""
+    store, sink, now = Counting(), Sink(), [0.0]
+    store.add(spelled(partitionkey=HELD))
+    store.add(spelled(partitionkey="b"))
+    async with delivering(store, sink, clock=lambda: now[0], concurrency=2) as pair:
+        await sink.has(1)
+        await turns(100)
+        assert not store.settlements
+        now[0] += GATHER
+        pair.look()
+        await until(lambda: store.settlements, "it to be written")
+    assert [list(one.acked) for one in store.settlements] == [["2-0"]]
+
+
+async def test_a_pause_is_noted_before_what_met_it_is_written() -> None:
+    """Law: whoever takes over after a kill at any instant either has the delivery to make, or knows of the pause."""
+    store = Counting()
+    notes = NotedPause(store)
+    store.add(spelled(partitionkey="a"))
+    async with delivering(store, Busy(), clock=lambda: 0.0, concurrency=1, notes=notes):
+        await until(lambda: store.settlements, "it to be written")
+    assert notes.pauses == [(NOW + timedelta(seconds=60), 0)]

@@ -1,0 +1,160 @@
+"""Laws of :mod:`poller.delivery.key_queues`, against a model that is too simple to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from poller.delivery.key_queues import Lanes, Waiting
+
+KEYS = st.sampled_from("abc")
+
+
+def entry(number: int, key: str, *, item: str | None = "x", size: int = 1, alone: bool = False) -> Waiting[str]:
+    return Waiting(f"{number}-0", key, item, fresh=item is not None, size=size, alone=alone)
+
+
+class Model(RuleBasedStateMachine):
+    """Lists of what is left of each record, in the order in which it came; the sets say which may not be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: Lanes[str] = Lanes()
+        self.left: dict[str, list[Waiting[str]]] = {key: [] for key in "abc"}
+        self.in_flight: list[list[Waiting[str]]] = []
+        self.due: dict[str, float] = {}
+        self.unwritten: set[str] = set()
+        self.now = 0.0
+        self.count = 0
+
+    def shut(self) -> set[str]:
+        return {one.key for unit in self.in_flight for one in unit} | set(self.due) | self.unwritten
+
+    @rule(key=KEYS, size=st.integers(1, 5))
+    def comes(self, key: str, size: int) -> None:
+        self.count += 1
+        one = entry(self.count, key, size=size)
+        self.left[key].append(one)
+        self.lanes.add(one)
+
+    @rule(most=st.integers(1, 4), most_bytes=st.none() | st.integers(1, 12))
+    def is_taken(self, most: int, most_bytes: int | None) -> None:
+        """Law: of each open lane a run from its foremost on; nothing of a lane that is shut; within the limits."""
+        free = [key for key, left in self.left.items() if left and key not in self.shut()]
+        unit = self.lanes.take(most=most, most_bytes=most_bytes)
+        assert bool(unit) == bool(free)
+        assert len(unit) <= most
+        assert most_bytes is None or len(unit) == 1 or sum(one.size for one in unit) <= most_bytes
+        assert len(unit) == 1 or not any(one.alone for one in unit)
+        for key in {one.key for one in unit}:
+            assert key in free
+            mine = [one for one in unit if one.key == key]
+            assert mine == self.left[key][: len(mine)]
+        if unit:
+            self.in_flight.append(unit)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(number=st.integers(0, 9), reopen=st.booleans())
+    def succeeds(self, number: int, reopen: bool) -> None:
+        unit = self.in_flight.pop(number % len(self.in_flight))
+        for one in unit:
+            self.lanes.settle(one)
+            self.left[one.key].remove(one)
+        keys = {one.key for one in unit}
+        self.unwritten |= keys
+        if reopen:
+            self.is_written()
+
+    @rule()
+    def is_written(self) -> None:
+        for key in self.unwritten:
+            self.lanes.reopen(key)
+        self.unwritten = set()
+
+    @precondition(lambda self: self.in_flight)
+    @rule(number=st.integers(0, 9), wait=st.integers(0, 5), parks=st.booleans(), alone=st.booleans())
+    def fails(self, number: int, wait: int, parks: bool, alone: bool) -> None:
+        unit = self.in_flight.pop(number % len(self.in_flight))
+        for key in dict.fromkeys(one.key for one in unit):
+            if parks:
+                self.left[key][0].alone = alone
+                self.lanes.park(self.left[key][0])
+                for behind in self.lanes.stranded(key):
+                    self.lanes.park(behind)
+            self.due[key] = self.now + wait
+            self.lanes.wait(key, self.now + wait)
+
+    @rule(seconds=st.integers(0, 3))
+    def passes(self, seconds: int) -> None:
+        self.now += seconds
+        self.lanes.wake(self.now)
+        self.due = {key: due for key, due in self.due.items() if due > self.now}
+
+    @invariant()
+    def agrees(self) -> None:
+        """Law: counts, sizes, the first fresh entry and the next moment are those of the lists."""
+        everything = [one for left in self.left.values() for one in left]
+        fresh = sorted((one for one in everything if one.fresh), key=lambda one: int(one.id[:-2]))
+        assert self.lanes.fresh == len(fresh)
+        assert self.lanes.fresh_bytes == sum(one.size for one in fresh)
+        assert self.lanes.parked == len(everything) - len(fresh)
+        assert self.lanes.oldest_fresh == (fresh[0].id if fresh else None)
+        assert self.lanes.next_due == min(self.due.values(), default=None)
+        assert self.lanes.ready == any(left and key not in self.shut() for key, left in self.left.items())
+        assert all(self.lanes.holds(one.id) == one.fresh for one in everything)
+
+
+TestLanes = Model.TestCase
+TestLanes.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+def taken(lanes: Lanes[str], most: int = 9) -> Sequence[str]:
+    return [one.id for one in lanes.take(most=most)]
+
+
+def test_what_was_due_first_goes_first_and_before_what_is_new() -> None:
+    """Several lanes that are due at once open in the order of their moments."""
+    lanes: Lanes[str] = Lanes()
+    for number, key in enumerate("abc", 1):
+        lanes.restore(key, [entry(number, key, item=None)], due=9 - number)
+    lanes.add(entry(7, "new"))
+    lanes.wake(10)
+    assert lanes.due
+    assert [taken(lanes, 1) for _ in range(4)] == [["3-0"], ["2-0"], ["1-0"], ["7-0"]]
+
+
+def test_what_has_failed_goes_alone() -> None:
+    """Neither with those before it nor with those after it, and nobody waits for more to send it."""
+    lanes: Lanes[str] = Lanes()
+    for number, alone in enumerate((False, True, False, False), 1):
+        lanes.add(entry(number, str(number), alone=alone))
+    assert lanes.gathered(9)
+    assert taken(lanes) == ["1-0"]
+    assert taken(lanes) == ["2-0"]
+    assert not lanes.gathered(9)
+    assert taken(lanes) == ["3-0", "4-0"]
+
+
+def test_nothing_behind_what_has_to_be_fetched_is_taken() -> None:
+    """An event that may turn out to be gone must not take others of its record along."""
+    lanes: Lanes[str] = Lanes()
+    lanes.restore("a", [entry(1, "a", item=None)], due=0)
+    lanes.add(entry(2, "a"))
+    lanes.wake(0)
+    assert lanes.tried("a")
+    assert (lanes.last("a"), lanes.last("b")) == ("2-0", None)
+    assert taken(lanes) == ["1-0"]
+
+
+def test_only_the_foremost_is_settled() -> None:
+    """Anything else would lose the order, so it is refused."""
+    lanes: Lanes[str] = Lanes()
+    first, second = entry(1, "a"), entry(2, "a")
+    lanes.add(first)
+    lanes.add(second)
+    with pytest.raises(ValueError, match="foremost"):
+        lanes.settle(second)

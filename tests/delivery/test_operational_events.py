@@ -1,0 +1,76 @@
+"""Laws of :mod:`poller.delivery.operational_events`; the ``cloudevents`` SDK is the second opinion."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poller.delivery.cloudevent import Envelope, envelope_of
+from poller.delivery.operational_events import Announcement, Kind, announcement_bytes
+
+NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
+BASE = Announcement(Kind.SUBSCRIPTION_DISABLED, "rostering", NOON, "nothing but failures", {"failed": 9})
+
+
+def written(**changed: Any) -> bytes:
+    return announcement_bytes(msgspec.structs.replace(BASE, **changed))
+
+
+def content(event: bytes) -> dict[str, Any]:
+    read = JSONFormat().read(CloudEvent, event).get_data()
+    assert isinstance(read, dict)
+    return read
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_announcement_is_a_cloud_event(kind: Kind) -> None:
+    """The SDK takes it, and so does our own reader, without a second pass."""
+    event = written(kind=kind)
+    read = JSONFormat().read(CloudEvent, event)
+    assert (read.get_type(), read.get_source(), read.get_subject()) == (kind, "poller", "rostering")
+    assert read.get_time() == NOON
+    assert content(event) == {"failed": 9, "reason": "nothing but failures"}
+    ours = envelope_of(event)
+    assert type(ours) is Envelope
+    assert ours.attribute("partitionkey") == "rostering"
+    assert re.fullmatch("[0-9a-f]{32}", ours.id)
+    assert re.fullmatch(r"poller\.(subscription|feed)\.[a-z]+\.v1", ours.type)
+
+
+def test_the_same_announcement_has_the_same_id_and_any_other_has_another() -> None:
+    """Whatever the order of its details; kind, subject, moment, reason and details all count."""
+    details = {"a": 1, "b": "2"}
+    assert written(details=details) == written(details=dict(reversed(details.items())))
+    others = [
+        written(),
+        written(kind=Kind.SUBSCRIPTION_PAUSED),
+        written(subject="other"),
+        written(at=NOON + timedelta(milliseconds=1)),
+        written(reason="another"),
+        written(details={"failed": 10}),
+    ]
+    assert len({envelope_of(event).id for event in others}) == len(others)
+
+
+@given(st.text(max_size=400))
+def test_any_reason_is_one_short_line(reason: str) -> None:
+    """Foreign text of any kind can be written, and is read as printable text."""
+    shown = content(written(reason=reason))["reason"]
+    assert shown.isprintable()
+    assert len(shown) <= 201
+
+
+def test_no_credential_is_announced() -> None:
+    """What a sink has echoed, or a URL holds, stays here."""
+    reason = "GET https://me:hunter2@example.org/?key=hunter2 Bearer hunter2hunter2 whsec_hunter2hunter2"
+    event = written(reason=reason)
+    assert b"hunter2" not in event
+    assert b"example.org" in event

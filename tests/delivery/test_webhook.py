@@ -1,0 +1,287 @@
+"""Laws of :mod:`poller.delivery.sinks.webhook`, over real sockets: what is sent, and what each answer becomes."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from poller import __version__
+from poller.auth.base import EnvironmentToken, FileToken
+from poller.auth.sink_credential import Authorization
+from poller.delivery.outcome import Failure
+from poller.delivery.sinks.webhook import KEPT
+from tests.delivery.sinks import TYPE, loopback, posted, sink_of
+from tests.receiver import HANG, Held, Receiver, Reply, receiving
+from tests.source.clients import keep
+
+TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
+CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
+
+
+async def test_what_is_given_is_what_is_sent() -> None:
+    """Method, target, headers in their order and body byte by byte; beside them only what HTTP needs."""
+    body = '{"a": "\u00e9"}'.encode() + b"\x00\xff"
+    async with receiving() as receiver:
+        async with sink_of(f"{receiver.url}/a%2Fb//c?x=%7E&y=1+2", headers=(("X-Tenant", "t"),)) as sink:
+            outcome = await sink.post((TYPE, ("webhook-id", "1")), body)
+        assert (outcome.status, outcome.failure, outcome.success) == (204, None, True)
+        (request,) = receiver.requests
+        assert (request.method, request.target, request.body) == ("POST", "/a%2Fb//c?x=%7E&y=1+2", body)
+        assert request.header("content-type") == TYPE[1]
+        assert request.header("x-tenant") == "t"
+        assert request.header("webhook-id") == "1"
+        assert request.header("user-agent") == f"poller/{__version__}"
+        assert request.header("accept-encoding") == "identity"
+        names = {name.lower() for name, _ in request.headers}
+        known = {"content-type", "x-tenant", "webhook-id", "user-agent", "accept-encoding"}
+        assert names - known == {"host", "accept", "content-length"}
+
+
+@pytest.mark.parametrize("size", [0, 1, 600_000, 3_000_000])
+async def test_a_body_of_any_size_arrives(size: int) -> None:
+    """With its length, never in chunks."""
+    async with receiving() as receiver, sink_of(receiver.url) as sink:
+        assert (await sink.post((TYPE,), b"x" * size)).success
+        assert receiver.requests[0].header("content-length") == str(size)
+        assert receiver.requests[0].body == b"x" * size
+
+
+async def test_a_header_is_sent_once() -> None:
+    """What the delivery says beats what is configured, and that beats what goes with everything."""
+    configured = (("X-Tenant", "t"), ("user-agent", "acme"), ("x-twice", "1"))
+    async with receiving() as receiver, sink_of(receiver.url, headers=configured) as sink:
+        await sink.post((TYPE, ("X-Twice", "2")), b"{}")
+        headers = [(name.lower(), value) for name, value in receiver.requests[0].headers]
+    assert [value for name, value in headers if name in ("user-agent", "x-twice")] == ["acme", "2"]
+
+
+async def test_a_connection_is_used_again() -> None:
+    """One after the other: one connection; at once: as many as allowed, and no more."""
+    both = asyncio.Event()
+    async with receiving(Reply(200, body=b"thanks")) as receiver, sink_of(receiver.url, concurrency=2) as sink:
+        for _ in range(5):
+            assert (await sink.post((TYPE,), b"{}")).success
+        assert receiver.connections == 1
+        receiver.answer = Held(both, Reply())
+        posts = [asyncio.create_task(sink.post((TYPE,), b"{}")) for _ in range(6)]
+        await receiver.until(lambda: receiver.count == 7 and receiver.open == 2)
+        both.set()
+        assert all(outcome.success for outcome in await asyncio.gather(*posts))
+        assert receiver.connections == 2
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 301, 400, 404, 410, 415, 418, 429, 500, 503, 599, 700, 999])
+async def test_a_status_is_told_as_it_is(status: int) -> None:
+    """Whatever number it is, with what the sink says of itself."""
+    headers = (("Retry-After", "999999999999"), ("Date", "Sat, 01 Mar 2025 12:00:00 GMT"))
+    async with receiving(Reply(status, headers, b"" if status == 204 else b"so it is")) as receiver:
+        outcome = await posted(receiver.url)
+    assert (outcome.status, outcome.failure) == (status, None)
+    assert (outcome.retry_after, outcome.date) == ("999999999999", "Sat, 01 Mar 2025 12:00:00 GMT")
+    assert outcome.excerpt == (b"" if status == 204 else b"so it is")
+    assert outcome.text == f"the sink answered {status}" + ("" if outcome.success else ": so it is")
+    assert 0 < outcome.seconds < 10
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("where", ["itself", "another"])
+async def test_a_redirect_is_an_answer_and_not_followed(status: int, where: str) -> None:
+    """In a circle or elsewhere: nothing is sent there, the credential least of all."""
+    async with receiving() as other, receiving() as receiver:
+        to = receiver.url if where == "itself" else other.url
+        receiver.answer = Reply(status, (("Location", to),))
+        assert (await posted(receiver.url, credential=CREDENTIAL)).status == status
+        assert (receiver.count, other.count) == (1, 0)
+
+
+async def test_nothing_is_taken_from_the_environment_and_nothing_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither proxies nor netrc, nor a cookie of an earlier answer."""
+    monkeypatch.setenv("NETRC", str(keep(tmp_path / "netrc", "default login somebody password else\n")))
+    async with receiving() as proxy, receiving(Reply(200, (("Set-Cookie", "a=b; Path=/"),))) as receiver:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        url = receiver.url.replace("127.0.0.1", "sink.example")  # cookies of addresses are kept by nobody
+        async with sink_of(url, lookup=loopback) as sink:
+            for _ in range(2):
+                await sink.post((TYPE,), b"{}")
+        assert (receiver.count, proxy.count) == (2, 0)
+        for request in receiver.requests:
+            assert request.header("cookie") is None
+            assert request.header("authorization") is None
+
+
+async def test_a_credential_is_sent_and_asked_for_each_time(tmp_path: Path) -> None:
+    """As the file holds it now."""
+    file = keep(tmp_path / "token", "first")
+    async with receiving() as receiver, sink_of(receiver.url, credential=FileToken(file)) as sink:
+        await sink.post((TYPE,), b"{}")
+        keep(file, "second-one")
+        await sink.post((TYPE,), b"{}")
+        sent = [request.header("authorization") for request in receiver.requests]
+    assert sent == ["Bearer first", "Bearer second-one"]
+
+
+class Renewing:
+    """A credential that has as many tokens as it is asked for, or one alone."""
+
+    origin = "the test"
+
+    def __init__(self, *, others: bool) -> None:
+        self.renewed: list[str] = []
+        self._others = others
+
+    async def token(self) -> str:
+        return f"token-{len(self.renewed)}"
+
+    async def renew(self, rejected: str) -> bool:
+        if self._others:
+            self.renewed.append(rejected)
+        return self._others
+
+
+@pytest.mark.parametrize(
+    ("answers", "others", "status", "sent"),
+    [([401, 204], True, 204, 2), ([401, 401], True, 401, 2), ([401, 204], False, 401, 1), ([403, 204], True, 403, 1)],
+)
+async def test_a_401_is_answered_once_with_another_token(
+    answers: list[int], others: bool, status: int, sent: int
+) -> None:
+    """The same request, within the same attempt; not without another token, and not a third time."""
+    credential = Renewing(others=others)
+    async with receiving([Reply(answer) for answer in answers]) as receiver:
+        async with sink_of(receiver.url, credential=credential) as sink:
+            assert (await sink.post((TYPE, ("webhook-id", "1")), b"{}")).status == status
+        tokens = [request.header("authorization") for request in receiver.requests]
+        assert tokens == ["Bearer token-0", "Bearer token-1"][:sent]
+        assert {(request.header("webhook-id"), request.body) for request in receiver.requests} == {("1", b"{}")}
+
+
+async def test_a_401_whose_second_answer_never_comes_is_no_401() -> None:
+    """What counts is how the attempt ended."""
+    async with receiving([Reply(401), HANG]) as receiver:
+        outcome = await posted(receiver.url, credential=Renewing(others=True), seconds=0.2)
+    assert (outcome.status, outcome.failure) == (None, Failure.TIMEOUT)
+
+
+async def test_without_its_credential_nothing_is_sent(tmp_path: Path) -> None:
+    """An outcome of its own, that names the file."""
+    async with receiving() as receiver:
+        outcome = await posted(receiver.url, credential=FileToken(tmp_path / "missing"))
+        assert (outcome.failure, receiver.connections) == (Failure.CREDENTIAL, 0)
+        assert "missing" in outcome.text
+
+
+class Slow:
+    """A token that is never there."""
+
+    origin = "the command print-token"
+
+    async def token(self) -> str | None:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return] # it gives none
+
+    async def renew(self, rejected: str) -> bool:
+        raise AssertionError(rejected)
+
+
+async def test_a_token_that_does_not_come_in_time_is_no_fault_of_the_sink() -> None:
+    """It was not asked, so it has not failed to answer."""
+    async with receiving() as receiver:
+        outcome = await posted(receiver.url, credential=Slow(), seconds=0.1)
+        assert (outcome.failure, receiver.connections) == (Failure.CREDENTIAL, 0)
+        assert outcome.text == "the command print-token has given no token within 0.1 s"
+
+
+@pytest.mark.parametrize("status", [200, 401, 500])
+async def test_a_secret_that_is_echoed_is_hidden(status: int) -> None:
+    """Token and configured headers, wherever they stand: neither in the excerpt nor in the line."""
+    key = "k3y-of-the-tenant"
+    for padding in (0, 150, KEPT - 10, KEPT - 1):
+        said = b"y" * padding + TOKEN.encode() + b" " + key.encode()
+        async with receiving(Reply(status, body=said)) as receiver:
+            outcome = await posted(receiver.url, credential=CREDENTIAL, headers=(("X-Key", key),))
+        shown = outcome.text + outcome.excerpt.decode()
+        assert len(outcome.excerpt) <= KEPT
+        for secret in (TOKEN, key):
+            assert not any(secret[start : start + 8] in shown for start in range(len(secret) - 7))
+
+
+async def test_a_cancelled_attempt_frees_its_connection() -> None:
+    """With one connection, an attempt that hangs and is cancelled lets the next one through."""
+    async with receiving([HANG, Reply()]) as receiver, sink_of(receiver.url, concurrency=1) as sink:
+        hanging = asyncio.create_task(sink.post((TYPE,), b"{}"))
+        await receiver.received(1)
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        assert hanging.cancelled()
+        assert (await sink.post((TYPE,), b"{}")).success
+
+
+async def test_a_sink_that_hangs_holds_up_no_other() -> None:
+    """All its connections wait; another sink's attempts go on."""
+    async with receiving(HANG) as stuck, receiving() as well, sink_of(stuck.url) as one, sink_of(well.url) as other:
+        hanging = [asyncio.create_task(one.post((TYPE,), b"{}")) for _ in range(20)]
+        await stuck.received(8)
+        outcomes = await asyncio.gather(*(other.post((TYPE,), b"{}") for _ in range(50)))
+        assert all(outcome.success for outcome in outcomes)
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+
+
+async def test_options_gives_the_headers() -> None:
+    """For the handshake: no body is sent, and names of headers know no case."""
+    async with receiving(Reply(200, (("WebHook-Allowed-Origin", "*"),))) as receiver, sink_of(receiver.url) as sink:
+        answer = await sink.options((("WebHook-Request-Origin", "poller.example.org"),))
+        assert answer.outcome.status == 200
+        assert answer.headers.get("webhook-allowed-origin") == "*"
+        request = receiver.requests[0]
+        assert (request.method, request.body) == ("OPTIONS", b"")
+        assert request.header("WebHook-Request-Origin") == "poller.example.org"
+        assert request.header("content-type") is None
+
+
+async def test_a_sink_that_is_closed_leaves_no_connection() -> None:
+    """Those that were kept go, too."""
+    receiver: Receiver
+    async with receiving() as receiver:
+        async with sink_of(receiver.url) as sink:
+            await asyncio.gather(*(sink.post((TYPE,), b"{}") for _ in range(8)))
+            assert receiver.open > 0
+        await receiver.until(lambda: receiver.open == 0, "no connection")
+        with pytest.raises(RuntimeError, match="not open"):
+            await sink.post((TYPE,), b"{}")
+
+
+EXPIRED = Authorization("Bearer t0ken-t0ken", ("t0ken-t0ken",), datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
+
+
+async def test_an_authorization_is_sent_with_each_request() -> None:
+    """With events and with the handshake, once; no credential is asked beside it."""
+    async with receiving() as receiver:
+        async with sink_of(receiver.url, authorization=EXPIRED, credential=Renewing(others=True)) as sink:
+            await sink.post((TYPE,), b"{}")
+            await sink.options(())
+        sent = [[value for name, value in one.headers if name == "Authorization"] for one in receiver.requests]
+    assert sent == [["Bearer t0ken-t0ken"], ["Bearer t0ken-t0ken"]]
+
+
+@pytest.mark.parametrize("status", [401, 403, 400])
+async def test_an_expired_token_is_sent_and_named_where_it_is_refused(status: int) -> None:
+    """It is the sink's to refuse; then the text says since when, and nothing that the sink repeats of it."""
+    async with receiving(Reply(status, body=b"not t0ken-t0ken")) as receiver:
+        texts = [
+            await posted(receiver.url, authorization=EXPIRED, now=lambda at=at: at)
+            for at in (EXPIRED.expires, datetime(2026, 3, 2, 8, 14, tzinfo=UTC))
+        ]
+    said = "; the access token expired at 2026-03-02T08:15:00Z" if status != 400 else ""
+    assert [one.text for one in texts] == [
+        f"the sink answered {status}{remark}: not [redacted]" for remark in (said, "")
+    ]
+    assert {one.excerpt for one in texts} == {b"not [redacted]"}

@@ -1,0 +1,120 @@
+"""Laws of :mod:`poller.delivery.sinks.connection`: which addresses a name may lead to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from poller.delivery.outcome import Failure
+from poller.delivery.sinks.connection import Guard, system_lookup
+from poller.errors import AddressRefused
+from poller.http.ssrf import Allowance
+from tests.delivery.sinks import TYPE, posted, sink_of
+from tests.receiver import receiving
+
+NONE = Allowance()
+SPELLINGS = ["127.0.0.1", "127.1", "127.0.1", "0x7f.1", "0x7f000001", "2130706433", "017700000001", "0177.0.0.1",
+             "127.0.0.1.", "127%2e0.0.1", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::127.0.0.1]",  # noqa: S104 -- not bound
+             "localhost", "a.localhost", "user:hunter2@127.0.0.1", "[64:ff9b::7f00:1]", "[2002:7f00:1::]"]  # fmt: skip
+
+
+class Names:
+    """A name server of the test's own: one list of addresses after the other, the last again and again."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.asked: list[str] = []
+        self._answers = list(answers)
+
+    async def __call__(self, host: str) -> Sequence[str]:
+        self.asked.append(host)
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+@pytest.mark.parametrize("host", SPELLINGS)
+async def test_this_machine_is_not_reached_in_any_spelling(host: str) -> None:
+    """Seventeen and more: each is refused before anything is looked up or connected to."""
+    names = Names(["127.0.0.1"])
+    async with receiving() as receiver:
+        port = receiver.url.rpartition(":")[2]
+        outcome = await posted(f"https://{host}:{port}/", allowed=NONE, lookup=names)
+        assert outcome.failure is Failure.ADDRESS
+        assert "hunter2" not in outcome.text
+        assert receiver.connections == 0
+    assert names.asked == []
+
+
+@pytest.mark.parametrize(
+    "found", [["127.0.0.1"], ["10.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["2606:4700::1", "fe80::1%lo"], ["::ffff:8.8.8.8"]]
+)
+async def test_a_name_that_leads_inwards_is_refused(found: list[str]) -> None:
+    """Be it only one of its addresses; the line says which and why."""
+    async with receiving() as receiver:
+        url = f"https://sink.example:{receiver.url.rpartition(':')[2]}/"
+        outcome = await posted(url, allowed=NONE, lookup=Names(found))
+        assert receiver.connections == 0
+    assert outcome.failure is Failure.ADDRESS
+    assert outcome.text.startswith("the address is refused: sink.example leads to ")
+
+
+async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
+    """A name server that gives a good address to the check has no second chance: it is asked once for a connection."""
+    names = Names(["127.0.0.2"], ["127.0.0.1"])
+    allowed = Allowance.of(("127.0.0.2", "sink.example"))
+    async with receiving() as inside, receiving(host="127.0.0.2", port=int(inside.url.rpartition(":")[2])) as checked:
+        url = f"http://sink.example:{inside.url.rpartition(':')[2]}/"
+        async with sink_of(url, allowed=allowed, lookup=names) as sink:
+            assert (await sink.post((TYPE,), b"{}")).success
+        assert (checked.count, inside.connections) == (1, 0)
+        assert checked.requests[0].header("host") == url.removeprefix("http://").rstrip("/")
+    assert names.asked == ["sink.example"]
+
+
+async def test_a_name_is_checked_for_each_look_up() -> None:
+    """One that was good is refused when it leads inwards later, and the other way round."""
+    guard = Guard(NONE, Names(["8.8.8.8"], ["127.0.0.1"], ["8.8.8.8", "2001:4860:4860::8888"]))
+    assert [found["host"] for found in await guard.resolve("sink.example", 443)] == ["8.8.8.8"]
+    with pytest.raises(AddressRefused, match=r"^sink\.example leads to 127\.0\.0\.1, a loopback address$"):
+        await guard.resolve("sink.example", 443)
+    found = await guard.resolve("sink.example", 443)
+    assert [(one["host"], one["port"], one["family"]) for one in found] == [
+        ("8.8.8.8", 443, socket.AF_INET),
+        ("2001:4860:4860::8888", 443, socket.AF_INET6),
+    ]
+
+
+async def test_a_name_without_an_address_is_a_failure_of_names() -> None:
+    """Whether nobody knows it or it has none."""
+    for lookup in (Names([]), None):
+        outcome = await posted("https://sink.invalid/hooks", allowed=NONE, lookup=lookup)
+        assert outcome.failure is Failure.DNS
+        assert outcome.text.startswith("sink.invalid cannot be resolved: ")
+
+
+async def test_a_name_that_nobody_answers_for_takes_no_longer_than_allowed() -> None:
+    """The look-up is within the attempt's time, and other sinks' look-ups do not wait for it."""
+
+    async def never(_: str) -> Sequence[str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    outcome = await posted("https://sink.example/", allowed=NONE, lookup=never, seconds=0.1)
+    assert outcome.failure is Failure.TIMEOUT
+
+
+async def test_the_systems_look_up_gives_numbers() -> None:
+    """For a name, for several at once, and an error for what is none."""
+    found = await asyncio.gather(*(system_lookup("localhost") for _ in range(20)))
+    assert all(set(addresses) <= {"127.0.0.1", "::1"} and addresses for addresses in found)
+    for name in ("sink.invalid", "a" * 300, "a..b", "\udcff"):
+        with pytest.raises(OSError, match=r"."):
+            await system_lookup(name)
+
+
+async def test_the_systems_look_up_is_what_a_sink_uses() -> None:
+    """A name of this machine, resolved and allowed by it."""
+    async with receiving() as receiver:
+        url = f"http://localhost:{receiver.url.rpartition(':')[2]}/"
+        assert (await posted(url, allowed=Allowance.of(("localhost",)))).success

@@ -1,0 +1,186 @@
+"""Laws of :mod:`poller.delivery.sinks.webhook` over TLS, with real certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import warnings
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+
+import pytest
+import trustme
+import uvloop
+
+from poller.delivery.outcome import Failure
+from tests.delivery.sinks import loopback, posted
+from tests.receiver import PATIENCE, Raw, receiving
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def presenting(certificate: trustme.LeafCert) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    return context
+
+
+async def test_a_trusted_certificate_of_the_right_host_is_accepted(
+    authority: trustme.CA, trusting: ssl.SSLContext
+) -> None:
+    """By its name, whatever address that leads to."""
+    async with receiving(tls=presenting(authority.issue_cert("sink.example"))) as receiver:
+        url = receiver.url.replace("127.0.0.1", "sink.example")
+        assert (await posted(url, tls=trusting, lookup=loopback)).success
+
+
+@pytest.mark.parametrize(
+    ("which", "why"),
+    [
+        ("expired", "certificate has expired"),
+        ("self-signed", "unable to get local issuer certificate"),
+        ("wrong host", "IP address mismatch"),
+    ],
+)
+async def test_a_certificate_that_proves_nothing_is_not_accepted(
+    which: str, why: str, authority: trustme.CA, trusting: ssl.SSLContext
+) -> None:
+    """No request is sent, and the line says what is wrong with it."""
+    certificate = {
+        "expired": lambda: authority.issue_cert("127.0.0.1", not_before=LONG_AGO, not_after=LONG_AGO.replace(month=2)),
+        "self-signed": lambda: trustme.CA().issue_cert("127.0.0.1"),
+        "wrong host": lambda: authority.issue_cert("other.example"),
+    }[which]()
+    async with receiving(tls=presenting(certificate)) as receiver:
+        outcome = await posted(receiver.url, tls=trusting)
+        assert receiver.count == 0
+    assert outcome.failure is Failure.TLS
+    assert outcome.text.startswith(f"the sink's certificate is not accepted: {why}")
+
+
+async def test_by_default_the_systems_authorities_are_trusted_and_no_other(authority: trustme.CA) -> None:
+    """A private one is not among them."""
+    async with receiving(tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver:
+        assert (await posted(receiver.url)).failure is Failure.TLS
+
+
+async def test_old_tls_is_not_spoken(authority: trustme.CA, trusting: ssl.SSLContext) -> None:
+    """A server that knows TLS 1.1 at most gets nothing."""
+    old = presenting(authority.issue_cert("127.0.0.1"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        old.minimum_version = ssl.TLSVersion.TLSv1
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    async with receiving(tls=old) as receiver:
+        outcome = await posted(receiver.url, tls=trusting)
+        assert receiver.count == 0
+    assert outcome.failure is Failure.TLS
+
+
+class Alerting:
+    """A TLS server as most are: what it refuses it says with an alert. In a thread, for asyncio's sends none."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.settimeout(PATIENCE)
+        self.url = f"https://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def serve(self) -> None:
+        """One connection."""
+        connection, _ = self._socket.accept()
+        connection.settimeout(PATIENCE)
+        with (
+            closing(self._socket),
+            closing(connection),
+            suppress(OSError),
+            self._context.wrap_socket(connection, server_side=True) as tls,
+        ):
+            tls.recv(65536)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_sink_that_wants_a_client_certificate_is_named(
+    version: ssl.TLSVersion, loop: str, authority: trustme.CA, trusting: ssl.SSLContext
+) -> None:
+    """Law: the line names TLS, the sink's alert and the keys to set; TLS 1.3 tells it only after the handshake."""
+    wanting = presenting(authority.issue_cert("127.0.0.1"))
+    wanting.maximum_version = version
+    wanting.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(wanting)
+    server = Alerting(wanting)
+    serving = threading.Thread(target=server.serve)
+    serving.start()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        outcome = runner.run(posted(server.url, tls=trusting))
+    serving.join()
+    alert = "certificate required" if version is ssl.TLSVersion.TLSv1_3 else "handshake failure"
+    assert outcome.failure is Failure.TLS
+    assert outcome.text.startswith(f"the sink refuses TLS (alert: {alert}); it ")
+    assert "want" in outcome.text
+    assert "client_cert_file and client_key_file of the subscription" in outcome.text
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_sink_that_ends_a_handshake_without_a_word_may_want_a_client_certificate(
+    version: ssl.TLSVersion, authority: trustme.CA, trusting: ssl.SSLContext
+) -> None:
+    """Law: without an alert the line says when the connection ended, and what to try."""
+    wanting = presenting(authority.issue_cert("127.0.0.1"))
+    wanting.maximum_version = version
+    wanting.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(wanting)
+    async with receiving(tls=wanting) as receiver:
+        outcome = await posted(receiver.url, tls=trusting)
+    assert "TLS was" in outcome.text
+    assert "it may want a client certificate (client_cert_file and client_key_file" in outcome.text
+
+
+async def test_what_is_no_tls_is_named(trusting: ssl.SSLContext) -> None:
+    """Law: a sink that answers in plain HTTP where TLS is due is told apart from one that refuses TLS."""
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            await reader.read(1)
+            writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+            await writer.drain()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    async with server:
+        outcome = await posted(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", tls=trusting)
+    assert outcome.failure is Failure.TLS
+    assert "the sink seems to speak plain HTTP" in outcome.text
+
+
+async def test_http_2_over_tls_is_named(authority: trustme.CA, trusting: ssl.SSLContext) -> None:
+    """Law: a sink that speaks HTTP/2 whatever was agreed on is told to speak HTTP/1.1 too."""
+    frames = Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64")
+    async with receiving(frames, tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver:
+        outcome = await posted(receiver.url, tls=trusting)
+    assert outcome.text.startswith("the answer is not HTTP/1.1: the sink speaks HTTP/2 only; enable HTTP/1.1")
+
+
+async def test_plain_http_where_tls_is_due_is_a_failure_of_tls() -> None:
+    """And the other way round no HTTP."""
+    async with receiving() as receiver:
+        outcome = await posted(receiver.url.replace("http", "https"), seconds=0.2)
+    assert outcome.failure in {Failure.TLS, Failure.TIMEOUT}
+    async with receiving(tls=presenting(trustme.CA().issue_cert("127.0.0.1"))) as receiver:
+        outcome = await posted(receiver.url.replace("https", "http"))
+    assert outcome.failure in {Failure.NOT_HTTP, Failure.CLOSED, Failure.RESET}

@@ -1,0 +1,199 @@
+"""Laws of :mod:`poller.http.server`: bounded, and the one that waits longest for its client goes first."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import subprocess
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from poller.http.server import MOST, Connections, listening, most_connections
+from tests.harness.waiting import patience, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+NEVER = 3600.0
+LARGE = 32 * 1024 * 1024
+"""Bytes; more than the buffers of any connection hold."""
+
+WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+
+
+class Site:
+    """An application that answers each request once it may, in so many parts or with nothing."""
+
+    def __init__(self, parts: int = 0, size: int = 0) -> None:
+        self.asked = 0
+        self.answer = asyncio.Event()
+        self._parts = [bytes(size // parts)] * parts if parts else [b""]
+
+    async def __call__(self, _: Any, __: Any, send: Any) -> None:
+        self.asked += 1
+        await self.answer.wait()
+        headers = [(b"content-length", str(sum(map(len, self._parts))).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for part in self._parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class Held:
+    """A connection that is held; knows whether it was dropped."""
+
+    dropped = False
+
+    def drop(self) -> None:
+        self.dropped = True
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def served(site: Site, most: int, *, stalled_seconds: float = NEVER) -> AsyncIterator[int]:
+    """The port of it, with room for so many connections."""
+    async with (
+        listening(site, "127.0.0.1", 0, most=most, stalled_seconds=stalled_seconds) as url,
+        patience("all to be answered or closed"),
+    ):
+        try:
+            yield int(url.rpartition(":")[2])
+        finally:
+            site.answer.set()
+
+
+async def opened(port: int, until_the_end: AsyncExitStack, said: bytes = b"") -> Connection:
+    """A connection that is closed at the end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    until_the_end.callback(writer.close)
+    writer.write(said)
+    return reader, writer
+
+
+def test_a_quarter_of_the_descriptors() -> None:
+    """Law: a quarter of the limit, at most so many; the limit can be raised to the highest that there may be."""
+    program = (
+        "import resource, sys; from poller.http.server import *; from poller.http import connections as c\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))\n"
+        "print(c.most_connections()); c.raise_descriptor_limit()\n"
+        "print(*resource.getrlimit(resource.RLIMIT_NOFILE), c.most_connections())"
+    )
+    for soft, hard, before, after in ((40, 80, 10, 20), (100, 900, 25, 225), (1024, 1100, 256, 256)):
+        given = (sys.executable, "-c", program, str(soft), str(hard))
+        said = subprocess.run(given, check=True, capture_output=True, text=True).stdout
+        assert said.split() == [str(one) for one in (before, hard, hard, after)]
+    assert most_connections() == min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+
+
+def test_the_one_that_waits_longest_goes() -> None:
+    """Law: whoever is being answered stays; of the others the first goes, and what it says bit by bit does not help."""
+    hold = Connections(3, clock=lambda: 0.0)
+    first, second, third, fourth, fifth, sixth = (Held() for _ in range(6))
+    assert all(map(hold.has_room, (first, second, third)))
+    hold.waits(first, for_client=False)
+    hold.waits(second, for_client=True)  # another byte of its request
+    with capture_logs() as logs:
+        assert hold.has_room(fourth)
+        assert [one.dropped for one in (first, second, third)] == [False, True, False]
+        hold.waits(third, for_client=False)
+        hold.waits(fourth, for_client=False)
+        assert not hold.has_room(fifth)
+        hold.waits(fifth, for_client=True)  # of one that is not held: it is on its way out
+        hold.waits(fourth, for_client=True)
+        assert hold.has_room(sixth)
+        assert (fourth.dropped, fifth.dropped) == (True, False)
+    assert [line["event"] for line in logs] == ["no room for more HTTP connections"]
+    hold.forget(first)
+    assert hold.has_room(Held())
+    assert not third.dropped
+
+
+async def test_who_asks_is_answered_whoever_says_nothing() -> None:
+    """Law: connections that say nothing, or rest after an answer, take no room from those who ask."""
+    site = Site()
+    site.answer.set()
+    async with served(site, 4) as port, AsyncExitStack() as stack:
+        for _ in range(3):
+            silent = [await opened(port, stack) for _ in range(5)]
+            rested = [await opened(port, stack, WHOLE) for _ in range(2)]
+            for reader, _writer in rested:
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            assert await silent[0][0].read() == b""  # closed, long before its time is over
+
+
+async def test_where_all_are_being_answered_the_next_one_is_refused() -> None:
+    """Law: 503 and the end for the next, nothing lost for the others; when they have gone there is room again."""
+    site = Site()
+    async with served(site, 2) as port, AsyncExitStack() as stack:
+        asking = [await opened(port, stack, WHOLE) for _ in range(2)]
+        await until(lambda: site.asked == 2, "both to ask")
+        refused, _ = await opened(port, stack)
+        assert (await refused.read()).startswith(b"HTTP/1.1 503 ")
+        site.answer.set()
+        for reader, _writer in asking:
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        reader, _ = await opened(port, stack, WHOLE)
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+
+
+def taken_unread() -> int:
+    """Bytes that the system takes for a client that reads nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        sending, _ = server.accept()
+        with sending:
+            sending.settimeout(0.2)
+            taken = 0
+            with suppress(TimeoutError):
+                while True:
+                    taken += sending.send(bytes(LARGE))
+            return taken
+
+
+@pytest.mark.parametrize(
+    ("parts", "header", "size"),
+    [(512, b"", LARGE), (1, b"connection: close\r\n", LARGE), (1, b"connection: close\r\n", None)],
+    ids=["written", "closed", "closed with a little left"],
+)
+async def test_who_takes_nothing_of_its_answer_is_let_go(parts: int, header: bytes, size: int | None) -> None:
+    """Law: neither while the answer is written, nor once it is closed here, does a client hold its place for ever."""
+    site = Site(parts, taken_unread() + 32 * 1024 if size is None else size)  # 64 KiB would stop the writing
+    site.answer.set()
+    async with served(site, 1, stalled_seconds=0.05) as port, AsyncExitStack() as stack:
+        silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))  # nothing reads, as asyncio would
+        silent.sendall(WHOLE.replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n"))
+        await until(lambda: site.asked == 1, "it to ask")
+
+        async def answered() -> bool:
+            reader, writer = await opened(port, stack, WHOLE)
+            line = await reader.readline()
+            writer.close()
+            return b" 200 " in line
+
+        await until(answered, "its place to be free", despite=(ConnectionError,))
+
+
+async def test_who_takes_nothing_of_its_answer_makes_room() -> None:
+    """Law: connections whose clients ask and take nothing take no room from those who take their answers."""
+    site = Site(512, LARGE)
+    async with served(site, 2) as port, AsyncExitStack() as stack:
+        for _ in range(2):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", port)))  # nothing reads
+            silent.sendall(WHOLE * 2)  # the second request waits for the first one's answer
+        await until(lambda: site.asked == 2, "both to ask")
+        site.answer.set()
+
+        async def answered() -> bool:
+            reader, writer = await opened(port, stack, WHOLE)
+            line = await reader.readline()
+            writer.close()
+            return b" 200 " in line
+
+        await until(answered, "one to make room", despite=(ConnectionError,))

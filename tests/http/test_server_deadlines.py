@@ -1,0 +1,122 @@
+"""Laws of :mod:`poller.http.server`, by real connections: a request has its time, and nothing else has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from poller.http.server import listening
+from tests.harness.waiting import patience
+
+SOON = 0.05
+NEVER = 3600.0
+WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+
+
+class Site:
+    """An application that answers when it is told to, and says what it was asked."""
+
+    def __init__(self) -> None:
+        self.answer = asyncio.Event()
+        self.answer.set()
+        self.told: list[str] = []
+
+    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            self.told.append(message["type"])
+            more = message.get("more_body", False)
+        await self.answer.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def served(site: Site, seconds: float) -> AsyncIterator[int]:
+    """The port of it, with so long for each request."""
+    async with listening(site, "127.0.0.1", 0, request_seconds=seconds) as url, patience("an answer, or the end"):
+        yield int(url.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def opened(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def connected(site: Site, seconds: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a site that is served for the time of the block."""
+    async with served(site, seconds) as port, opened(port) as both:
+        yield both
+
+
+async def passed(port: int) -> None:
+    """Return when what was begun before this has met its deadline, if it has one: as who says nothing has."""
+    async with opened(port) as (reader, _):
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nhost: here\r\n",
+        b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\nab",
+    ],
+    ids=["nothing", "a line", "a head", "a body"],
+)
+async def test_what_is_begun_and_not_ended_is_closed(begun: bytes) -> None:
+    """Law: nobody holds a connection by a request that does not come."""
+    site = Site()
+    async with connected(site, SOON) as (reader, writer):
+        writer.write(begun)
+        assert await reader.read() == b""
+    if b"POST" in begun:
+        assert site.told[-1] == "http.disconnect"
+
+
+async def test_a_second_request_has_its_time_from_its_first_byte() -> None:
+    """Law: resting between two requests is not what is limited; what is begun after that is."""
+    async with connected(Site(), SOON) as (reader, writer):
+        writer.write(WHOLE)
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(WHOLE + b"GET / HT")
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.read() == b""
+
+
+async def test_who_has_asked_may_wait_for_the_answer_and_ask_again() -> None:
+    """Law: no deadline is left behind by a whole request, for however long its answer or the next request takes."""
+    site = Site()
+    async with served(site, SOON) as port, opened(port) as (reader, writer):
+        site.answer.clear()
+        writer.write(WHOLE)
+        await passed(port)
+        site.answer.set()
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        await passed(port)
+        writer.write(WHOLE)
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+
+
+async def test_a_slow_body_that_comes_in_time_is_taken() -> None:
+    """Law: what is there in time is answered, in however many parts it came."""
+    site = Site()
+    async with connected(site, NEVER) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\n")
+        for part in (b"a", b"b", b"c"):
+            writer.write(part)
+            await writer.drain()
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")

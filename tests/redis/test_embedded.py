@@ -1,0 +1,497 @@
+"""The lock belongs to the process that was started with it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]  # has no types of its own
+import pytest
+
+from poller.errors import ConfigurationError, StoreUnavailable
+from poller.redis.client import commands
+from poller.redis.embedded import (
+    LOG_LIMIT_BYTES,
+    LONGEST_SOCKET_PATH,
+    EmbeddedServer,
+    _taken,
+    attempted,
+    complaints,
+    last_words,
+    pause_before,
+    until_gone,
+)
+from tests.harness.waiting import limited, strain, turns, until
+from tests.stores import clients_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+def test_only_one_has_it(tmp_path: Path) -> None:
+    """While one holds the lock another gets None, within one process too; afterwards it is free."""
+    path = tmp_path / "lock"
+    with attempted(path) as first, attempted(path) as second:
+        assert first is not None
+        assert second is None
+    with attempted(path) as third:
+        assert third is not None
+
+
+def test_it_lives_as_long_as_the_process_that_got_it(tmp_path: Path) -> None:
+    """Handed to a child and closed here, the lock is held until the child is gone, however it went."""
+    path = tmp_path / "lock"
+    with attempted(path) as lock:
+        assert lock is not None
+        waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        child = subprocess.Popen(waiting, stdin=subprocess.PIPE, pass_fds=(lock,))
+    try:
+        with attempted(path) as other:
+            assert other is None
+    finally:
+        child.kill()
+        child.communicate()
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # waits for the kernel, if it must
+    with attempted(path) as free:
+        assert free is not None
+
+
+def test_a_removed_file_is_not_a_lock(tmp_path: Path) -> None:
+    """A lock on a file that was removed or replaced after it was opened is none: others would lock the new file."""
+    path = tmp_path / "lock"
+    with path.open("w") as opened:
+        path.unlink()
+        assert not _taken(opened.fileno(), path)
+        path.touch()
+        assert not _taken(opened.fileno(), path)
+    with attempted(path) as lock:
+        assert lock is not None
+
+
+# One server on a directory, whatever becomes of the processes that use it. Real processes, really killed.
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(slots=True)
+class Owner:
+    """A process of its own that uses the server on a directory."""
+
+    process: asyncio.subprocess.Process
+
+    async def ready(self) -> tuple[int, str]:
+        """The next server process that it sees, and whether it is ``own`` or ``shared``."""
+        word, pid, whose = (await self.line()).split()
+        assert word == "ready"
+        return int(pid), whose
+
+    async def line(self) -> str:
+        assert self.process.stdout is not None
+        async with limited(20):
+            return (await self.process.stdout.readline()).decode().strip()
+
+    async def write(self, name: str, value: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{name} {value}\n".encode())
+        assert await self.line() == "written"
+
+    async def killed(self, name: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(name)
+        await self.process.wait()
+
+
+@asynccontextmanager
+async def owner(directory: Path) -> AsyncIterator[Owner]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.store.owner", str(directory)),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # the group that a terminal's Ctrl-C would go to
+    )
+    try:
+        yield Owner(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A data directory. After the test its server is gone, whatever the test left of it."""
+    place = tmp_path / "d"
+    yield place
+    for pid in _servers(place):
+        os.kill(pid, signal.SIGKILL)
+    _until_free(place)
+
+
+def _until_free(directory: Path) -> None:
+    """Waits until no server holds the directory."""
+    if (directory / "lock").is_file():
+        with (directory / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+
+async def _until_free_soon(directory: Path) -> None:
+    async with limited(10):
+        await asyncio.to_thread(_until_free, directory)
+
+
+def _servers(directory: Path) -> list[int]:
+    """The pids of all server processes on the directory."""
+    lines = [(process.pid, " ".join(process.info["cmdline"] or ())) for process in psutil.process_iter(["cmdline"])]
+    return [pid for pid, line in lines if "valkey-server" in line and str(directory) in line]
+
+
+def _starts(directory: Path) -> int:
+    """How many servers were ever started on the directory."""
+    return (directory / "valkey.log").read_text().count("Server initialized")
+
+
+def _modes(directory: Path) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {"dir": set(), "file": set()}
+    for path in (directory, *directory.rglob("*")):
+        found["dir" if path.is_dir() else "file"].add(stat.S_IMODE(path.lstat().st_mode))
+    return found
+
+
+def _files(directory: Path, pattern: str) -> list[Path]:
+    return list(directory.glob(pattern))
+
+
+@asynccontextmanager
+async def embedded(directory: Path) -> AsyncIterator[EmbeddedServer]:
+    """One in this process, to be ensured by the test; stopped at the end however the test ends."""
+    server = EmbeddedServer(directory)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def _value(server: EmbeddedServer, name: str) -> bytes | None:
+    async with commands(server.url) as client:
+        value = await client.get(name)
+        assert not isinstance(value, str)
+        return value
+
+
+async def test_nothing_acknowledged_is_lost_with_the_parent(directory: Path) -> None:
+    """The process that owns the server is killed -9 after a write was acknowledged: the next one finds the value."""
+    async with owner(directory) as first:
+        pid, whose = await first.ready()
+        assert whose == "own"
+        await first.write("key", "value")
+        await first.killed()
+    async with owner(directory) as second:
+        assert (await second.ready())[0] != pid
+        assert await _value(EmbeddedServer(directory), "key") == b"value"
+    assert _starts(directory) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+async def test_a_server_ends_with_its_parent(directory: Path) -> None:
+    """The parent is killed -9 and nobody else is there: the server goes too, in order."""
+    async with owner(directory) as first:
+        await first.ready()
+        await first.killed()
+        await _until_free_soon(directory)
+    assert "ready to exit" in (directory / "valkey.log").read_text()
+
+
+async def test_the_server_is_killed_and_comes_back(directory: Path) -> None:
+    """The server itself is killed -9: within a second its owner has started another, and what was written is there."""
+    async with owner(directory) as only:
+        pid, _ = await only.ready()
+        await only.write("key", "value")
+        begin = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        again, whose = await only.ready()
+        assert time.monotonic() - begin < strain()
+        assert (again != pid, whose) == (True, "own")
+        assert await _value(EmbeddedServer(directory), "key") == b"value"
+
+
+async def test_a_server_that_loads_for_long_is_waited_for(directory: Path) -> None:
+    """Law: a large file takes minutes to be read; a server that says so is given them, and no second one is tried."""
+    os.mkdir(directory, 0o700)  # noqa: PTH102 -- as elsewhere here, it blocks for no time
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    real, answers = loop.time, [b"-LOADING it reads\r\n", b"-LOADING it reads\r\n", b"+PONG\r\n"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal ahead
+        await reader.readline()
+        writer.write(answers.pop(0))
+        writer.close()
+        if len(answers) == 1:
+            ahead = 60.0
+
+    with attempted(directory / "lock") as held:
+        assert held is not None
+        there = await asyncio.start_unix_server(answer, directory / "valkey.sock")
+        loop.time = lambda: real() + ahead  # type: ignore[method-assign] # the loop is no part of ours
+        try:
+            async with there:
+                await EmbeddedServer(directory).ensure()
+        finally:
+            loop.time = real  # type: ignore[method-assign] # put back
+    assert answers == []
+
+
+@pytest.mark.parametrize("later", [1, 2, 3, 5, 8])
+async def test_a_stop_in_the_middle_of_a_start_leaves_no_server(directory: Path, later: int) -> None:
+    """Law: whenever it comes, what was being started is ended with it, or is not started at all."""
+    server = EmbeddedServer(directory)
+    starting = asyncio.create_task(server.ensure())
+    await turns(later)
+    await server.stop()
+    with suppress(StoreUnavailable):
+        await starting
+    assert not server.running_here
+    assert _servers(directory) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_owner_leaves_and_another_brings_it_back(directory: Path, how: signal.Signals) -> None:
+    """Two processes share one server. Its owner leaves, in order or not: within a second the other has started one."""
+    async with owner(directory) as first, owner(directory) as second:
+        seen = [await first.ready(), await second.ready()]
+        assert len({pid for pid, _ in seen}) == 1
+        assert sorted(whose for _, whose in seen) == ["own", "shared"]
+        leaving, staying = (first, second) if seen[0][1] == "own" else (second, first)
+        await leaving.write("key", "value")
+        begin = time.monotonic()
+        await leaving.killed(how)
+        pid, whose = await staying.ready()
+        assert time.monotonic() - begin < strain()
+        assert (pid != seen[0][0], whose) == (True, "own")
+        assert await _value(EmbeddedServer(directory), "key") == b"value"
+        assert _servers(directory) == [pid]
+
+
+async def test_four_processes_race_for_one_directory(directory: Path) -> None:
+    """Four start at once: one server. It is killed and all four want it back: one server again, never two."""
+    async with AsyncExitStack() as stack:
+        owners = await asyncio.gather(*(stack.enter_async_context(owner(directory)) for _ in range(4)))
+        for generation in (1, 2, 3):
+            seen = await asyncio.gather(*(each.ready() for each in owners))
+            assert len({pid for pid, _ in seen}) == 1
+            assert sorted(whose for _, whose in seen) == ["own", *["shared"] * 3]
+            assert _servers(directory) == [seen[0][0]]
+            assert _starts(directory) == generation
+            os.kill(seen[0][0], signal.SIGKILL)
+
+
+async def test_the_lock_lives_as_long_as_the_server(directory: Path) -> None:
+    """The parent is killed -9 while the server is stopped and cannot follow: nobody can start another one meanwhile."""
+    async with owner(directory) as first:
+        pid, _ = await first.ready()
+        os.kill(pid, signal.SIGSTOP)
+        await first.killed()
+    with attempted(directory / "lock") as lock:
+        assert lock is None
+    os.kill(pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGTERM)
+    await _until_free_soon(directory)
+    with attempted(directory / "lock") as lock:
+        assert lock is not None
+
+
+async def test_ctrl_c_leaves_the_server_to_the_daemon(directory: Path) -> None:
+    """SIGINT to the terminal's foreground group: the daemon can still write before it stops its server itself."""
+    async with owner(directory) as first:
+        await first.ready()
+        os.killpg(first.process.pid, signal.SIGINT)
+        assert [await first.line(), await first.line()] == ["written", "left"]
+        assert await first.process.wait() == 0
+    assert not _servers(directory)
+    assert "SIGINT" not in (directory / "valkey.log").read_text()
+    async with embedded(directory) as server:
+        await server.ensure()
+        assert await _value(server, "last") == b"words"
+
+
+async def test_what_a_server_is(directory: Path) -> None:
+    """The settings that the promises rest on, as the server reports them; the files are this user's alone."""
+    async with embedded(directory) as server:
+        await server.ensure()
+        expected = {
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "maxmemory-policy": "noeviction",
+            "aof-load-truncated": "no",
+            "save": "",
+            "port": "0",
+            "unixsocketperm": "600",
+        }
+        async with commands(server.url) as client:
+            reported = await client.config_get(*expected)
+        assert reported == expected
+        assert _modes(directory) == {"dir": {0o700}, "file": {0o600}}
+
+
+async def test_stop_is_for_ones_own_only(directory: Path) -> None:
+    """Stopping where the server is a sibling's leaves it alone; stopping twice, or before the start, does nothing."""
+    async with embedded(directory) as ours, embedded(directory) as sibling:
+        await sibling.stop()
+        await ours.ensure()
+        await sibling.ensure()
+        assert not sibling.running_here
+        await sibling.stop()
+        assert ours.running_here
+        await ours.stop()
+    assert not _servers(directory)
+
+
+async def test_a_stopped_server_is_not_brought_back_by_its_keeper(directory: Path) -> None:
+    """keep() ends with stop() instead of starting what was just stopped."""
+    async with embedded(directory) as server:
+        await server.ensure()
+        keeper = asyncio.create_task(server.keep())
+        async with commands(server.url) as client:
+
+            async def watched() -> bool:
+                return await clients_of(client, "connected") > 1
+
+            await until(watched, "the keeper to watch")
+    await keeper
+    assert not _servers(directory)
+    assert _starts(directory) == 1
+
+
+async def test_a_server_that_does_not_stop_is_killed(directory: Path) -> None:
+    """SIGTERM is not obeyed: SIGKILL after five seconds, or as soon as the caller waits no longer."""
+    server = EmbeddedServer(directory)
+    await server.ensure()
+    os.kill(_servers(directory)[0], signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await server.stop()
+    assert not server.running_here
+    assert not _servers(directory)
+
+
+async def test_a_socket_that_nobody_serves_is_replaced(directory: Path) -> None:
+    """A socket file left behind by a killed server does not stand in the way."""
+    directory.mkdir()  # noqa: ASYNC240 — a test may block its loop for that long
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(directory / "valkey.sock"))
+    async with embedded(directory) as server:
+        await server.ensure()
+        assert server.running_here
+
+
+async def test_an_answering_socket_is_adopted_and_loading_is_waited_for(directory: Path) -> None:
+    """An orphan is used, not doubled; while it says LOADING, ensure() waits and starts nothing."""
+    answers = [b"-LOADING Valkey is loading the dataset in memory\r\n"] * 3 + [b"+PONG\r\n"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answers.pop(0))
+        writer.close()
+
+    directory.mkdir()  # noqa: ASYNC240 — a test may block its loop for that long
+    async with await asyncio.start_unix_server(answer, directory / "valkey.sock"):
+        server = EmbeddedServer(directory)
+        await server.ensure()
+        assert not answers
+        assert not server.running_here
+    assert not (directory / "lock").exists()
+
+
+async def test_a_torn_end_of_the_log_is_dropped(directory: Path) -> None:
+    """A crash in the middle of a write leaves half a command at the end of the file: all before it is there."""
+    async with embedded(directory) as server:
+        await server.ensure()
+        async with commands(server.url) as client:
+            await client.set("key", "value")
+        await server.stop()
+        (tail,) = _files(directory, "appendonlydir/*.incr.aof")
+        with tail.open("ab") as file:
+            file.write(b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\noth")
+        await server.ensure()
+        assert await _value(server, "key") == b"value"
+
+
+async def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
+    """The data cannot be read: the error holds what the server said last, and nothing is left running."""
+    broken = directory / "appendonlydir"
+    broken.mkdir(parents=True)
+    (broken / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
+    with pytest.raises(StoreUnavailable, match=r"left at once.*appendonly.aof.1.base.rdb") as failure:
+        await EmbeddedServer(directory).ensure()
+    assert "\n" not in str(failure.value)
+
+
+def test_who_goes_again_and_again_is_started_less_and_less_often() -> None:
+    """At once the first time, and whenever it had lived for a while; else after twice as long, ten seconds at most."""
+    pauses = [0.0]
+    for _ in range(7):
+        pauses.append(pause_before(0.3, pauses[-1]))
+    assert pauses == [0, 0.02, 0.5, 1, 2, 4, 8, 10]
+    assert pause_before(10, 8) == 0.02
+
+
+def test_the_last_words_are_complaints(tmp_path: Path) -> None:
+    """What the server marked as a warning since its last start, without process and time; else all that it said."""
+    log, stamp = tmp_path / "log", "M 21 Nov 2026 17:12:22.802"
+    start = f"7:{stamp} * oO0OoO0OoO0Oo Valkey is starting oO0OoO0OoO0Oo"
+    before = f"6:{stamp} # an older complaint"
+    log.write_text("\n".join([before, start, f"7:{stamp} # Error writing", f"7:{stamp} * x", "no line of the log"]))
+    assert last_words(log) == complaints(log) == "Error writing | no line of the log"
+    log.write_text("\n".join([before, start, f"7:{stamp} * Ready", f"7:{stamp} # Valkey is now ready to exit, bye"]))
+    assert complaints(log) == ""
+    assert last_words(log).endswith("Ready | Valkey is now ready to exit, bye")
+    assert "cannot be read" in last_words(tmp_path / "none")
+
+
+async def test_the_log_is_bounded(directory: Path) -> None:
+    """A log above 8 MiB is put aside at the next start; one old log is kept."""
+    directory.mkdir()  # noqa: ASYNC240 — a test may block its loop for that long
+    (directory / "valkey.log").write_bytes(b"x" * (LOG_LIMIT_BYTES + 1))
+    async with embedded(directory) as server:
+        await server.ensure()
+    assert (directory / "valkey.log").stat().st_size < LOG_LIMIT_BYTES
+    assert (directory / "valkey.log.1").stat().st_size == LOG_LIMIT_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("file", "is a file"), ("file/d", "cannot be made"), ("d", "cannot be written")]
+)
+async def test_a_directory_that_cannot_be_used(tmp_path: Path, name: str, reason: str) -> None:
+    """A file, a place below a file, a directory that cannot be written: refused, with the way out."""
+    (tmp_path / "file").touch()
+    (tmp_path / "d" / "lock").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=f"{reason}.*name a directory that this user may write to"):
+        await EmbeddedServer(tmp_path / name).ensure()
+
+
+async def test_the_longest_path_works_and_the_next_does_not(tmp_path: Path) -> None:
+    """A socket's path has a limit: at the limit it works, one byte more is refused with the way out."""
+    room = LONGEST_SOCKET_PATH - len(os.fsencode(tmp_path / "valkey.sock")) - 1
+    longest = tmp_path / ("ü'" + " " * (room - 4) + "d")  # bytes and not letters count; nothing needs quoting
+    async with embedded(longest) as server:
+        await server.ensure()
+        assert await _value(server, "key") is None
+    with pytest.raises(ConfigurationError, match=r"too long by 1 bytes.*choose a shorter path"):
+        await EmbeddedServer(tmp_path / ("d" * (room + 1))).ensure()
+
+
+async def test_gone_is_told_at_once_where_nobody_is(tmp_path: Path) -> None:
+    """Waiting for a server to go ends where there is none."""
+    await until_gone(tmp_path / "valkey.sock")

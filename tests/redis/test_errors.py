@@ -1,0 +1,169 @@
+"""Every failure of Redis is one of two, and tells no secret."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import exceptions as spoken
+from redis.asyncio import Redis
+
+from poller.errors import Fenced, StoreRefused, StoreUnavailable
+from poller.redis.client import commands
+from poller.redis.errors import let_in, translated
+from tests.harness.waiting import until
+from tests.servers import KINDS, Kind, running
+from tests.stores import clients_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+UNAVAILABLE = [
+    spoken.ConnectionError("Connection closed by server."),
+    spoken.MaxConnectionsError("Too many connections"),
+    spoken.TimeoutError("Timeout reading from h:6379"),
+    spoken.BusyLoadingError("Redis is loading the dataset in memory"),
+    spoken.ReadOnlyError("You can't write against a read only replica."),
+    spoken.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+    spoken.ClusterDownError("The cluster is down"),
+    spoken.MasterDownError("Link with MASTER is down"),
+    spoken.TryAgainError("Multiple keys request during rehashing of slot"),
+    spoken.MovedError("3999 127.0.0.1:6381"),
+    spoken.InvalidResponse("Protocol Error"),
+    spoken.ResponseError("BUSY Redis is busy running a script."),
+    spoken.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+    spoken.ResponseError("NOREPLICAS Not enough good replicas to write."),
+    spoken.ResponseError("UNBLOCKED force unblock from blocking operation"),
+    spoken.ResponseError("Error running script (call to f_1): @user_script:1: -OOM command not allowed"),
+    spoken.ResponseError("Error running script (call to f_1): @user_script:1: -READONLY You can't write"),
+    ConnectionResetError("reset"),
+    TimeoutError(),
+    AttributeError("'NoneType' object has no attribute 'readexactly'"),
+    RuntimeError("read() called while another coroutine is already waiting"),
+]
+
+REFUSED = [
+    spoken.AuthenticationError("Authentication required."),
+    spoken.AuthenticationError("invalid username-password pair or user is disabled."),
+    spoken.AuthorizationError("no"),
+    spoken.NoPermissionError("User default has no permissions to run the 'eval' command"),
+    spoken.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+    spoken.ResponseError("BUSYGROUP Consumer Group name already exists"),
+    spoken.ResponseError("unknown command 'EVALSHA'"),
+    spoken.DataError("Invalid input of type: 'NoneType'."),
+]
+
+
+@pytest.mark.parametrize("error", UNAVAILABLE, ids=repr)
+def test_what_may_be_better_later(error: Exception) -> None:
+    """Network, timeouts and a server that cannot just now are unavailable; so is what redis-py leaks by accident."""
+    with pytest.raises(StoreUnavailable) as ours, translated():
+        raise error
+    assert ours.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", REFUSED, ids=repr)
+def test_what_stays_refused(error: Exception) -> None:
+    """Credentials, permissions, types and commands that are wrong stay wrong."""
+    with pytest.raises(StoreRefused) as ours, translated():
+        raise error
+    assert ours.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [spoken.NoScriptError("No matching script."), Fenced("mine no more")], ids=repr)
+def test_what_passes(error: Exception) -> None:
+    """A missing script is for its caller to load; our own errors are already ours."""
+    with pytest.raises(type(error)) as passed, translated():
+        raise error
+    assert passed.value is error
+
+
+def test_cancellation_passes() -> None:
+    """A cancelled task is not a broken connection."""
+    with pytest.raises(asyncio.CancelledError), translated():
+        raise asyncio.CancelledError
+
+
+def test_a_message_is_one_short_line() -> None:
+    """Server errors may run over many lines; an operator gets one."""
+    with pytest.raises(StoreRefused) as ours, translated():
+        raise spoken.ResponseError("ERR\r\n" + "long " * 1000)
+    assert "\n" not in str(ours.value)
+    assert len(str(ours.value)) < 400
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_wrong_password(kind: Kind, tmp_path: Path) -> None:
+    """A wrong or missing password is refused, at the place, without the password."""
+    with running(kind, tmp_path, appendfsync="no", tcp=True, options={"requirepass": "open-sesame"}) as server:
+        place = server.url.removeprefix("redis://")
+        for url in (server.url, f"redis://:hunter2@{place}", f"redis://nobody:hunter2@{place}"):
+            async with commands(url) as client:
+                with pytest.raises(StoreRefused, match=place) as ours, translated(client):
+                    await client.get("k")
+                assert "hunter2" not in str(ours.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_that_repeats_the_password(kind: Kind, tmp_path: Path) -> None:
+    """A server that does not know AUTH repeats its arguments in the error: neither our message nor a traceback does."""
+    options = {"rename-command": ("AUTH", "LOGIN")}
+    with running(kind, tmp_path, appendfsync="no", options=options) as server:
+        async with commands(f"{server.url}?password=hunter2") as client:
+            with pytest.raises(StoreRefused, match="unknown command 'AUTH'") as ours, translated(client):
+                await client.get("k")
+    assert "hunter2" not in str(ours.value)
+    assert ours.value.__suppress_context__
+    assert ours.value.__cause__ is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_out_of_memory_inside_a_script(kind: Kind, tmp_path: Path) -> None:
+    """A script that is refused for want of memory is unavailable: it may work once there is room."""
+    with running(kind, tmp_path, appendfsync="no", options={"maxmemory": "1"}) as server:
+        async with commands(server.url) as client:
+            with pytest.raises(StoreUnavailable, match="maxmemory"), translated(client):
+                await client.eval("return redis.call('SET', KEYS[1], ARGV[1])", 1, "k", "v")
+
+
+async def test_a_wrong_type_and_a_missing_script(server: str) -> None:
+    """From a real server: a key of another type is refused, an unknown script passes as itself."""
+    async with commands(server) as client:
+        await client.set("k", "v")
+        with pytest.raises(StoreRefused, match="WRONGTYPE"), translated(client):
+            await client.xlen("k")
+        with pytest.raises(spoken.NoScriptError), translated(client):
+            await client.evalsha("0" * 40, 0)
+
+
+async def test_a_client_closed_under_a_command(server: str) -> None:
+    """A client closed while a read blocks raises our error, whichever redis-py's happens to be."""
+    async with commands(server) as observer:
+        client = commands(server)
+        reading = asyncio.create_task(_read(client))
+        await until(lambda: clients_of(observer, "blocked"), "the read to block")
+        await client.connection_pool.disconnect()
+        with pytest.raises(StoreUnavailable):
+            await reading
+        await client.aclose()
+
+
+async def _read(client: Redis) -> None:
+    with translated(client):
+        await client.xread({"k": "$"}, block=4000)
+
+
+async def test_a_password_that_was_right_before(tmp_path: Path) -> None:
+    """Law: wrong at the start is refused; changed while we run it is waited for, by whoever was let in."""
+    with running("valkey", tmp_path) as server:
+        async with commands(server.url) as admin, commands(server.url) as ours, commands(server.url) as another:
+            await ours.ping()
+            let_in(ours)
+            await admin.config_set("requirepass", "changed")
+            await ours.connection_pool.disconnect()
+            with pytest.raises(StoreUnavailable, match="Authentication required"), translated(ours):
+                await ours.ping()
+            with pytest.raises(StoreRefused, match="Authentication required"), translated(another):
+                await another.ping()

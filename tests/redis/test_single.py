@@ -1,0 +1,70 @@
+"""A connection to a server that is no primary any more is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.errors import StoreRefused, StoreUnavailable
+from poller.redis.client import commands
+from poller.redis.errors import translated
+from tests.harness.waiting import until
+from tests.stores import clients_of
+
+
+@asynccontextmanager
+async def demoted(operator: Redis) -> AsyncIterator[None]:
+    """A replica, of nobody, for the time of the block."""
+    await operator.replicaof("127.0.0.1", "1")
+    try:
+        yield
+    finally:
+        await operator.replicaof("NO", "ONE")
+
+
+async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
+    """By a command, by a script, and to a read that was waiting: the next command connects anew."""
+    async with commands(server) as operator, commands(server) as client:
+        script = client.register_script("return redis.call('SET', KEYS[1], 'x')")
+        await script(["k"])
+        for asking in (client.set("k", "x"), script(["k"])):
+            own = await client.client_id()
+            async with demoted(operator):
+                with pytest.raises(StoreUnavailable), translated(client):
+                    await asking
+                assert await client.client_id() != own
+        own = await client.client_id()
+        reading = asyncio.ensure_future(client.xread({"s": "$"}, block=4000))
+        await until(lambda: clients_of(operator, "blocked"), "the read to block")
+        async with demoted(operator):
+            with pytest.raises(StoreUnavailable), translated(client):
+                await reading
+            assert await client.client_id() != own
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("HGETALL", "p:{a/b}:state"), r"p:\{a/b\}:state is a list, not a hash: another program uses this prefix"),
+        (("XREAD", "COUNT", "1", "STREAMS", "p:{a/b}:events", "0"), r"p:\{a/b\}:events is a list, not a stream"),
+        (("XINFO", "GROUPS", "p:{a/b}:events"), r"p:\{a/b\}:events is a list, not a stream"),
+        (("SET", "other", "x", "GET"), r"WRONGTYPE other is a list: another"),
+        (
+            ("EVAL", "return redis.call('XLEN', KEYS[2])", 3, "p:{a/b}:pause", "p:{a/b}:events", "none", "x"),
+            r"WRONGTYPE p:\{a/b\}:events is a list, not a stream",
+        ),
+    ],
+)
+async def test_a_key_of_another_type_is_named(server: str, command: tuple[str | int, ...], words: str) -> None:
+    """By commands and scripts, with what it is, what it should be, and what to do: the server names no key."""
+    async with commands(server) as client:
+        await client.flushdb()
+        for key in ("p:{a/b}:state", "p:{a/b}:events", "other"):
+            await client.rpush(key, "x")
+        await client.set("p:{a/b}:pause", "x")
+        with pytest.raises(StoreRefused, match=words), translated(client):
+            await client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped

@@ -1,0 +1,337 @@
+"""Laws of :mod:`poller.source.conditional`: rounds over real sockets, against an API that knows entity tags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from poller.changes.plan import Breaker, Commit
+from poller.errors import StoreUnavailable
+from poller.source.conditional import Unchanged, validators_of
+from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.paging import Query
+from poller.source.round import poll
+from poller.store.feed_state import GOOD_AT, READ_AT, RELEASED, ROUND, ROUND_AT
+from tests.source.api import Request, http, serving
+from tests.source.clients import client_of
+from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, Clock, MemoryStore, records
+
+FULL = msgspec.structs.replace(FEED, delta=False, removals=False)
+REMOVING = msgspec.structs.replace(FULL, removals=True)
+LISTED = msgspec.structs.replace(REMOVING, resource=msgspec.structs.replace(FEED.resource, detail_path=None))
+MINUTE = timedelta(minutes=1)
+
+
+class Lists:
+    """An API whose lists have versions: change ``pages`` and the entity tag is another one."""
+
+    def __init__(self) -> None:
+        self.pages: list[list[Any]] = [records("a", "b")]
+        self.by_path: dict[str, list[Any]] = {}  # lists of one page that are not as the others
+        self.delta: str | None = None
+        self.status = 200
+        self.gone = ""
+        self.conditions: list[str | None] = []
+
+    async def __call__(self, request: Request, _: Any) -> bytes:
+        asked = dict(request.params) if "?" in request.target else {}
+        condition = request.headers.get("if-none-match")
+        self.conditions.append(condition)
+        pages = [self.by_path[request.path]] if request.path in self.by_path else self.pages
+        page = int(asked.get("pageToken", "0"))
+        further = str(page + 1) if page + 1 < len(pages) else None
+        tag = f'"{hash((request.path, json.dumps(pages[page])))}"'
+        if request.path == self.gone:
+            return http(404)
+        if self.status != 200:
+            return http(self.status)
+        if tag == condition:
+            return http(304, b"", f"ETag: {tag}")
+        body = {"results": pages[page], "pageToken": further, "deltaToken": self.delta}
+        return http(200, json.dumps(body).encode(), f"ETag: {tag}")
+
+    @property
+    def conditional(self) -> list[bool]:
+        """Of the requests since the last look, which were on condition."""
+        found = [condition is not None for condition in self.conditions]
+        self.conditions.clear()
+        return found
+
+
+class Rounds:
+    """A feed's rounds, a minute apart."""
+
+    def __init__(self, lists: Lists, unchanged: Unchanged, feed: Feed) -> None:
+        self.lists = lists
+        self.unchanged = unchanged
+        self.feed = feed
+        self.store = MemoryStore()
+        self.clock = Clock()
+
+    async def __call__(self, **changed: Any) -> RoundResult:
+        async def none(since: int) -> dict[str, int]:
+            assert not since
+            return {}
+
+        self.clock.pass_by(MINUTE)
+        return await poll(
+            msgspec.structs.replace(self.feed, **changed),
+            self.store,
+            self.unchanged.get,
+            now=self.clock,
+            qualifications=none,
+            unchanged=self.unchanged,
+        )
+
+
+@asynccontextmanager
+async def rounds_of(feed: Feed = FULL) -> AsyncIterator[Rounds]:
+    lists = Lists()
+    async with serving(lists) as api, client_of(api.url) as client:
+        yield Rounds(lists, Unchanged(client.ask), feed)
+
+
+async def test_an_unchanged_list_costs_one_request_and_writes_the_rounds_end_only() -> None:
+    """A 304 is a good round of no pages: no event, no snapshot; the marks say that it was read."""
+    async with rounds_of() as rounds:
+        assert (await rounds()).mode is Mode.BASELINE
+        assert rounds.lists.conditional == [False]
+        for _ in range(3):
+            result, read_at = await rounds(), rounds.store.state.read_at
+            assert (result.ok, result.mode, result.pages, result.records) == (True, Mode.FULL, 0, 0)
+            assert rounds.lists.conditional == [True]
+            assert set(rounds.store.commits[-1].marks) == {ROUND, ROUND_AT, GOOD_AT, READ_AT}
+            assert read_at == rounds.clock.time
+        assert len(rounds.store.events) == 2
+
+
+async def test_a_change_is_found_and_its_version_is_the_next_ones_condition() -> None:
+    """Another version is read as ever; so is the one before it when it comes back."""
+    async with rounds_of() as rounds:
+        await rounds()
+        for value in (2, 1, 3):
+            rounds.lists.pages = [records("a", "b", value=value)]
+            assert [(await rounds()).modified for _ in range(3)] == [2, 0, 0]
+        assert rounds.lists.conditional == [False, *[True] * 9]
+
+
+async def test_a_list_of_several_pages_is_never_asked_for_on_condition() -> None:
+    """Its first page may be as it was while another is not. Grown, a list is not any more; shrunk, it is again."""
+    async with rounds_of() as rounds:
+        rounds.lists.pages = [records("a"), records("b")]
+        await rounds()
+        rounds.lists.pages = [records("a"), records("b", value=2)]
+        assert (await rounds()).modified == 1
+        assert rounds.lists.conditional == [False] * 4
+        rounds.lists.pages = [records("a", "b", value=2)]
+        await rounds()
+        await rounds()
+        assert rounds.lists.conditional == [False, True]
+        rounds.lists.pages = [records("a", "b", value=3), records("c")]
+        await rounds()
+        await rounds()
+        assert rounds.lists.conditional == [True, False, False, False]
+
+
+@pytest.mark.parametrize("feed", [FULL, ACHIEVEMENTS], ids=["one listing", "many"])
+async def test_a_version_that_is_held_back_is_shown_by_a_reading(feed: Feed) -> None:
+    """A listing with an older version is read again until that is published, though it stays as it was meanwhile."""
+    async with rounds_of(msgspec.structs.replace(feed, newest=True)) as rounds:
+        rounds.lists.pages = [[{"id": "a", "n": 2, "lastModifiedAt": "2025-03-01T09:00:00Z"}]]
+        await rounds()
+        rounds.lists.pages = [[{"id": "a", "n": 1, "lastModifiedAt": "2025-03-01T08:00:00Z"}]]
+        modified = []
+        for _ in range(3):
+            modified.append((await rounds()).modified)
+            rounds.store.now_ms += 61_000
+        assert modified == [0, 1, 0]
+
+
+async def test_a_reconcile_is_on_condition_and_a_delta_is_not() -> None:
+    """The token stays where it is; the time of the next reconcile moves."""
+    async with rounds_of(msgspec.structs.replace(FEED, removals=False)) as rounds:
+        rounds.lists.delta = "d1"
+        await rounds()
+        assert (await rounds()).mode is Mode.DELTA
+        rounds.clock.pass_by(DAY)
+        result = await rounds()
+        assert (result.mode, result.ok, result.pages) == (Mode.RECONCILE, True, 0)
+        assert rounds.lists.conditional == [False, False, True]
+        assert rounds.store.state.delta_token == "d1"  # noqa: S105 -- no secret
+        assert (await rounds()).mode is Mode.DELTA
+
+
+@pytest.mark.parametrize("marks", [{"generation": "h"}, {"sequence": "7"}, {"read_at": "2025-03-01T11:00:00.000Z"}])
+async def test_a_state_that_another_has_written_is_read_without_condition(marks: dict[str, str]) -> None:
+    """Another process took over for a while, or the store was flushed or rolled back: whatever there is, is read."""
+    async with rounds_of() as rounds:
+        await rounds()
+        for name, value in marks.items():
+            rounds.store.mark(name, value)
+        assert (await rounds()).pages == 1
+        assert rounds.lists.conditional == [False, False]
+        assert (await rounds()).pages == 0
+
+
+async def test_a_flushed_store_is_filled_again() -> None:
+    """A first reading is a first reading, though this process remembers an earlier one."""
+    async with rounds_of() as rounds:
+        await rounds()
+        rounds.store = MemoryStore()
+        result = await rounds()
+        assert (result.mode, result.created) == (Mode.BASELINE, 2)
+
+
+async def test_another_query_is_another_list() -> None:
+    """What was kept of a query says nothing of the next one."""
+    async with rounds_of() as rounds:
+        await rounds()
+        assert (await rounds(query=Query(limit=5))).mode is Mode.RESYNC
+        assert rounds.lists.conditional == [False, False]
+        assert (await rounds(query=Query(limit=5))).pages == 0
+
+
+@pytest.mark.parametrize("where", ["event", "end"])
+async def test_a_version_that_was_not_committed_is_no_condition(where: str) -> None:
+    """The read was good and the write was not: the next round reads the same again, and writes it."""
+    async with rounds_of() as rounds:
+        await rounds()
+        rounds.lists.pages = [records("a", "b", value=2)]
+
+        def failing(commit: Commit) -> StoreUnavailable | None:
+            return StoreUnavailable("no answer") if bool(commit.events) == (where == "event") else None
+
+        rounds.store.failing = failing
+        assert not (await rounds()).ok
+        rounds.store.failing = lambda _: None
+        result = await rounds()
+        assert (result.ok, result.pages) == (True, 1)
+        assert rounds.lists.conditional == [False, True, False]
+        assert [event["data"]["record"]["n"] for event in rounds.store.events] == [1, 1, 2, 2]
+
+
+async def test_an_api_that_was_away_is_asked_on_condition_again() -> None:
+    """A round without an answer changes nothing, neither in the store nor in what is known of it."""
+    async with rounds_of() as rounds:
+        await rounds()
+        rounds.lists.status = 503
+        assert not (await rounds()).ok
+        rounds.lists.status = 200
+        rounds.lists.conditional  # noqa: B018 -- forgets what was asked so far
+        assert (await rounds()).pages == 0
+        assert rounds.lists.conditional == [True]
+
+
+async def test_a_304_that_nobody_asked_for_is_a_refusal() -> None:
+    """Without a condition it says nothing."""
+    async with rounds_of() as rounds:
+        rounds.lists.status = 304
+        result = await rounds()
+        assert (result.ok, "answered 304" in (result.error or "")) == (False, True)
+
+
+async def test_each_listing_of_a_feed_has_a_version_of_its_own() -> None:
+    """One listing for each qualification: those that are unchanged cost a request each, the others are read."""
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, removals=False)) as rounds:
+        await rounds()
+        assert (await rounds()).pages == 0
+        assert (await rounds(qualifications=("q1", "q2", "q3"))).pages == 1
+        assert rounds.lists.conditional == [False, False, True, True, False, True, True]
+
+
+async def test_a_record_that_is_missing_is_looked_for_in_a_whole_reading() -> None:
+    """Listed nowhere else, it is removed when a second reading lacks it too; only then is the list left alone."""
+    async with rounds_of(LISTED) as rounds:
+        await rounds()
+        await rounds()
+        assert rounds.lists.conditional == [False, False]  # the first reading compared with nothing
+        rounds.lists.pages = [records("a")]
+        assert [(await rounds()).removed for _ in range(4)] == [0, 1, 0, 0]
+        assert rounds.lists.conditional == [True, False, True, True]
+
+
+async def test_a_record_that_is_there_and_not_listed_is_looked_for_in_each_round() -> None:
+    """The list says nothing of it: it stays as it was when the record goes at last, and the round finds out."""
+    async with rounds_of(REMOVING) as rounds:
+        await rounds()
+        rounds.lists.pages = [records("a")]
+        rounds.lists.conditions.clear()
+        assert [(await rounds()).removed for _ in range(3)] == [0, 0, 0]
+        rounds.lists.gone = "/contractTypes/b"
+        assert [(await rounds()).removed for _ in range(3)] == [1, 0, 0]
+        assert rounds.lists.conditional == [False] * 9 + [True] * 2
+
+
+async def test_what_an_unchanged_listing_holds_is_known_without_reading_it() -> None:
+    """One of several listings changes: it alone is read, what it lost is found missing and then gone."""
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=Breaker(None))) as rounds:
+        rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
+        for _ in range(3):
+            await rounds()
+        assert rounds.lists.conditional == [False] * 2 + [True] * 4
+        rounds.lists.pages = [records("a")]
+        results = [await rounds() for _ in range(4)]
+        assert [result.removed for result in results] == [0, 1, 0, 0]
+        assert [result.pages for result in results] == [1, 0, 0, 0]
+        assert [event["subject"] for event in rounds.store.events] == ["a", "b", "c", "b"]
+
+
+async def test_a_listing_that_nobody_asks_for_any_more_keeps_its_records() -> None:
+    """That a qualification is not named any more says nothing of its records: they are not taken for gone."""
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=Breaker(None))) as rounds:
+        rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
+        for _ in range(3):
+            await rounds()
+        assert [(await rounds(qualifications=("q1",))).removed for _ in range(4)] == [0, 0, 0, 0]
+
+
+async def test_a_release_is_a_whole_reading() -> None:
+    """What an operator let through is looked for, though the list may be as it was."""
+    async with rounds_of() as rounds:
+        await rounds()
+        rounds.store.mark(RELEASED, "1")
+        await rounds()
+        assert rounds.lists.conditional == [False, False]
+
+
+# Laws of :mod:`poller.source.conditional`.
+
+CHANGED = "Sat, 01 Mar 2025 12:00:00 GMT"
+MINUTE_LATER = "Sat, 01 Mar 2025 12:01:00 GMT"
+TOO_SOON = "Sat, 01 Mar 2025 12:00:59 GMT"
+MODIFIED = {"Last-Modified": CHANGED, "Date": MINUTE_LATER}
+
+
+@pytest.mark.parametrize(
+    ("sent", "condition"),
+    [
+        ({"ETag": '"a"'}, {"If-None-Match": '"a"'}),
+        ({"ETag": 'W/"a!#~"'}, {"If-None-Match": 'W/"a!#~"'}),
+        ({"ETag": '"a"', **MODIFIED}, {"If-None-Match": '"a"'}),
+        (MODIFIED, {"If-Modified-Since": CHANGED}),
+        ({"ETag": "bare", **MODIFIED}, {"If-Modified-Since": CHANGED}),
+        ({}, {}),
+        ({"ETag": ""}, {}),
+        ({"ETag": '""'}, {}),
+        ({"ETag": 'W/""'}, {}),
+        ({"ETag": "*"}, {}),
+        ({"ETag": '"a", "b"'}, {}),
+        ({"ETag": '"a b"'}, {}),
+        ({"ETag": '"' + "a" * 1025 + '"'}, {}),
+        ({"Last-Modified": CHANGED}, {}),
+        ({"Last-Modified": CHANGED, "Date": TOO_SOON}, {}),
+        ({"Last-Modified": MINUTE_LATER, "Date": CHANGED}, {}),
+        ({"Last-Modified": "lately", "Date": CHANGED}, {}),
+        ({"Date": CHANGED}, {}),
+    ],
+)
+def test_what_an_answer_says_of_its_version(sent: dict[str, str], condition: dict[str, str]) -> None:
+    """An entity tag as it is; else a date that is long past; else nothing, for a 304 may never hide a change."""
+    assert validators_of(httpx.Headers(sent)).headers == condition

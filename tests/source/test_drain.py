@@ -1,0 +1,338 @@
+"""Laws of :mod:`poller.source.drain`: thousands of listings, each with a state of its own, read as their turn comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from poller.changes.confirmation import Confirmation, confirmation_of
+from poller.changes.plan import Breaker
+from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
+from poller.source.conditional import Answer, Unchanged, Validators
+from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.paging import Params
+from poller.source.round import poll
+from tests.harness.waiting import turns
+from tests.source.round_sides import ACHIEVEMENTS, DAY, Clock, MemoryStore, records
+from tests.source.round_sides import FEED as LISTED
+
+SECOND = timedelta(seconds=1)
+NAMES = tuple(f"q{number:02d}" for number in range(20))
+FEED = msgspec.structs.replace(
+    ACHIEVEMENTS, qualifications=(), discover=True, breaker=Breaker(None), slot=SECOND * 3600
+)
+
+
+class Many:
+    """A source of many listings and those who name them: each has one record, unless it is said otherwise."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.clock = Clock()
+        self.names: dict[str, int] = dict.fromkeys(NAMES, 0)
+        self.failing: dict[str, Exception] = {}
+        self.values: dict[str, list[dict[str, Any]]] = {}
+        self.asked: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.on_asked: dict[str, Any] = {}
+        self.paged: dict[str, list[list[dict[str, Any]]]] = {}
+
+    @property
+    def milliseconds(self) -> int:
+        return int(self.clock.time.timestamp() * 1000)
+
+    async def get(self, path: str, params: Params) -> bytes:
+        name = path.split("/")[2]
+        self.asked.append(name)
+        if then := self.on_asked.pop(name, None):
+            then()
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await turns()  # lets the others come this far
+        self.at_once -= 1
+        if failure := self.failing.get(name):
+            raise failure
+        if name in self.paged:
+            place = int(dict(params).get("pageToken", 0))
+            further = str(place + 1) if place + 1 < len(self.paged[name]) else None
+            return msgspec.json.encode({"results": self.paged[name][place], "pageToken": further})
+        assert not params
+        return msgspec.json.encode({"results": self.values.get(name, records(f"r-{name}"))})
+
+    async def named(self, since: int) -> dict[str, int]:
+        return {name: when for name, when in self.names.items() if when >= since}
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        return confirmation_of(self.store.state.confirmation)
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        return [(event["subject"], event["data"]["cause"]) for event in self.store.events]
+
+    async def __call__(self, *, names: int = 20, **changed: Any) -> RoundResult:
+        self.names = {name: self.names.get(name, 0) for name in list(self.names)[:names]}
+        self.asked.clear()
+        self.clock.pass_by(SECOND)
+        feed = msgspec.structs.replace(FEED, **changed)
+        return await poll(feed, self.store, self.get, now=self.clock, qualifications=self.named)
+
+
+@pytest.fixture
+def many() -> Many:
+    return Many()
+
+
+async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) -> None:
+    """As many requests at once as are allowed, no more; the events stand in the order of the turns."""
+    result = await many(at_once=5)
+    assert (result.mode, result.pages, result.created, many.most_at_once) == (Mode.BASELINE, 20, 20, 5)
+    assert [event["subject"] for event in many.store.events] == [f"r-{name}" for name in many.asked]
+    assert (many.store.state.read_at, many.store.state.oldest) == (many.clock.time, many.clock.time)
+    assert many.store.state.rotation is None
+
+
+async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
+    """Each listing once in a rotation, over however many rounds; only its end counts as a full reading."""
+    await many()
+    read_at = many.store.state.read_at
+    asked: list[str] = []
+    rounds = 0
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        while len(asked) < 20:
+            result = await many(slot=SECOND)
+            assert (result.ok, result.mode) == (True, Mode.FULL)
+            assert 0 < len(many.asked) < 20
+            asked += many.asked
+            rounds += 1
+            over = len(asked) == 20
+            assert (many.store.state.rotation is None) == over
+            assert (many.store.state.read_at != read_at) == over
+    assert sorted(asked) == sorted(NAMES)
+    assert rounds >= 4
+
+
+async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
+    """A rotation that was interrupted is not finished but begun again where there is no slot: each listing is read."""
+    await many()
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        assert 0 < len((await many(slot=SECOND), many.asked)[1]) < 20
+    result = await many(slot=None)
+    assert (result.pages, sorted(many.asked)) == (20, sorted(NAMES))
+
+
+async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many) -> None:
+    """A qualification that is named while the round runs is next but for what is on its way, a new one likewise."""
+    await many()
+    async with slow_clock(per_request=0.25, asked=many.asked):
+
+        def change() -> None:
+            many.names |= {"q19": many.milliseconds + 1, "new": many.milliseconds + 1}
+
+        many.on_asked["q03"] = change
+        await many(names=21)
+    place = many.asked.index("q03")
+    assert {"q19", "new"} <= set(many.asked[place + 1 : place + 8])
+    assert "r-new" in [event["subject"] for event in many.store.events]
+    assert many.store.events[-1]["data"]["cause"] == "full"
+
+
+async def test_what_is_named_for_a_time_to_come_hides_nothing_of_now(many: Many) -> None:
+    """Law: a name from before the store's clock was set back keeps none from being read that is named meanwhile."""
+    await many()
+    many.names["q05"] = many.milliseconds + 30 * 86_400_000
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        many.on_asked["q03"] = lambda: many.names.update(new=many.milliseconds + 1)
+        await many(names=21)
+    assert "r-new" in [event["subject"] for event in many.store.events]
+
+
+async def test_one_that_cannot_be_read_costs_itself(many: Many) -> None:
+    """The others are read; its records stay, whatever is settled; it is tried again when its turn comes."""
+    await many()
+    for failure in (SourceNonsense("not JSON"), SourceUnavailable("503"), SourceRefused("403", status=403)):
+        many.failing = {"q05": failure, "q11": failure}
+        result = await many()
+        assert (result.ok, result.pages, result.error) == (False, 18, f"{failure} (and 1 more listings)")
+    many.failing = {}
+    result = await many()
+    assert (result.ok, result.removed, result.changes, len(many.asked)) == (True, 0, 0, 20)
+
+
+async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(many: Many) -> None:
+    """Missing in a rotation, missing in the next: gone. A listing that fails protects its own records and no others."""
+    await many()
+    many.failing = {"q05": SourceNonsense("not JSON")}
+    many.values = {"q02": []}
+    assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
+    assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
+
+
+async def test_a_listing_with_a_record_without_an_id_keeps_what_any_other_lacks(many: Many) -> None:
+    """The record may be one that another listing held; once each record of all listings has an id, it is looked for."""
+    await many()
+    many.values = {"q02": [], "q03": [{"id": None}]}
+    results = [await many() for _ in range(3)]
+    assert [(result.ok, result.removed, result.unidentified) for result in results] == [(True, 0, 1)] * 3
+    many.values = {"q02": []}
+    assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
+    assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
+
+
+async def test_a_record_that_moves_to_another_listing_is_not_removed(many: Many) -> None:
+    """It is in the feed as long as any listing holds it."""
+    await many()
+    many.values = {"q02": [], "q03": records("r-q02", "r-q03")}
+    assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
+
+
+async def test_a_parent_that_is_gone_empties_its_listing_once_that_is_confirmed(many: Many) -> None:
+    """404 once removes nothing, 404 again does; a listing that comes back has its records created again."""
+    await many()
+    many.failing = {"q07": SourceRefused("no such qualification", status=404)}
+    first = await many()
+    assert (first.ok, first.removed) == (True, 0)
+    assert (await many()).removed == 1
+    many.failing = {}
+    result = await many()
+    assert (result.created, many.store.events[-1]["data"]["revision"]) == (1, 3)
+
+
+async def test_an_api_that_is_away_is_not_asked_for_every_listing(many: Many) -> None:
+    """Three listings in a row that get no answer end the round; the next one goes on with others first."""
+    await many()
+    many.failing = dict.fromkeys(NAMES, SourceUnavailable("503"))
+    result = await many()
+    assert (result.ok, len(many.asked)) == (False, 3)
+    many.failing = {}
+    assert (await many()).ok
+    assert len(many.asked) == 17
+
+
+async def test_a_rotation_that_failed_is_begun_anew(many: Many) -> None:
+    """A first reading that could not read one listing does not count; the next round tries again, and does."""
+    many.failing = {"q05": SourceNonsense("not JSON")}
+    assert not (await many()).ok
+    assert many.store.state.read_at is None
+    many.failing = {}
+    result = await many()
+    assert (result.ok, result.mode, len(many.asked)) == (True, Mode.BASELINE, 20)
+    assert many.store.state.read_at is not None
+
+
+async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> None:
+    """What changes in a listing that was read already is published, though others are still to be read."""
+    many.failing = {"q05": SourceNonsense("not JSON")}
+    await many(silent_baseline=True)
+    many.values = {"q02": [{"id": "r-q02", "n": 2}]}
+    await many(silent_baseline=True)
+    assert [(event["subject"], event["data"]["cause"]) for event in many.store.events] == [("r-q02", "full")]
+
+
+async def test_a_listing_of_several_pages_is_read_again_until_nothing_comes_late(many: Many) -> None:
+    """First of all at the next turn; its finds are reconciled; that it was given up is shown until it rests."""
+    many.paged = {"q07": [records("a"), records("c")]}
+    await many(slot=SECOND)
+    assert many.confirmation == Confirmation()
+    many.paged = {"q07": [records("a", "b"), records("c")]}
+    await many(slot=SECOND)
+    assert many.asked[0] == "q07"
+    assert many.causes[-1] == ("b", "reconcile")
+    assert many.confirmation == Confirmation(1, 1)
+    for number in range(4):
+        many.paged["q07"][0] = records("a", "b", value=number + 5)
+        await many(slot=SECOND)
+    assert many.confirmation == Confirmation(5, 9)
+    many.paged["q07"][0] = records("a", "b", value=20)
+    await many(slot=SECOND)
+    assert many.causes[-1] == ("b", "full")
+    assert many.confirmation == Confirmation(5, 9)
+    await many(slot=SECOND)
+    assert many.confirmation is None
+
+
+async def test_of_several_listings_the_one_that_was_read_least_says_whether_it_goes_on(many: Many) -> None:
+    """Law: a listing that was given up hides no other that is still to be read again; what came late is their sum."""
+    many.paged = {name: [records(f"{name}a"), records(f"{name}c")] for name in ("q07", "q08")}
+    await many(slot=SECOND)
+    kept = many.store.kept_listings
+    kept["q07"] = msgspec.structs.replace(kept["q07"], confirmation=Confirmation(5, 2))
+    many.paged["q07"][0] = records("q07a", value=2)
+    many.paged["q08"][0] = records("q08a", "q08b")
+    await many(slot=SECOND)
+    assert many.confirmation == Confirmation(1, 3, 2)
+    assert many.confirmation.due
+
+
+async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotation(many: Many) -> None:
+    """It does not wait for all the others to be read; once it is confirmed, it has had its turn."""
+    many.paged = {"q19": [records("a"), records("c")]}
+    await many()
+    many.paged["q19"][0] = records("a", "b")
+    turns: list[bool] = []
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        for _ in range(3):
+            await many(slot=SECOND)
+            assert many.store.state.rotation is not None
+            turns.append("q19" in many.asked)
+    assert turns == [True, True, False]
+    assert many.causes[-1] == ("b", "reconcile")
+
+
+class Tagged:
+    """Listings of pages whose answers have an entity tag of their own, and 304 where it is still theirs."""
+
+    def __init__(self, pages: list[list[dict[str, Any]]]) -> None:
+        self.pages = pages
+        self.unchanged = 0
+
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> Answer:  # noqa: ARG002 -- all have the same
+        place = int(dict(params).get("pageToken", 0))
+        body = {"results": self.pages[place], "pageToken": str(place + 1) if place + 1 < len(self.pages) else None}
+        raw = msgspec.json.encode({**body, "deltaToken": "d"})
+        tag = f'"{hash(raw)}"'
+        if unless.etag == tag:
+            self.unchanged += 1
+            return Answer(None)
+        return Answer(raw, Validators(etag=tag))
+
+
+@pytest.mark.parametrize("feed", [FEED, LISTED])
+@pytest.mark.parametrize("pages", [1, 2])
+async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pages: int) -> None:
+    """A listing of several pages is asked for whatever its first page is, one of a single page on condition."""
+    store, clock = MemoryStore(), Clock()
+    tagged = Tagged([records("a"), records("b")][:pages])
+    unchanged = Unchanged(tagged.ask)
+
+    async def named(_: int) -> dict[str, int]:
+        return {"q00": 0}
+
+    async def read() -> RoundResult:
+        clock.pass_by(DAY)
+        return await poll(feed, store, unchanged.get, now=clock, qualifications=named, unchanged=unchanged)
+
+    for _ in range(3):
+        assert (await read()).ok
+    assert tagged.unchanged == (0 if pages > 1 else 1 + feed.resource.per_qualification)
+    tagged.pages[-1] = records("b" if pages > 1 else "a", value=2)
+    assert (await read()).modified == 1
+
+
+@asynccontextmanager
+async def slow_clock(*, per_request: float, asked: list[str]) -> AsyncIterator[None]:
+    """The loop's clock goes on by so many seconds with each request, and only so."""
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    begun = real()
+    loop.time = lambda: begun + len(asked) * per_request  # type: ignore[method-assign] # the loop is no part of ours
+    try:
+        yield
+    finally:
+        loop.time = real  # type: ignore[method-assign] # put back

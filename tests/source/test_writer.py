@@ -1,0 +1,603 @@
+"""Commits stay in order, overlap with planning, and stop at the first that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Container, Iterable, Mapping
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+import pytest
+
+from poller.changes.diff import Snapshot
+from poller.changes.plan import Breaker, Seen
+from poller.errors import PollerError, SourceRefused, SourceUnavailable
+from poller.source.feed import KNOWN, Feed, Mode, Resource
+from poller.source.paging import Params
+from poller.source.writer import in_order, settle_absent
+from poller.store.feed import Absent
+from tests.source.round_sides import FEED, Round, Script, records
+
+
+class Store:
+    """Takes numbers; each waits at the gate until it is opened."""
+
+    def __init__(self, *, fails_at: int | None = None) -> None:
+        self.begun: list[int] = []
+        self.written: list[int] = []
+        self.gate = asyncio.Event()
+        self.started = asyncio.Event()
+        self._fails_at = fails_at
+
+    async def commit(self, number: int) -> None:
+        self.begun.append(number)
+        self.started.set()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.written.append(number)  # as the real one does: what is on its way is finished
+            raise
+        if number == self._fails_at:
+            raise ValueError(f"{number} is refused")
+        self.written.append(number)
+
+
+async def test_all_are_written_in_their_order() -> None:
+    """Law: leaving the block means that everything is written, in the order given."""
+    store = Store()
+    store.gate.set()
+    async with in_order(store.commit) as put:
+        for number in range(20):
+            await put(number)
+    assert store.written == list(range(20))
+
+
+async def test_the_next_is_planned_while_one_is_on_its_way() -> None:
+    """Law: one may be on its way and one waiting before whoever plans has to wait."""
+    store = Store()
+    async with in_order(store.commit) as put:
+        await put(1)
+        await put(2)
+        assert (store.begun, store.written) == ([1], [])
+        third = asyncio.ensure_future(put(3))
+        store.gate.set()
+        await third
+    assert store.written == [1, 2, 3]
+
+
+async def test_none_is_written_after_one_that_failed() -> None:
+    """Law: the failure comes out, and what was to follow is not written."""
+    store = Store(fails_at=2)
+    store.gate.set()
+    with pytest.raises(ValueError, match="2 is refused"):
+        async with in_order(store.commit) as put:
+            for number in range(1, 9):
+                await put(number)
+    assert store.written == [1]
+    assert store.begun == [1, 2]
+
+
+async def test_a_failure_of_the_last_one_comes_out_too() -> None:
+    """Law: leaving the block raises what the last commit raised."""
+    store = Store(fails_at=1)
+    store.gate.set()
+    with pytest.raises(ValueError, match="1 is refused"):
+        async with in_order(store.commit) as put:
+            await put(1)
+
+
+async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> None:
+    """Law: a round that is told to stop leaves no task, and no commit half done."""
+    store = Store()
+
+    async def round_() -> None:
+        async with in_order(store.commit) as put:
+            for number in range(1, 9):
+                await put(number)
+
+    running = asyncio.create_task(round_())
+    await store.started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert store.written == [1]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_error_of_the_planner_stops_it_too() -> None:
+    """Law: what raises inside the block is raised by the block, with nothing left running."""
+    store = Store()
+    with pytest.raises(KeyError):
+        async with in_order(store.commit) as put:
+            await put(1)
+            raise KeyError
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# Laws of :mod:`poller.source.writer`: a part of a record that nobody knows is no record.
+
+PARTS = msgspec.structs.replace(FEED, partial=True)
+
+
+async def known() -> Round:
+    read = Round(PARTS)
+    assert (await read(Script().on([{"id": "a", "n": 1, "m": 1}], delta="d1"))).ok
+    return read
+
+
+def delta(*parts: dict[str, object]) -> Script:
+    return Script().on(list(parts), since="d1", delta="d2")
+
+
+async def test_a_new_record_is_asked_for_as_a_whole_and_a_known_one_is_not() -> None:
+    """What is published of it is what the API has, not the part that the delta brought."""
+    read = await known()
+    script = delta({"id": "b", "n": 2}, {"id": "a", "n": 2})
+    script.whole("/contractTypes/b", {"id": "b", "n": 2, "m": 7})
+    result = await read(script)
+    assert (result.ok, result.mode, result.created, result.modified) == (True, Mode.DELTA, 1, 1)
+    assert [event["data"]["record"] for event in read.store.events[1:]] == [
+        {"id": "b", "n": 2, "m": 7},
+        {"id": "a", "n": 2, "m": 1},
+    ]
+    assert [path for path, _ in script.asked] == ["/contractTypes", "/contractTypes/b"]
+
+
+async def test_one_that_is_gone_again_is_kept_as_it_came() -> None:
+    """That it existed is not lost."""
+    read = await known()
+    result = await read(delta({"id": "b", "n": 2}).on(SourceRefused("gone", status=410), path="/contractTypes/b"))
+    assert (result.created, read.store.events[-1]["data"]["record"]) == (1, {"id": "b", "n": 2})
+
+
+@pytest.mark.parametrize("failure", [SourceUnavailable("503"), SourceRefused("403", status=403)])
+async def test_one_that_cannot_be_asked_for_fails_the_round(failure: Exception) -> None:
+    """The token stays, and the next round asks again."""
+    read = await known()
+    result = await read(delta({"id": "b", "n": 2}).on(failure, path="/contractTypes/b"))  # type: ignore[arg-type] # one of ours
+    assert (result.ok, read.kept, len(read.store.events)) == (False, "d1", 1)
+    assert json.loads(read.store.state.round or "")["ok"] is False
+
+
+async def test_an_id_that_leads_to_another_path_is_kept_as_it_came() -> None:
+    """Law: it is not asked for: what the API answers to ``/contractTypes/..`` is about something else."""
+    read = await known()
+    script = delta({"id": "..", "n": 2})
+    assert ((await read(script)).created, [path for path, _ in script.asked]) == (1, ["/contractTypes"])
+    assert read.store.events[-1]["data"]["record"] == {"id": "..", "n": 2}
+
+
+async def test_an_answer_about_another_record_completes_nothing() -> None:
+    """Law: what the API answers with another id is not this record; it is kept as the delta brought it."""
+    read = await known()
+    result = await read(delta({"id": "b", "n": 2}).whole("/contractTypes/b", {"id": "a", "n": 9, "m": 9}))
+    assert (result.ok, result.created, result.modified) == (True, 1, 0)
+    assert read.store.events[-1]["data"]["record"] == {"id": "b", "n": 2}
+
+
+# Laws of :mod:`poller.source.writer`: what a full reading does not hold is removed if it is gone, and only then.
+
+FULL = msgspec.structs.replace(FEED, delta=False)
+MANY = tuple(f"r{number}" for number in range(300))
+POSITIONS = msgspec.structs.replace(FULL, resource=Resource("positions", "position", "/positions"))
+
+
+async def has(feed: Feed, *subjects: str) -> Round:
+    """A feed that has read these records."""
+    read = Round(feed)
+    assert (await read(Script().on(records(*subjects), path=feed.resource.path))).ok
+    return read
+
+
+def listing(feed: Feed, subjects: Iterable[str], *, gone: Iterable[str] = (), still: Iterable[str] = ()) -> Script:
+    """An API that lists these, says 404 to some others, and still knows the rest."""
+    script = Script().on(records(*subjects), path=feed.resource.path)
+    for subject in gone:
+        script.on(SourceRefused("not there", status=404), path=f"{feed.resource.path}/{subject}")
+    for subject in still:
+        script.on([], path=f"{feed.resource.path}/{subject}")
+    return script
+
+
+async def test_what_is_gone_is_removed_and_what_the_listing_forgot_is_not() -> None:
+    """7 of 300 are gone, 5 the listing forgets: seven events, and the five are asked for again next time."""
+    read = await has(FULL, *MANY)
+    listed, gone, still = MANY[12:], MANY[:7], MANY[7:12]
+    result = await read(listing(FULL, listed, gone=gone, still=still))
+    assert (result.mode, result.ok, result.removed, result.unchanged) == (Mode.FULL, True, 7, 288)
+    assert [(subject, kind) for subject, kind, _ in read.causes[300:]] == [(subject, "removed") for subject in gone]
+    event = read.store.events[-1]
+    assert "record" not in event["data"]
+    assert event["data"]["previous"]["id"] == "r6"
+    assert (event["data"]["revision"], event["data"]["cause"]) == (2, "full")
+    again = await read(listing(FULL, listed, still=still))
+    assert (again.ok, again.removed, again.changes) == (True, 0, 0)
+
+
+async def test_an_integer_is_removed_as_itself() -> None:
+    """Of the ids 1 and "1" the one that is gone is removed and the other is not; each is asked for by its id."""
+    both = [{"id": 1}, {"id": "1"}, {"id": 2}]
+    for gone in both[:2]:
+        read = Round(FULL)
+        await read(Script().on(both))
+        script = Script().on([record for record in both if record != gone])
+        result = await read(script.on(SourceRefused("not there", status=404), path="/contractTypes/1"))
+        assert (result.ok, result.removed, result.unchanged) == (True, 1, 2)
+        assert [asked for asked, _ in script.asked[1:]] == ["/contractTypes/1"] * 2
+        assert (read.causes[-1], read.store.events[-1]["data"]["previous"]) == (("1", "removed", "full"), gone)
+
+
+async def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
+    """After removed comes created, one revision further, also where its content is the same."""
+    read = await has(FULL, "a", "b")
+    await read(listing(FULL, ["a"], gone=["b"]))
+    result = await read(listing(FULL, ["a", "b"]))
+    assert (result.created, result.unchanged) == (1, 1)
+    assert [
+        (kind, event["data"]["revision"]) for (_, kind, _), event in zip(read.causes, read.store.events, strict=True)
+    ][-2:] == [("removed", 2), ("created", 3)]
+    assert len({event["id"] for event in read.store.events}) == 4
+
+
+async def test_without_a_single_record_endpoint_a_second_full_reading_decides() -> None:
+    """Missing once says nothing, missing twice in a row is gone; being seen in between starts anew."""
+    read = await has(POSITIONS, "a", "b", "c")
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 0
+    assert (await read(listing(POSITIONS, ["a", "b"]))).removed == 1
+    assert read.causes[-1][:2] == ("c", "removed")
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 0
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 1
+    assert read.causes[-1][:2] == ("b", "removed")
+    assert (await read(listing(POSITIONS, ["a"]))).changes == 0
+
+
+async def test_a_second_full_reading_decides_nothing_before_its_time() -> None:
+    """What is missing twice within the span stays, also where each reading misses another; once it is over, it goes."""
+    read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", "b", "c", "d")
+    for listed in (["a", "b", "c"], ["a", "b"], ["a"]):
+        assert (await read(listing(POSITIONS, listed))).changes == 0
+        read.store.now_ms += 600
+    read.store.now_ms += 60_000  # since d was the first to be missed; the rounds themselves take time too
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 1
+    assert read.causes[-1][:2] == ("d", "removed")
+    read.store.now_ms += 1_900  # since b and c were
+    assert (await read(listing(POSITIONS, ["a"]))).changes == 0
+    read.store.now_ms += 60_000
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 2
+
+
+async def test_a_server_whose_clock_is_set_back_delays_no_removal() -> None:
+    """A moment that is to come does not say how long ago it was: the second reading decides."""
+    read = await has(msgspec.structs.replace(POSITIONS, apart=timedelta(seconds=2)), "a", "b")
+    await read(listing(POSITIONS, ["a"]))
+    read.store.now_ms -= 3_600_000
+    assert (await read(listing(POSITIONS, ["a"]))).removed == 1
+
+
+@pytest.mark.parametrize("step", [".", "..", "%2e%2E", "x/.."])
+async def test_an_id_that_leads_to_another_path_is_removed_by_readings(step: str) -> None:
+    """Law: it is never asked for, for the answer would be another resource's; a second reading has to miss it too."""
+    read = await has(FULL, "a", "b", step)
+    script = listing(FULL, ["a"], gone=["b"])
+    result = await read(script)
+    assert (result.ok, result.removed, read.causes[-1][:2]) == (True, 1, ("b", "removed"))
+    assert {path for path, _ in script.asked} == {"/contractTypes", "/contractTypes/b"}
+    assert (await read(listing(FULL, ["a", step]))).changes == 0
+    assert (await read(listing(FULL, ["a"]))).removed == 0
+    assert (await read(listing(FULL, ["a"]))).removed == 1
+    assert read.causes[-1][:2] == (step, "removed")
+
+
+async def test_an_id_that_leads_to_another_path_is_not_removed_before_its_time() -> None:
+    """Law: two readings that miss it within the span remove nothing of it, and those that can be asked for go."""
+    read = await has(msgspec.structs.replace(FULL, apart=timedelta(milliseconds=500)), "a", "b", "..")
+    assert (await read(listing(FULL, ["a", "b"]))).removed == 0
+    read.store.now_ms += 400  # since it was the first to be missed; the round itself takes time too
+    assert (await read(listing(FULL, ["a"], gone=["b"]))).removed == 1
+    read.store.now_ms += 60_000
+    assert (await read(listing(FULL, ["a"]))).removed == 1
+    assert [subject for subject, kind, _ in read.causes if kind == "removed"] == ["b", ".."]
+
+
+class TwoBackends(Script):
+    """An API that answers each record's own path differently the second time; when it was asked is kept."""
+
+    def __init__(self, second: dict[str, PollerError | list[dict[str, object]]]) -> None:
+        super().__init__()
+        self.times: dict[str, list[float]] = {}
+        self._second = second
+
+    async def get(self, path: str, params: Params) -> bytes:
+        times = self.times.setdefault(path, [])
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 2 and path in self._second:
+            self.on(self._second[path], path=path)
+        return await super().get(path, params)
+
+
+def two_backends(listed: Iterable[str], gone: Iterable[str], *, back: Iterable[str] = ()) -> TwoBackends:
+    """Lists some, says 404 to others the first time, and knows some of these the second time."""
+    script = TwoBackends({f"/contractTypes/{subject}": [] for subject in back})
+    script.on(records(*listed))
+    for subject in gone:
+        script.on(SourceRefused("not there", status=404), path=f"/contractTypes/{subject}")
+    return script
+
+
+async def test_a_removal_takes_two_answers_some_time_apart() -> None:
+    """Each record is asked for twice, all once before any a second time, after one wait for all of them."""
+    apart = timedelta(milliseconds=200)
+    read = await has(msgspec.structs.replace(FULL, apart=apart), *MANY)
+    script = two_backends(["r0"], MANY[1:])
+    read.store.mark("released", "yes")
+    result = await read(script)
+    assert (result.ok, result.removed) == (True, 299)
+    asked = [times for path, times in script.times.items() if path != "/contractTypes"]
+    assert all(len(times) == 2 and times[1] - times[0] >= apart.total_seconds() for times in asked)
+    assert max(first for first, _ in asked) <= min(second for _, second in asked)
+
+
+async def test_a_record_that_one_backend_still_has_stays() -> None:
+    """404 and then 200 is no removal, and the next full reading looks for the record again."""
+    read = await has(FULL, *MANY)
+    result = await read(two_backends(MANY[3:], MANY[:3], back=["r1"]))
+    assert (result.ok, result.removed) == (True, 2)
+    assert sorted(subject for subject, kind, _ in read.causes if kind == "removed") == ["r0", "r2"]
+    again = await read(listing(FULL, MANY[3:], gone=["r1"]))
+    assert again.removed == 1
+
+
+def test_the_answers_of_a_removal_are_two_seconds_apart() -> None:
+    """The span that is promised is the one that feeds have unless a test shortens it."""
+    assert Feed("a/b", FEED.resource, FEED.query, "urn:x", "t").apart == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("still", [(MANY[0],), (MANY[299],)], ids=["among the first", "among the last"])
+@pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
+async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed: Feed, still: tuple[str]) -> None:
+    """More are absent than are looked for together: one that may be there keeps the answer False."""
+    one, seen = _Absent(MANY), Seen()
+    script = listing(feed, [], gone=set(MANY) - set(still), still=still)
+    if feed is POSITIONS:
+        one.snapshots |= {key: Snapshot(1, 1, b"{}", missing=key not in still) for key in MANY}
+    settling = partial(settle_absent, feed, one, script.get, seen, released=True, since_marked=None)
+    assert await settling(remove=one.remove, mark=one.mark) is False
+    assert set(one.snapshots) == set(still)
+
+
+class _Absent:
+    """A store that knows these records, and what is told of them."""
+
+    def __init__(self, subjects: Iterable[str]) -> None:
+        self.snapshots = {key: Snapshot(1, 1, b'{"id":"%b"}' % key.encode()) for key in subjects}
+
+    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+        missing = [key for key in self.snapshots if key not in seen]
+        return Absent(len(self.snapshots), len(missing), {key: self.snapshots[key] for key in missing[:most]})
+
+    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        return {key: self.snapshots[key] for key in record_keys}
+
+    async def remove(self, gone: Mapping[str, Snapshot]) -> None:
+        for key in gone:
+            del self.snapshots[key]
+
+    async def mark(self, missing: Mapping[str, Snapshot]) -> None:
+        assert set(missing) <= set(self.snapshots)
+
+
+async def test_a_record_that_cannot_be_asked_for_keeps_no_other() -> None:
+    """What was confirmed beside it is removed; the round fails, and the record stays."""
+    read = await has(FULL, *MANY)
+    read.store.mark("released", "yes")
+    failing = MANY[266]  # of the second lot
+    script = listing(FULL, [MANY[0]], gone=set(MANY[1:]) - {failing})
+    result = await read(script.on(SourceUnavailable("no answer"), path=f"/contractTypes/{failing}"))
+    assert (result.ok, result.removed, result.error) == (False, 256, "no answer")
+
+
+async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
+    """An empty answer removes nothing and says so; deltas would go on, and a release lets it through."""
+    read = await has(FULL, "a", "b")
+    held = await read(listing(FULL, []))
+    assert (held.ok, held.removed) == (False, 0)
+    assert "2 of 2 known records are missing" in (held.error or "")
+    assert "poller release acme/contractTypes" in (held.error or "")
+    assert read.store.state.held == held.error
+    read.store.mark("released", "yes")
+    result = await read(listing(FULL, [], gone=["a", "b"]))
+    assert (result.ok, result.removed) == (True, 2)
+    assert (read.store.state.held, read.store.state.released) == (None, False)
+
+
+async def test_a_held_feed_heals_when_the_records_are_back() -> None:
+    """All back after an empty answer: no event, nothing held any more."""
+    read = await has(FULL, "a", "b")
+    await read(listing(FULL, []))
+    result = await read(listing(FULL, ["a", "b"]))
+    assert (result.ok, result.changes, read.store.state.held) == (True, 0, None)
+
+
+async def test_too_many_at_once_are_held() -> None:
+    """More than the share, and more than a few: held. The new and changed ones of the same reading are published."""
+    read = await has(FULL, *MANY)
+    held = await read(listing(FULL, [*MANY[60:], "new"]))
+    assert (held.ok, held.removed, held.created) == (False, 0, 1)
+    assert "60 of 301" in (held.error or "")
+
+
+async def test_a_delta_feed_that_is_released_is_read_in_full_at_once() -> None:
+    """A release does not wait for the next reconcile."""
+    read = await has(FEED, "a")
+    read.store.mark("delta_token", "d1")
+    read.store.mark("released", "yes")
+    result = await read(Script().on(records("a"), delta="d2"))
+    assert (result.mode, read.kept) == (Mode.RECONCILE, "d2")
+
+
+async def test_reconcile_finds_what_deltas_never_show() -> None:
+    """The API's deltas hold no deletes; once in a while the feed is read in full."""
+    feed = msgspec.structs.replace(FEED, reconcile=timedelta(hours=24))
+    read = Round(feed)
+    await read(Script().on(records("a", "b"), delta="d1"))
+    quiet = Script().on([], since="d1", delta="d1")
+    assert (await read(quiet)).mode == Mode.DELTA
+    read.clock.pass_by(timedelta(hours=24))
+    result = await read(listing(FEED, ["a"], gone=["b"]))
+    assert (result.mode, result.removed) == (Mode.RECONCILE, 1)
+
+
+@pytest.mark.parametrize("failure", [SourceUnavailable("no answer"), SourceRefused("forbidden", status=403)])
+async def test_what_cannot_be_confirmed_is_not_removed(failure: SourceRefused | SourceUnavailable) -> None:
+    """A record that cannot be asked for stays, and the round fails."""
+    read = await has(FULL, "a", "b")
+    script = listing(FULL, ["a"]).on(failure, path="/contractTypes/b")
+    result = await read(script)
+    assert (result.ok, result.removed, result.error) == (False, 0, str(failure))
+
+
+async def test_an_incomplete_reading_removes_nothing() -> None:
+    """A page that fails says nothing about what it would have held."""
+    read = await has(FULL, "a", "b")
+    script = Script().on(records("a"), further="p").on(SourceUnavailable("no answer"), page="p")
+    result = await read(script)
+    assert (result.ok, result.removed) == (False, 0)
+    assert [path for path, _ in script.asked] == ["/contractTypes"] * 2
+
+
+BROKEN = {
+    "half a surrogate": rb'{"id":"b","n":"\ud800"}',
+    "a raw control character": b'{"id":"b","n":"a\nb"}',
+    "nested": b'{"id":"b","n":%b}' % (b"[" * 1_500 + b"]" * 1_500),
+    "not UTF-8": b'{"id":"b","n":"\xff"}',
+    "a key twice": b'{"id":"b","n":1,"n":2}',
+    "another id as well": b'{"id":"b","id":"x"}',
+}
+GOOD = b'{"id":"a","n":1}'
+
+
+@pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
+async def test_what_is_listed_and_cannot_be_used_is_not_gone(feed: Feed, raw: bytes) -> None:
+    """It is quarantined, and as long as it stands in the listing it is neither asked for nor removed."""
+    read = await has(feed, "a", "b", "c")
+    path = feed.resource.path
+    for _ in range(3):
+        script = Script().page(GOOD, raw, b'{"id":"c","n":1}', path=path)
+        result = await read(script)
+        assert (result.ok, result.quarantined, result.removed, result.unidentified) == (True, 1, 0, 0)
+        assert [asked for asked, _ in script.asked] == [path]
+    assert [kind for _, kind, _ in read.causes] == ["created"] * 3
+
+
+async def test_a_record_that_was_there_unusable_was_there() -> None:
+    """Missing, then listed though it cannot be used, then missing: that is missing once."""
+    read = await has(POSITIONS, "a", "b")
+    without = Script().page(GOOD, path="/positions")
+    await read(without)
+    await read(Script().page(GOOD, BROKEN["not UTF-8"], path="/positions"))
+    assert [(await read(without)).removed for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("raw", [b"null", b'{"n":1}', b'{"id":null}', b'{"id":"\xff"}', rb'{"id":"\ud800"}', b"[1]"])
+@pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
+async def test_a_reading_that_holds_a_record_without_an_id_removes_nothing(feed: Feed, raw: bytes) -> None:
+    """Any of those that are absent may be meant: the state says so until a reading has none, and that one removes."""
+    read = await has(feed, "a", "b")
+    path = feed.resource.path
+    for _ in range(2):
+        script = Script().page(GOOD, raw, path=path)
+        result = await read(script)
+        assert (result.ok, result.removed, result.unidentified, read.store.state.unidentified) == (True, 0, 1, 1)
+        assert [asked for asked, _ in script.asked] == [path]
+    results = [await read(listing(feed, ["a"], gone=["b"])) for _ in range(2)]
+    assert (sum(result.removed for result in results), read.store.state.unidentified) == (1, 0)
+
+
+async def test_what_is_held_or_released_waits_for_a_reading_that_can_tell() -> None:
+    """A reading that removes nothing for want of an id neither ends what is held nor uses up the release."""
+    read = await has(FULL, "a", "b")
+    await read(listing(FULL, []))
+    held = read.store.state.held
+    assert held is not None
+    await read(Script().page(b"null"))
+    assert read.store.state.held == held
+    read.store.mark("released", "yes")
+    await read(Script().page(b"null"))
+    assert read.store.state.released
+    assert (await read(listing(FULL, [], gone=["a", "b"]))).removed == 2
+    assert not read.store.state.released
+
+
+async def test_switched_off_nothing_is_looked_for() -> None:
+    """With removals off, absence is nobody's business."""
+    read = await has(msgspec.structs.replace(FULL, removals=False), "a", "b")
+    result = await read(listing(FULL, ["a"]))
+    assert (result.ok, result.removed) == (True, 0)
+
+
+async def test_a_qualification_that_is_gone_takes_its_achievements_with_it_after_confirmation() -> None:
+    """404 on a listing counts as empty, and a second reading has to say the same before anything is removed."""
+    one, two = "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b51", "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b52"
+    feed = msgspec.structs.replace(
+        FULL, resource=KNOWN["achievements"], qualifications=(one, two), breaker=Breaker(None, None)
+    )
+    paths = {name: f"/qualifications/{name}/achievements" for name in (one, two)}
+
+    def api(*, gone: bool) -> Script:
+        script = Script().on([{"id": "x", "qualificationID": one}], path=paths[one])
+        absent = SourceRefused("no such qualification", status=404)
+        return script.on(absent if gone else [{"id": "y", "qualificationID": two}], path=paths[two])
+
+    read = Round(feed)
+    await read(api(gone=False))
+    assert (await read(api(gone=True))).removed == 0
+    assert (await read(api(gone=True))).removed == 1
+    assert read.store.events[-1]["source"].endswith(paths[two])
+    assert read.causes[-1][:2] == ("y", "removed")
+
+
+def test_the_breaker_holds_what_looks_like_a_fault() -> None:
+    """The table of the rule."""
+    default = Breaker()
+    table = [
+        (default, 0, 100, True, False),
+        (default, 50, 60, True, False),  # few
+        (default, 51, 500, True, True),  # more than a tenth
+        (default, 51, 511, True, False),
+        (default, 1, 1, False, True),  # nothing for everything
+        (Breaker(None, 3), 3, 10, True, False),
+        (Breaker(None, 3), 4, 10, True, True),
+        (Breaker(None, None), 10, 10, False, False),  # off
+    ]
+    for breaker, missing, live, anything, holds in table:
+        assert breaker.holds(missing=missing, live=live, anything_read=anything) is holds
+
+
+@pytest.mark.parametrize(("feed", "subject"), [(FULL, "r1"), (POSITIONS, "r1")])
+async def test_what_cannot_be_read_is_removed_only_where_the_api_says_so(feed: Feed, subject: str) -> None:
+    """By its key, where there is a single-record endpoint; else it stays, and nothing is marked, until it is back."""
+    read = await has(feed, subject, "r2")
+    known = read.store.snapshots[subject]
+    read.store.snapshots[subject] = msgspec.structs.replace(known, raw=b"?", unreadable="cut")
+    for _ in range(3):
+        result = await read(listing(feed, ["r2"], gone=[subject] if feed is FULL else []))
+        assert result.ok, result.error
+    assert [kind for _, kind, _ in read.causes[2:]] == (["removed"] if feed is FULL else [])
+    if feed is POSITIONS:
+        assert read.store.snapshots[subject].unreadable
+        assert (await read(listing(feed, [subject, "r2"]))).ok
+        assert [kind for _, kind, _ in read.causes[2:]] == ["modified"]
+
+
+async def test_removed_records_are_counted() -> None:
+    """Those that are known and those that are gone are two figures; a record that returns is known again."""
+    read = await has(FULL, "r1", "r2", "r3")
+    counted = [read.store.state.tombstones]
+    assert (await read(listing(FULL, ["r2"], gone=["r1", "r3"]))).removed == 2
+    counted.append(read.store.state.tombstones)
+    assert (await read(listing(FULL, ["r1", "r2"]))).created == 1
+    counted.append(read.store.state.tombstones)
+    assert counted == [None, 2, 1]

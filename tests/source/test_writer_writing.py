@@ -1,0 +1,207 @@
+"""Laws of :mod:`poller.source.writer`: what of a page is published, from bytes to bytes.
+
+No value is ever silently another: a record arrives byte for byte, or it is in the quarantine with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from poller.changes.plan import Seen
+from poller.changes.records import MAX_ID_LENGTH
+from poller.errors import SourceRefused
+from poller.source.envelope import decode_page
+from poller.source.feed import Mode
+from poller.source.paging import Params
+from poller.source.writer import Writer
+from tests.source.round_sides import FEED, NOON, MemoryStore
+
+PARTIAL = msgspec.structs.replace(FEED, partial=True)
+GOOD = b'{"id":"good"}'
+DEEP = b"[" * 99 + b"]" * 99
+EARLY, LATE = "2025-03-01T09:00:00Z", "2025-03-01T10:00:00Z"
+
+
+async def gone(path: str, params: Params) -> bytes:
+    """An API that knows nobody any more."""
+    raise SourceRefused(f"GET {path}: {params}", status=404)
+
+
+async def write(store: MemoryStore, *records: bytes, mode: Mode = Mode.DELTA, partial: bool = False) -> Writer:
+    """One page of one round, as the API's bytes."""
+    writer = Writer(PARTIAL if partial else FEED, store, store.state, gone, lambda: NOON)
+    page = decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" , ".join(records))
+    await writer.page(page, mode=mode, path="/contractTypes", seen=None)
+    return writer
+
+
+def encoded(store: MemoryStore) -> Sequence[bytes]:
+    return [event for commit in store.commits for event in commit.events]
+
+
+def published(store: MemoryStore) -> list[object]:
+    return [event["data"]["record"] for event in store.events]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            b"7" * 4_300,
+            b"-" + b"7" * 4_300,
+            b"-0",
+            b"-0.0",
+            b"1e999",
+            b"-1E+999",
+            b"0.1000000000000000000000000001",
+            b"1.50",
+        ),
+        *(b'"%b"' % (b"7" * 5_000), b"0." + b"7" * 5_000, b"7" * 5_000 + b".0", b"7" * 5_000 + b"e2"),
+        *(b"18446744073709551616", b"1e-999", DEEP, b"{ }", b'{"a" : [ 1 ,2 ]}'),
+        *(rb'"\ud83d\ude00"', rb'"\u0000"', rb'"\/"', "\u00e9e\u0301".encode().join([b'"', b'"'])),
+    ],
+    ids=lambda value: repr(value[:12]),
+)
+async def test_every_value_arrives_byte_for_byte(value: bytes) -> None:
+    """Integers of up to 4 300 digits, floats of any size and spelling, escapes: the event holds what was received."""
+    store = MemoryStore()
+    raw = b'{"id":"odd", "x":%b}' % value
+    writer = await write(store, raw, GOOD)
+    assert (writer.tally.created, store.quarantine) == (2, [])
+    assert b'"record":%b,"revision"' % raw in encoded(store)[0]
+    assert store.snapshots["odd"].raw == raw
+    again = await write(store, raw, GOOD)
+    assert again.tally.unchanged == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"NaN", "not JSON"),
+        (b"-Infinity", "not JSON"),
+        (rb'"\ud800"', "not JSON"),
+        (rb'{"\udc00":1}', "not JSON"),
+        (b'"\xff"', "not UTF-8"),
+        (b'{"k\xc3":1}', "not UTF-8"),
+        (b'"\xed\xa0\x80"', "not UTF-8"),
+        (b"1e99999999999999999999", "a number is out of any range"),
+        (b'1,"x":1', 'the key "x" stands twice'),
+        (b'{"y":1,"y":null}', 'the key "y" stands twice'),
+        (b"[%b]" % DEEP, "nested too deep: more than 100 levels"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deep: more than 100 levels"),
+        (b"7" * 4_301, "an integer of 4301 digits: at most 4300 are usable"),
+        (b'{"y":[1,-%b]}' % (b"7" * 5_000), "an integer of 5000 digits: at most 4300 are usable"),
+    ],
+    ids=lambda value: repr(value[:16]),
+)
+async def test_what_cannot_be_used_goes_to_the_quarantine_alone(value: bytes, reason: str) -> None:
+    """With its bytes and the reason; what is known of the record stays, and the rest of its page goes on."""
+    store = MemoryStore()
+    await write(store, b'{"id":"odd"}')
+    raw = b'{"id":"odd","x":%b}' % value
+    for partial in (False, True):
+        writer = await write(store, raw, GOOD, partial=partial)
+        assert writer.tally.quarantined == 1
+        assert store.quarantine.pop()[0] == raw
+        assert store.snapshots["odd"].raw == b'{"id":"odd"}'
+    assert published(store) == [{"id": "odd"}, {"id": "good"}]
+    await write(store, raw)
+    assert store.quarantine[0][1].startswith(reason)
+
+
+async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
+    """However often a record stands in the page, a reading that has its id has seen it."""
+    store, bad = MemoryStore(), b'{"id":"odd","x":1,"x":2}'
+    for records in ((bad,), (bad, bad), (bad, b'{"id":"odd"}')):
+        seen = Seen()
+        writer = Writer(FEED, store, store.state, gone, lambda: NOON)
+        page = decode_page(b'{"results":[%b]}' % b",".join(records))
+        await writer.page(page, mode=Mode.FULL, path="/contractTypes", seen=seen)
+        assert "odd" in seen
+
+
+async def test_an_id_that_is_an_integer_and_the_same_as_text_are_two_records() -> None:
+    """Neither is taken for another version of the other, however often both are read; both subjects are as received."""
+    store = MemoryStore()
+    raws = b'{"id":1,"n":1}', b'{"id":"1","n":2}', b'{"id":2,"n":1}', b'{"id":"\xc3\xa9"}', b'{"id":"e\xcc\x81"}'
+    assert (await write(store, *raws)).tally.created == 5
+    assert (await write(store, *raws)).tally.unchanged == 5
+    assert (await write(store, b'{"id":1,"n":3}')).tally.modified == 1
+    event = store.events[-1]
+    assert (event["subject"], event["partitionkey"], event["data"]["record"]["id"]) == ("1", "1", 1)
+    assert event["data"]["previous"] == {"id": 1, "n": 1}
+    assert len({event["id"] for event in store.events}) == len(store.events)
+
+
+async def test_an_integer_is_no_longer_an_id_than_text() -> None:
+    """The limit is on what the subject shows."""
+    store = MemoryStore()
+    writer = await write(store, b'{"id":%b}' % (b"1" * MAX_ID_LENGTH), b'{"id":%b}' % (b"1" * (MAX_ID_LENGTH + 1)))
+    assert (writer.tally.created, writer.tally.quarantined) == (1, 1)
+
+
+async def test_a_part_is_laid_over_what_is_known() -> None:
+    """Absent keys are kept and null is a value: the event, its previous and what is kept are whole records."""
+    store = MemoryStore()
+    await write(store, b'{"id":"a","x":1.0,"y":2,"z":[1, 2]}', partial=True)
+    writer = await write(store, b'{"id":"a","y":null,"new":3}', partial=True)
+    assert writer.tally.modified == 1
+    whole = b'{"id":"a","x":1.0,"y":null,"z":[1, 2],"new":3}'
+    assert b'"record":%b,' % whole in encoded(store)[-1]
+    assert store.snapshots["a"].raw == whole
+    assert store.events[-1]["data"]["changed"] == ["/new", "/y"]
+    assert store.events[-1]["data"]["previous"] == {"id": "a", "x": 1.0, "y": 2, "z": [1, 2]}
+    again = await write(store, b'{"id":"a","y":null,"new":3}', b'{"x":1,"id":"a"}', partial=True)
+    assert (again.tally.unchanged, again.tally.modified) == (2, 0)
+
+
+@pytest.mark.parametrize("mode", [Mode.BASELINE, Mode.FULL, Mode.RECONCILE, Mode.RESYNC])
+async def test_a_full_reading_replaces(mode: Mode) -> None:
+    """Only deltas come in part; a key that a full reading does not have is gone."""
+    store = MemoryStore()
+    await write(store, b'{"id":"a","x":1}', partial=True)
+    await write(store, b'{"id":"a"}', mode=mode, partial=True)
+    assert (published(store)[-1], store.events[-1]["data"]["changed"]) == ({"id": "a"}, ["/x"])
+
+
+async def test_without_the_option_a_delta_replaces() -> None:
+    """What comes is the whole record, unless the configuration says otherwise."""
+    store = MemoryStore()
+    await write(store, b'{"id":"a","x":1}')
+    await write(store, b'{"id":"a"}')
+    assert published(store)[-1] == {"id": "a"}
+
+
+async def test_two_parts_of_a_record_in_one_page_both_count() -> None:
+    """Whichever came first, the later one counts where both have a key; reading the page again is silent."""
+    first = {"id": "a", "n": 1, "x": 1, "lastModifiedAt": EARLY}
+    second = {"id": "a", "n": 2, "y": 1, "lastModifiedAt": LATE}
+    for parts in ((first, second), (second, first)):
+        store = MemoryStore()
+        await write(store, b'{"id":"a","n":0,"kept":true}', partial=True)
+        page = [json.dumps(part).encode() for part in parts]
+        await write(store, *page, partial=True)
+        assert published(store)[-1] == {"kept": True, **first, **second}
+        again = await write(store, *page, partial=True)
+        assert (again.tally.unchanged, len(store.events)) == (2, 2)
+
+
+async def test_a_part_of_a_removed_record_is_laid_over_its_last_version() -> None:
+    """The tombstone keeps it; the record that returns is created, and whole."""
+    store = MemoryStore()
+    await write(store, b'{"id":"a","x":1}', partial=True)
+    store.snapshots["a"] = msgspec.structs.replace(store.snapshots["a"], removed=True)
+    assert (await write(store, b'{"id":"a","y":2}', partial=True)).tally.created == 1
+    assert published(store)[-1] == {"id": "a", "x": 1, "y": 2}
+
+
+async def test_the_time_of_a_part_without_one_is_that_of_the_record() -> None:
+    """The event speaks of the whole record, so its time is what the whole record says."""
+    store = MemoryStore()
+    await write(store, b'{"id":"a","lastModifiedAt":"%b"}' % EARLY.encode(), partial=True)
+    await write(store, b'{"id":"a","n":1}', partial=True)
+    assert [event["time"] for event in store.events] == [EARLY, EARLY]

@@ -1,0 +1,171 @@
+"""Laws of :mod:`poller.store.commands`: an order waits until it is answered for good, and is answered once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import cast
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.store.commands import AskedOrder, Asking, Order, OrderAnswer, Pause, give, pause, pause_of, resume
+from poller.store.feed import FeedStore
+from poller.store.feed_state import FeedState, state_of
+from poller.store.keys import FeedKeys, answer_key, orders_key
+from poller.store.scripts import Scripts
+
+AT = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
+ONE = AskedOrder("1", "acme/contractTypes", "resync", AT)
+BEGUN = OrderAnswer("me", done=False, text="begins")
+DONE = OrderAnswer("me", done=True, text="ended", round={"ok": True, "pages": 2, "error": None})
+
+
+async def test_it_waits_until_it_is_answered_for_good(store_client: Redis) -> None:
+    """Law: an answer that is not the last leaves it waiting, for whoever takes the feed should this process die."""
+    asking = Asking(store_client, "poller")
+    await asking.ask(ONE)
+    assert (await asking.waiting(), await asking.answered(ONE)) == ([ONE], None)
+    await asking.answer(ONE, BEGUN)
+    assert (await asking.waiting(), await asking.answered(ONE)) == ([ONE], BEGUN)
+    await asking.answer(ONE, DONE)
+    assert (await asking.waiting(), await asking.answered(ONE)) == ([], DONE)
+
+
+async def test_it_is_answered_for_good_once(store_client: Redis) -> None:
+    """Law: who slept through its lease does not take back what the next owner said."""
+    asking = Asking(store_client, "poller")
+    await asking.ask(ONE)
+    await asking.answer(ONE, DONE)
+    await asking.answer(ONE, BEGUN)
+    assert await asking.answered(ONE) == DONE
+
+
+async def test_nothing_stays_for_ever(store_client: Redis) -> None:
+    """Law: an answer that nobody reads expires, and an order that is forgotten is gone."""
+    asking = Asking(store_client, "poller")
+    await asking.ask(ONE)
+    await asking.answer(ONE, BEGUN)
+    assert await store_client.pttl(answer_key("poller", "1")) > 0
+    await store_client.delete(answer_key("poller", "1"))
+    assert await asking.forget(ONE)
+    assert await asking.waiting() == []
+
+
+async def test_what_somebody_is_at_is_not_forgotten(store_client: Redis) -> None:
+    """Law: a round that takes longer than an order waits is heard of to its end."""
+    asking, key = Asking(store_client, "poller"), answer_key("poller", "1")
+    await asking.ask(ONE)
+    await asking.answer(ONE, BEGUN)
+    await store_client.pexpire(key, 60_000)
+    await asking.keep(ONE)
+    assert await store_client.pttl(key) > 60_000
+    assert not await asking.forget(ONE)
+    await asking.answer(ONE, DONE)
+    assert await asking.answered(ONE) == DONE
+
+
+async def test_what_cannot_be_read_is_left_alone(store_client: Redis) -> None:
+    """Law: what another version wrote stops nobody."""
+    asking = Asking(store_client, "poller")
+    await store_client.hset(orders_key("poller"), "0", "{}")
+    await store_client.set(answer_key("poller", "1"), "no")
+    await asking.ask(ONE)
+    assert (await asking.waiting(), await asking.answered(ONE)) == ([ONE], None)
+
+
+# Orders are left for the next round, where they make sense.
+
+KEYS = FeedKeys.of("poller", "acme/contractTypes")
+
+
+async def state(client: Redis) -> FeedState:
+    return state_of(cast("dict[bytes, bytes]", await client.hgetall(KEYS.state)))
+
+
+async def test_only_what_is_held_can_be_released(store_client: Redis) -> None:
+    """Law: releasing a feed that holds nothing says so and leaves nothing that would let a later fault through."""
+    assert not await give(store_client, KEYS, Order.RELEASE)
+    await store_client.hset(KEYS.state, "generation", "g")
+    assert not await give(store_client, KEYS, Order.RELEASE)
+    assert not (await state(store_client)).released
+    await store_client.hset(KEYS.state, "held", "2 of 2 are missing")
+    assert await give(store_client, KEYS, Order.RELEASE)
+    assert (await state(store_client)).released
+
+
+async def test_a_feed_that_was_read_can_be_read_again(store_client: Redis) -> None:
+    """Law: a resync is asked of a feed that exists; one that does not is not made to."""
+    assert not await give(store_client, KEYS, Order.RESYNC)
+    assert not await store_client.exists(KEYS.state)
+    await store_client.hset(KEYS.state, "generation", "g")
+    assert not await give(store_client, FeedKeys.of("poller", "acme/other"), Order.ANEW)
+    assert await give(store_client, KEYS, Order.RESYNC)
+    assert (await state(store_client)).resync
+
+
+# Laws of :mod:`poller.store.commands`: a paused feed is begun by nobody, and stays what it was.
+
+WANTED = Pause("anna on desk", "moving house", datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
+
+
+@pytest.fixture
+def store(store_client: Redis) -> FeedStore:
+    numbers = count()
+    return FeedStore(
+        store_client,
+        Scripts(store_client),
+        KEYS,
+        nonce="me/1",
+        lease=timedelta(seconds=60),
+        draw=lambda: f"g{next(numbers)}",
+        now_ms=lambda: 1_000,
+    )
+
+
+async def test_a_paused_feed_is_begun_by_nobody(store_client: Redis, store: FeedStore) -> None:
+    """Law: who would begin a round is told of the pause, takes no lease and makes no state; resumed, it begins."""
+    assert await pause(store_client, KEYS, WANTED) is None
+    assert await store.begin() == WANTED
+    assert not store.held
+    assert not await store_client.exists(KEYS.lease, KEYS.state)
+    assert await resume(store_client, KEYS) == WANTED
+    assert isinstance(await store.begin(), FeedState)
+    assert store.held
+
+
+async def test_who_has_the_lease_keeps_it(store_client: Redis, store: FeedStore) -> None:
+    """Law: a pause takes no lease away, so what is done under it, such as retention, goes on."""
+    assert await store.take() is None
+    await pause(store_client, KEYS, WANTED)
+    assert await store.begin() == WANTED
+    assert store.held
+    assert await store_client.get(KEYS.lease) == b"me/1"
+
+
+async def test_the_first_pause_counts(store_client: Redis) -> None:
+    """Law: pausing what is paused changes nothing and tells the pause that it is in; so does resuming what is not."""
+    await pause(store_client, KEYS, WANTED)
+    assert await pause(store_client, KEYS, Pause("another", "", WANTED.at)) == WANTED
+    assert await resume(store_client, KEYS) == WANTED
+    assert await resume(store_client, KEYS) is None
+
+
+async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store: FeedStore) -> None:
+    """Law: no order of another kind ends a pause, not even one that forgets all that is known."""
+    await store.begin()
+    await pause(store_client, KEYS, WANTED)
+    assert await give(store_client, KEYS, Order.ANEW)
+    assert await store.begin() == WANTED
+
+
+@pytest.mark.parametrize("kept", [b"", b"1", b'{"by":7}', b"\xff"])
+def test_what_another_version_wrote_is_a_pause(kept: bytes) -> None:
+    """Law: whatever stands in the key, the feed is paused, and that can be told."""
+    assert pause_of(kept).text.startswith("paused by another version")
+
+
+def test_the_text_is_one_line() -> None:
+    """Law: foreign words steer no terminal and break no log."""
+    assert "\n" not in Pause("a\nb", "x\x1b[31m\ny", WANTED.at).text
+    assert WANTED.text == "paused by anna on desk since 2026-03-02 08:15 UTC: moving house"

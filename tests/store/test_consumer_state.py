@@ -1,0 +1,329 @@
+"""Laws of :mod:`poller.store.consumer_state`, on real servers: one owner reads and writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.errors import Fenced, GroupGone, StoreUnavailable
+from poller.redis.client import commands
+from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
+from poller.store.keys import FeedKeys, PairKeys
+from tests.harness.waiting import patience
+from tests.proxy import proxied
+
+FEED = FeedKeys.of("p", "acme/a")
+KEYS = PairKeys.of("p", "acme/a", "s")
+TTL = timedelta(seconds=30)
+
+
+def text(entry: object) -> str:
+    assert isinstance(entry, bytes)
+    return entry.decode()
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Scene:
+    client: Redis
+    url: str
+    clock: Clock = field(default_factory=Clock)
+
+    def store(self, nonce: str = "one", *, client: Redis | None = None, ttl: timedelta = TTL) -> PairStore:
+        mine = client or self.client
+        return PairStore(
+            mine,
+            DeliveryScripts(mine, shebang="#!lua\n"),
+            KEYS,
+            events=FEED.events,
+            subscription="s",
+            nonce=nonce,
+            lease=ttl,
+            clock=self.clock,
+        )
+
+    async def opened(self, nonce: str = "one") -> PairStore:
+        store = self.store(nonce)
+        assert await store.take() is None
+        await store.open("earliest")
+        return store
+
+    async def add(self, *events: bytes) -> list[str]:
+        return [text(await self.client.xadd(FEED.events, {"data": event})) for event in events]
+
+    async def held(self) -> list[str]:
+        found = await self.client.xpending_range(FEED.events, "sub:s", "-", "+", 99)
+        return [text(one["message_id"]) for one in found]
+
+
+@pytest.fixture
+async def scene(any_store: str) -> AsyncIterator[Scene]:
+    client = commands(any_store)
+    yield Scene(client, any_store)
+    await client.aclose()
+
+
+async def test_one_process_has_the_lease(scene: Scene) -> None:
+    """The other one is told how long it lasts; who lets it go lets it be taken at once."""
+    one, two = scene.store("one"), scene.store("two")
+    assert await one.take() is None
+    other = await two.take()
+    assert other is not None
+    assert timedelta(0) < other.remaining <= TTL
+    assert (one.held, two.held) == (True, False)
+    assert not await two.renew()
+    await two.release()
+    assert await one.renew()
+    await one.release()
+    assert not one.held
+    assert await two.take() is None
+
+
+async def test_a_lease_without_an_end_is_another_s(scene: Scene) -> None:
+    """A key that somebody made by hand is nobody's leave to deliver."""
+    await scene.client.set(KEYS.lease, "someone")
+    assert await scene.store().take() is not None
+
+
+async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Scene) -> None:
+    """Law: no configuration allows a lease of hours: one that whoever had it left behind lasts for a term from now.
+
+    One of minutes may be another configuration's, and stays.
+    """
+    await scene.client.set(KEYS.lease, "gone", ex=3600)
+    other = await scene.store().take()
+    assert other is not None
+    assert other.remaining <= TTL
+    assert 0 < await scene.client.pttl(KEYS.lease) <= TTL.total_seconds() * 1000
+    await scene.client.set(KEYS.lease, "slow", ex=590)
+    other = await scene.store().take()
+    assert other is not None
+    assert other.remaining > timedelta(seconds=500)
+
+
+async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
+    """A process that was stopped past its lease knows it before it asks anybody."""
+    store = await scene.opened()
+    scene.clock.now += 29
+    assert store.held
+    assert await store.renew()
+    scene.clock.now += 29
+    assert store.held
+    scene.clock.now += 1
+    assert not store.held
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["take", "renew"])
+async def test_a_lease_counts_from_the_asking(scene: Scene, again: bool) -> None:
+    """Law: the server's term began before its answer came; what the answer took is no part of ours."""
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        store = scene.store(client=client)
+        try:
+            if again:
+                assert await store.take() is None
+            await client.script_flush()  # so that the script itself is sent, whose reply comes with the answer
+            held = proxy.hold_reply(to=b"EVAL")
+            scene.clock.now = 100.0
+            asking = asyncio.create_task(store.renew() if again else store.take())
+            async with patience("the answer to be under way"):
+                await held.struck.wait()
+            scene.clock.now += 20
+            held.freed.set()
+            assert await asking is (True if again else None)
+        finally:
+            await client.aclose()
+    assert store.held
+    scene.clock.now += 9.9
+    assert store.held
+    scene.clock.now += 0.1
+    assert not store.held
+
+
+async def test_without_the_lease_nothing_is_read_and_nothing_is_written(scene: Scene) -> None:
+    """What a fenced process reads would be held for it, and its owner would never see it."""
+    store = await scene.opened()
+    (entry,) = await scene.add(b"{}")
+    await scene.client.set(KEYS.lease, "two")
+    with pytest.raises(Fenced):
+        await store.read(most=9)
+    assert not store.held
+    with pytest.raises(Fenced):
+        await store.pending("0", most=9)
+    with pytest.raises(Fenced):
+        await store.settle(Settlement([entry], {entry: b"p"}, [], {entry: b"l"}, entry), now_ms=1)
+    assert await scene.held() == []
+    assert await scene.client.exists(KEYS.parked, KEYS.letters, KEYS.letter_times) == 0
+    heir = await scene.opened("two")
+    assert await heir.read(most=9) == [(entry, b"{}")]
+
+
+async def test_whoever_takes_over_finds_what_was_read_and_not_settled(scene: Scene) -> None:
+    """Some at a time, in order, with what is gone from the stream told apart from what never was an event."""
+    store = await scene.opened()
+    entries = await scene.add(b"1", b"2", b"3", b"4")
+    foreign = text(await scene.client.xadd(FEED.events, {"other": b"x"}))
+    assert [entry for entry, _ in await store.read(most=9)] == [*entries, foreign]
+    await store.settle(Settlement([entries[1]]), now_ms=1)
+    await scene.client.xdel(FEED.events, entries[2])
+    await store.release()
+    heir = await scene.opened("two")
+    assert await heir.pending("0", most=2) == [(entries[0], b"1"), (entries[2], None)]
+    assert await heir.pending(entries[2], most=9) == [(entries[3], b"4"), (foreign, b"")]
+    assert await heir.pending(foreign, most=9) == []
+    assert await heir.read(most=9) == []
+    assert await heir.fetch([entries[0], entries[2]]) == {entries[0]: b"1"}
+
+
+async def test_parked_and_out_of_the_group_in_one_step(scene: Scene) -> None:
+    """Then loaded, then gone; dead letters keep what they were given, and when."""
+    store = await scene.opened()
+    one, two = await scene.add(b"1", b"2")
+    await store.read(most=9)
+    await store.settle(Settlement([one, two], {one: b"waits"}, [], {two: b"letter"}, two), now_ms=7)
+    assert await scene.held() == []
+    assert await store.parked() == {one: b"waits"}
+    assert await scene.client.hgetall(KEYS.letters) == {two.encode(): b"letter"}
+    assert await scene.client.zrange(KEYS.letter_times, 0, -1) == [two.encode()]
+    assert await scene.client.zscore(KEYS.letter_times, two) == 7
+    await store.settle(Settlement(unparked=[one]), now_ms=8)
+    assert await store.parked() == {}
+    assert await scene.client.hget(KEYS.state, "place") == two.encode()
+
+
+async def test_what_lua_cannot_take_at_once_is_taken_in_parts(scene: Scene) -> None:
+    """Ten thousand events in a batch may fail together."""
+    store = await scene.opened()
+    many = {f"{number}-1": b"x" for number in range(10_000)}
+    await store.settle(Settlement(list(many), many), now_ms=1)
+    assert await scene.client.hlen(KEYS.parked) == 10_000
+    await store.settle(Settlement(unparked=list(many)), now_ms=1)
+    assert await scene.client.hlen(KEYS.parked) == 0
+
+
+async def test_a_settlement_whose_reply_is_lost_is_sent_again_and_counts_once(scene: Scene) -> None:
+    """As does one that never arrived."""
+    store = await scene.opened()
+    one, two = await scene.add(b"1", b"2")
+    await store.read(most=9)
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        try:
+            twin = scene.store(client=client)
+            await twin.settle(Settlement(), now_ms=1)  # the server knows the script now
+            lost = proxy.lose_reply(to=b"EVALSHA")
+            await twin.settle(Settlement([one], {one: b"p"}), now_ms=1)
+            assert lost.struck.is_set()
+            cut = proxy.reset(to=b"EVALSHA")
+            await twin.settle(Settlement([two], {}, [one]), now_ms=1)
+            assert cut.struck.is_set()
+        finally:
+            await client.aclose()
+    assert await store.parked() == {}
+    assert await scene.held() == []
+
+
+async def test_a_settlement_that_comes_late_writes_nothing(scene: Scene) -> None:
+    """It was sent again, written, and others after it: what it parks was delivered since. A new owner starts anew."""
+    store = await scene.opened()
+    (one,) = await scene.add(b"1")
+    await store.read(most=9)
+    await store.settle(Settlement([one], {one: b"p"}), now_ms=1)
+    await store.settle(Settlement(unparked=[one]), now_ms=1)
+    late = scene.store()  # the same process, and its first settlement once more
+    await late.settle(Settlement([one], {one: b"p"}), now_ms=1)
+    assert await store.parked() == {}
+    await store.release()
+    heir = await scene.opened("two")
+    await heir.settle(Settlement([], {one: b"p"}), now_ms=1)
+    assert await store.parked() == {one: b"p"}
+
+
+async def test_a_store_that_stays_away_ends_it_with_the_lease(scene: Scene) -> None:
+    """Nobody tries for ever to write what another process may be sending by then."""
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        proxy.reset(to=b"EVALSHA", times=99)
+        try:
+            with pytest.raises(StoreUnavailable):
+                await scene.store(client=client, ttl=timedelta(milliseconds=120)).settle(Settlement(["1-0"]), now_ms=1)
+        finally:
+            await client.aclose()
+    assert proxy.times(b"EVALSHA") > 1
+
+
+async def test_a_reply_of_a_read_that_is_lost_leaves_what_was_in_it_to_be_asked_for(scene: Scene) -> None:
+    """The group holds it for us."""
+    store = await scene.opened()
+    assert await store.read(most=9) == []  # the server knows the script now
+    (one,) = await scene.add(b"1")
+    async with proxied(scene.url) as proxy:
+        client = commands(proxy.url)
+        proxy.lose_reply(to=b"EVALSHA")
+        try:
+            with pytest.raises(StoreUnavailable):
+                await scene.store(client=client).read(most=9)
+        finally:
+            await client.aclose()
+    assert await store.read(most=9) == []
+    assert await store.pending("0", most=9) == [(one, b"1")]
+
+
+@pytest.mark.parametrize("loss", ["destroyed", "deleted"])
+async def test_a_group_that_is_gone_is_made_again_where_all_before_was_settled(scene: Scene, loss: str) -> None:
+    """What comes again was not settled, what was settled does not come again."""
+    store = await scene.opened()
+    one, two, three = await scene.add(b"1", b"2", b"3")
+    await store.read(most=2)
+    await store.settle(Settlement([one], place=one), now_ms=1)
+    if loss == "destroyed":
+        await scene.client.xgroup_destroy(FEED.events, "sub:s")
+    else:
+        await scene.client.delete(FEED.events)
+    with pytest.raises(GroupGone):
+        await store.read(most=9)
+    with pytest.raises(GroupGone):
+        await store.pending("0", most=9)
+    await store.open("now")
+    expected = [(two, b"2"), (three, b"3")]
+    if loss == "deleted":
+        (new,) = await scene.add(b"4")
+        expected = [(new, b"4")]
+    assert await store.read(most=9) == expected
+
+
+async def test_where_a_new_group_begins(scene: Scene) -> None:
+    """At the end, or at the beginning; and there it begins again when it is lost before anything was delivered."""
+    before = await scene.add(b"1")
+    store = scene.store()
+    await store.take()
+    await store.open("now")
+    after = await scene.add(b"2")
+    await scene.client.xgroup_destroy(FEED.events, "sub:s")
+    await store.open("now")
+    assert [entry for entry, _ in await store.read(most=9)] == after
+    await scene.client.delete(KEYS.state)
+    await scene.client.xgroup_destroy(FEED.events, "sub:s")
+    await store.open("earliest")
+    assert [entry for entry, _ in await store.read(most=9)] == [*before, *after]
+
+
+async def test_a_stream_that_is_not_there_yet(scene: Scene) -> None:
+    """A subscription may be older than its feed's first event, and gets it."""
+    store = scene.store()
+    await store.take()
+    await store.open("now")
+    entries = await scene.add(b"1")
+    assert [entry for entry, _ in await store.read(most=9)] == entries

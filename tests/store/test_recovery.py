@@ -1,0 +1,437 @@
+"""What other processes have noted is known here before it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from fakeredis import FakeAsyncRedis
+from redis.asyncio import Redis
+
+from poller.redis.client import commands
+from poller.store.commands import Order, give
+from poller.store.consumer_state import DeliveryScripts, PairStore
+from poller.store.entry_id import place_of
+from poller.store.feed_state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, FeedState
+from poller.store.keys import PairKeys
+from poller.store.recovery import (
+    BEGINNING,
+    ORDER,
+    STREAM,
+    Beginning,
+    Memory,
+    Remembered,
+    loss_marks,
+    loss_of,
+    notes,
+    overhear,
+    told_already,
+)
+from tests.store.test_feed import KEYS, begun
+from tests.store.test_lost_parts import FEED, Process
+from tests.stores import flushed
+
+_KEY = "poller:{operations}:remembered"
+_NOTED = Remembered("g1", 5)
+
+
+class _Store:
+    def __init__(self, *, held: bool, known: Remembered | None = None) -> None:
+        self.held = held
+        self.memory = Memory()
+        self.memory.known = known
+
+
+async def _heard(client: Redis, *, looks: int = 1, **stores: _Store) -> list[float]:
+    """Look at the notes; the pauses before each look, and the one after the last."""
+    stop = asyncio.Event()
+    pauses: list[float] = []
+
+    async def pause(_stop: asyncio.Event, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > looks:
+            stop.set()
+
+    await overhear(stop, client, _KEY, stores.items(), pause=pause)
+    return pauses
+
+
+async def test_looks_are_close_at_first(client: Redis) -> None:
+    """Law: each pause is a quarter longer, up to a minute; while a feed of others is unknown, up to 5 s."""
+    pauses = await _heard(client, looks=60, known=_Store(held=False, known=_NOTED), ours=_Store(held=True))
+    assert pauses[:2] == [0.1, 0.125]
+    assert pauses[-1] == 60.0
+    assert (await _heard(client, looks=60, unknown=_Store(held=False)))[-1] == 5.0
+
+
+async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
+    """Law: who starts after the store was lost hears of it; a note that is there is another's to change."""
+    further = Remembered("g1", 9)
+    await client.hset(_KEY, "kept", msgspec.json.encode(further))
+    stores: dict[str, Any] = {name: _Store(held=name != "theirs", known=_NOTED) for name in ("lost", "theirs", "kept")}
+    for name, store in stores.items():
+        store.memory = Memory(client, _KEY, name)
+        store.memory.known = _NOTED
+    await _heard(client, **stores)
+    assert await notes(client, _KEY) == {"lost": _NOTED, "theirs": _NOTED, "kept": further}
+    await stores["kept"].memory.remind()  # as if the note had come just after the look
+    assert (await notes(client, _KEY))["kept"] == further
+
+
+async def test_feeds_of_others_are_known(client: Redis) -> None:
+    """Law: one that is held here knows better; what nobody has noted, or cannot be read, is not known."""
+    for feed, noted in {
+        "theirs": msgspec.json.encode(_NOTED),
+        "ours": msgspec.json.encode(_NOTED),
+        "odd": b"?",
+    }.items():
+        await client.hset(_KEY, feed, noted)
+    theirs, ours, odd, unknown = (_Store(held=held) for held in (False, True, False, False))
+    await _heard(client, theirs=theirs, ours=ours, odd=odd, unknown=unknown)
+    assert theirs.memory.known == _NOTED
+    assert (ours.memory.known, odd.memory.known, unknown.memory.known) == (None, None, None)
+
+
+async def test_notes_that_are_gone_take_nothing_away(client: Redis) -> None:
+    """Law: that is the moment for which it was learnt."""
+    theirs = _Store(held=False, known=_NOTED)
+    await _heard(client, theirs=theirs)
+    assert theirs.memory.known == _NOTED
+
+
+async def test_only_what_goes_further_counts() -> None:
+    """Law: a later event, or a loss told since, of the same feed; a store that went back does not make us forget."""
+    for known, noted, expected in (
+        (None, Remembered("g1", 5), "g1"),
+        (Remembered("g1", 5), Remembered("g1", 9), "further"),
+        (Remembered("g1", 9), Remembered("g1", 5), "known"),
+        (Remembered("g1", 9), Remembered("g2", 1, ("g1",), 1), "further"),
+        (Remembered("g1", 9), Remembered("x", 99, (), 7), "known"),
+    ):
+        memory = Memory()
+        memory.known = known
+        memory.overheard(noted)
+        assert memory.known == (known if expected == "known" else noted)
+
+
+async def test_what_another_has_told_is_not_told_again_after_the_next_loss(client: Redis) -> None:
+    """Law: who finds a loss that is told already counts it, so that its own note takes nothing back."""
+    told = Remembered("g2", 1, ("g1",), told=1)
+    await client.hset(_KEY, "f", msgspec.json.encode(told))
+    memory = Memory(client, _KEY, "f")
+    memory.known = Remembered("g1", 5)
+    state = FeedState("g2", 1, formers=("g1",))
+    assert await memory.loss(state, "") is None
+    memory.begun(state, "")
+    assert memory.known == told
+    await memory.note()
+    assert await notes(client, _KEY) == {"f": told}
+
+
+# Where a pair begins that nothing is known of, and what is news to it: on fakeredis, Valkey and Redis.
+
+PAIR = PairKeys.of("poller", FEED, "a")
+NOW = int(time.time() * 1000)
+HOUR = 3_600_000
+Start = Literal["now", "earliest"]
+
+
+@pytest.fixture
+async def real(any_store: str) -> AsyncIterator[Redis]:
+    """A client of an empty server, of each kind."""
+    client = commands(any_store)
+    yield client
+    await client.aclose()
+
+
+def beginning(client: Redis, *, subscribed: int, asked: int = 0) -> Beginning:
+    return Beginning(client, PAIR, KEYS.events, KEYS.state, moment(subscribed), asked)
+
+
+def moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
+
+
+def pair(client: Redis, *, subscribed: int, asked: int = 0) -> PairStore:
+    return PairStore(
+        client,
+        DeliveryScripts(client, shebang="#!lua\n"),
+        PAIR,
+        events=KEYS.events,
+        subscription="a",
+        nonce="n",
+        lease=timedelta(seconds=60),
+        feed_state=KEYS.state,
+        since=moment(subscribed),
+        asked=asked,
+    )
+
+
+async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0) -> PairStore:
+    """A pair that has its lease and its group."""
+    found = pair(client, subscribed=subscribed, asked=asked)
+    await found.take()
+    await found.open(start)
+    return found
+
+
+async def told(found: PairStore) -> int:
+    """How many of the entries that the pair reads are news to it; all of them are baselines."""
+    entries = await found.read(most=100)
+    anew = await found.anew()
+    return sum(anew is None or place_of(entry) <= place_of(anew) for entry, _ in entries)
+
+
+async def set_back(client: Redis, hours: int) -> None:
+    """As if the server's clock had been so much ahead when the feed was begun."""
+    for name in ("anew_at", "begun_at"):
+        await client.hincrby(KEYS.state, name, hours * HOUR)
+
+
+@pytest.mark.parametrize("start", ["now", "earliest"])
+@pytest.mark.parametrize(
+    ("anew", "subscribed", "lost"),
+    [
+        (None, NOW - HOUR, False),
+        (NOW - HOUR, NOW - 2 * HOUR, True),
+        (NOW - 2 * HOUR, NOW - HOUR, False),
+        (NOW - 48 * HOUR, NOW - 96 * HOUR, False),
+    ],
+    ids=["never lost", "lost with its feed", "younger than the loss", "long after the loss"],
+)
+@pytest.mark.parametrize("after", [None, "5-3"], ids=["by an older version", "by this one"])
+async def test_who_was_lost_with_its_feed_begins_where_that_does(
+    store_client: Redis, start: Start, after: str | None, anew: int | None, subscribed: int, *, lost: bool
+) -> None:
+    """Law: it gets everything of the feed's new beginning; who is new begins where it was asked to."""
+    last = (await store_client.xadd(KEYS.events, {"data": "{}"})).decode()  # type: ignore[union-attr] # bytes, as the client is set up
+    begun_at = {} if after is None else {"begun_at": str(anew), "begun_after": after}
+    since = {} if anew is None else {"anew_at": str(anew)} | begun_at
+    state: Any = {"generation": "g"} | since
+    await store_client.hset(KEYS.state, mapping=state)
+    found, name = await beginning(store_client, subscribed=subscribed).place(start)
+    if lost and anew is not None:
+        assert (found, name) == (after or f"{anew - 1}-18446744073709551615", "")
+    else:
+        assert found == (last if start == "now" else "0-0")
+        assert name == ("g" if after or anew is None else f"g@{anew}")
+
+
+async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redis) -> None:
+    """Law: what counts is the beginning that the pair began with; where that is not kept, its subscription's age."""
+    one = beginning(store_client, subscribed=NOW - 3 * HOUR)
+    assert await one.anew() is None
+    await store_client.hset(
+        KEYS.state, mapping={"generation": "g", "anew_at": str(NOW), "begun_at": str(NOW), "begun_after": "7-0"}
+    )
+    assert await one.anew() == "7-0"
+    for name, anew in (("g", None), ("f", "7-0"), ("", "7-0")):
+        await store_client.hset(PAIR.state, BEGINNING, name)
+        assert await one.anew() == anew
+    assert await Beginning(store_client, PAIR, KEYS.events).anew() is None
+
+
+@pytest.mark.parametrize("hours", [0, -1, 1], ids=["as it was", "an hour ahead", "an hour behind"])
+async def test_who_was_there_is_told_no_baseline_of_what_was_begun_anew(real: Redis, hours: int) -> None:
+    """Law: whatever the clock says, and however soon after the pair it was."""
+    one = Process(real, "a")
+    await one.round(1)
+    there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
+    assert await told(there) == 1
+    for _ in range(2):
+        await give(real, KEYS, Order.ANEW)
+        await one.round(1)
+        await set_back(real, -hours)
+        assert await told(there) == 0
+
+
+async def test_a_baseline_that_was_not_delivered_yet_is_owed_all_the_same(real: Redis) -> None:
+    """Law: a feed begun anew takes nothing back of what was published before; nor where the clock was put back."""
+    ahead = NOW + HOUR
+    await real.xadd(KEYS.events, {"data": '{"sequence":"00000000000000000000"}'}, id=f"{ahead}-0")
+    one = Process(real, "a")
+    await one.round(1, 2)
+    there = await opened(real, "earliest", subscribed=ahead + HOUR)
+    await give(real, KEYS, Order.ANEW)
+    await begun(one.store)
+    assert await told(there) == 3
+
+
+async def test_a_pair_that_was_lost_reads_all_since_whatever_the_clock(real: Redis) -> None:
+    """Law: its place is one in the stream, so a clock that was put back since hides nothing."""
+    one = Process(real, "a")
+    await one.round(1)
+    await flushed(real)
+    await begun(one.store)
+    await set_back(real, 1)
+    await one.round(1, 2)
+    await one.round(1, reason="a change")
+    there = await opened(real, "earliest", subscribed=NOW - HOUR)
+    assert len(await there.read(most=10)) == 3
+
+
+async def test_no_place_is_beyond_the_end_of_the_stream(store_client: Redis) -> None:
+    """Law: one that was lost by itself since may count from lower ids, where the clock was put back."""
+    state = {"generation": "g", "anew_at": str(NOW), "begun_at": str(NOW), "begun_after": f"{NOW}-0"}
+    await store_client.hset(KEYS.state, mapping=dict[Any, Any](state))
+    await store_client.xadd(KEYS.events, {"data": "{}"}, id="5-0")
+    assert (await beginning(store_client, subscribed=NOW - HOUR).place("now"))[0] == "5-0"
+
+
+async def test_a_pair_that_is_lost_again_before_its_feed_is_begun_misses_nothing(real: Redis) -> None:
+    """Law: it begins at the end of what is there, not where an earlier loss was, which may be ahead of the clock."""
+    one = Process(real, "a")
+    await one.round(1)
+    await flushed(real)
+    await one.round(1)
+    await set_back(real, 1)
+    there = await opened(real, "now", subscribed=NOW - HOUR)
+    await flushed(real)
+    await there.take()
+    await there.open("now")
+    await one.round(1)
+    await one.round(1, reason="a change")
+    assert len(await there.read(most=10)) == 2
+
+
+async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> None:
+    """Law: also where the group was there before, and so nobody had to ask how the feed began."""
+    one = Process(real, "a")
+    await one.round(1)
+    await (await opened(real, "earliest", subscribed=NOW - HOUR)).release()
+    await give(real, KEYS, Order.ANEW)
+    await one.round(1)
+    there = await opened(real, "earliest", subscribed=NOW - HOUR)
+    assert len(await there.read(most=10)) == 2
+    await flushed(real)
+    assert await there.anew() is not None
+
+
+async def test_of_another_installations_feed_no_baseline_is_told(real: Redis) -> None:
+    """Law: a pair that stands in it is older than the moment from which it is ours."""
+    one = Process(real, "a")
+    await one.round(1)
+    there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
+    assert await told(there) == 1
+    await real.hset(KEYS.state, "anew_at", str(NOW - HOUR))  # as the marks of a replaced feed have it
+    assert await there.anew() == f"{NOW - HOUR - 1}-18446744073709551615"
+
+
+async def test_the_stores_clock_says_who_is_older(store_client: Redis) -> None:
+    """Law: where it is known when the feed was asked for; a process' own clock may be far from the store's."""
+    await store_client.hset(KEYS.state, mapping={"generation": "g", "anew_at": str(NOW - HOUR)})
+    _, name = await beginning(store_client, subscribed=NOW - 2 * HOUR, asked=NOW).place("earliest")
+    assert name == f"g@{NOW - HOUR}"
+    _, name = await beginning(store_client, subscribed=NOW, asked=NOW - 2 * HOUR).place("earliest")
+    assert name == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [(0, "2000-0"), (500, "499"), (1500, "1499"), (2000, "1999"), (2001, "2000-0")],
+    ids=["not known", "before all", "between", "in the last's millisecond", "a clock that was put back"],
+)
+async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Redis, asked: int, expected: str) -> None:
+    """Law: a pair begins with what came after its subscription, and not after whoever delivers it first."""
+    for entry in ("1000-0", "2000-0"):
+        await store_client.xadd(KEYS.events, {"data": "{}"}, id=entry)
+    place, _ = await Beginning(store_client, PAIR, KEYS.events, KEYS.state, asked=asked).place("now")
+    assert place == (expected if "-" in expected else f"{expected}-18446744073709551615")
+    assert (await Beginning(store_client, PAIR, KEYS.events, asked=asked).place("earliest"))[0] == "0-0"
+
+
+class Meanwhile(FakeAsyncRedis):
+    """A store in which a feed is begun anew, and publishes, after the first question about the end of its stream."""
+
+    asked = 0
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call] # redis-py's has no types
+        if str(args[0]) in ("HMGET", "XREVRANGE", "XINFO STREAM"):
+            self.asked += 1
+            if self.asked == 1:
+                state = {"generation": "g", "anew_at": str(NOW), "begun_at": str(NOW), "begun_after": "5-0"}
+                await self.hset(KEYS.state, mapping=dict[Any, Any](state))
+                await self.xadd(KEYS.events, {"data": "{}"}, id="6-0")
+        return answer
+
+
+async def test_a_feed_that_is_begun_while_a_pair_begins_loses_it_nothing() -> None:
+    """Law: what is published between the questions for the stream's end and for the feed's beginning comes after it."""
+    async with Meanwhile() as client:
+        await client.xadd(KEYS.events, {"data": "{}"}, id="5-0")
+        found, _ = await beginning(client, subscribed=NOW - HOUR).place("now")
+        assert client.asked >= 2
+        assert place_of(found) <= (5, 0)
+
+
+# What is found of a feed against what was known of it: a table.
+
+KNOWN = Remembered("g2", 10, ("g1",))
+
+
+@pytest.mark.parametrize(
+    ("state", "found", "kind"),
+    [
+        (FeedState("g2", 10), "", None),
+        (FeedState("g2", 11), "", None),
+        (FeedState("g2", 9), "", "rolled back"),
+        (FeedState("g1", 50), "", "rolled back"),
+        (FeedState("g3", 10, formers=("g2", "g1")), "", "lost"),
+        (FeedState("g3", 10, formers=("g2", "g1")), "snapshots", "lost"),
+        (FeedState("g3", 10, formers=("g2", "g1")), ORDER, None),
+        (FeedState("h3", 10, formers=("h2", "g1")), "", "lost"),
+        (FeedState("x", 10, formers=("y",)), "", "replaced"),
+        (FeedState("x", 99), "", "replaced"),
+        (FeedState("g2", 10), STREAM, "lost"),
+    ],
+)
+def test_what_is_found_against_what_was_known(state: FeedState, found: str, kind: str | None) -> None:
+    """Law: the generation, those before it and the sequence tell what became of a feed."""
+    loss = loss_of(KNOWN, state, found)
+    assert (loss.kind if loss else None) == kind
+    if loss:
+        assert (loss.former, loss.former_sequence, loss.generation) == ("g2", 10, state.generation)
+
+
+@pytest.mark.parametrize(("found", "kind"), [("", None), ("new", None), ("snapshots", "lost"), (STREAM, "lost")])
+def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | None) -> None:
+    """Law: a first start is no loss; a half that is missing is one, whoever finds it."""
+    loss = loss_of(None, FeedState("g", 5), found)
+    assert (loss.kind if loss else None) == kind
+
+
+@pytest.mark.parametrize(
+    ("noted", "told"),
+    [
+        (None, False),
+        (Remembered("g2", 10, ("g1",), 0), False),
+        (Remembered("g2", 4, ("g1",), 1), True),
+        (Remembered("g3", 10, ("g2", "g1"), 1), True),
+        (Remembered("h3", 10, ("h2", "g1"), 1), True),
+        (Remembered("x", 10, (), 9), False),
+    ],
+)
+def test_who_comes_second_knows_it(noted: Remembered | None, told: bool) -> None:
+    """Law: a loss that another process has noted of the same feed is known; a note of another feed says nothing."""
+    assert told_already(KNOWN, noted) is told
+
+
+def test_only_a_replaced_feed_is_read_as_a_baseline_over_what_it_holds() -> None:
+    """Law: the marks say what and when; what another installation has written is kept and its token not used."""
+    lost, replaced = loss_of(KNOWN, FeedState("g2", 1), ""), loss_of(KNOWN, FeedState("x", 1), "")
+    assert lost is not None
+    assert replaced is not None
+    said = {LOST: lost.text, LOST_AT: "1970-01-01T00:00:01.000Z"}
+    assert loss_marks(lost, now_ms=1000) == said
+    assert {READ_AT: None, DELTA_TOKEN: None, ANEW_AT: "1000"}.items() <= loss_marks(replaced, now_ms=1000).items()
+
+
+def test_what_is_remembered_survives_being_written() -> None:
+    """Law: one that is read is the one that was written."""
+    assert msgspec.json.decode(msgspec.json.encode(KNOWN), type=Remembered) == KNOWN

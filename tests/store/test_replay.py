@@ -1,0 +1,94 @@
+"""Replays as they are kept, on real servers; what fakeredis does the same on that, too."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from redis.asyncio import Redis
+
+from poller.errors import Stale
+from poller.redis.client import commands
+from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
+from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.replay import ReplayPlace, ReplaySpan, begin, cancel, ended, first, last, last_read, replay_of
+from poller.store.subscriptions import Marks, Registry
+
+FEED = "acme/contractTypes"
+EVENTS = FeedKeys.of("poller", FEED).events
+KEYS = PairKeys.of("poller", FEED, "a")
+SPAN = ReplaySpan("r", "1-0", "9-0")
+
+
+def pair(client: Redis) -> PairStore:
+    lease = timedelta(seconds=30)
+    return PairStore(client, DeliveryScripts(client), KEYS, events=EVENTS, subscription="a", nonce="n", lease=lease)
+
+
+async def test_one_at_a_time(store_client: Redis) -> None:
+    """Law: a pair has one replay; another is refused until it is cancelled or has ended."""
+    assert await replay_of(store_client, KEYS) is None
+    assert await begin(store_client, KEYS, SPAN)
+    assert not await begin(store_client, KEYS, ReplaySpan("s", "0-0", "2-0"))
+    assert await replay_of(store_client, KEYS) == SPAN
+    assert await cancel(store_client, KEYS)
+    assert not await cancel(store_client, KEYS)
+    assert not await ended(store_client, KEYS, "r")
+    assert await begin(store_client, KEYS, ReplaySpan("s", "0-0", "2-0"))
+
+
+async def test_its_place_goes_along_with_settlements(store_client: Redis) -> None:
+    """Law: the place moves, and the replay ends, only while it is the one that was asked for last."""
+    store = pair(store_client)
+    assert await store.take() is None
+    await begin(store_client, KEYS, SPAN)
+    await store.settle(Settlement(replay=ReplayPlace("r", "5-0")), now_ms=1)
+    assert await store.replay() == ReplaySpan("r", "5-0", "9-0")
+    await store.settle(Settlement(place="7-0"), now_ms=1)
+    await store.settle(Settlement(replay=ReplayPlace("former", "")), now_ms=1)
+    assert await store.replay() == ReplaySpan("r", "5-0", "9-0")
+    await store.settle(Settlement(replay=ReplayPlace("r", "")), now_ms=1)
+    assert await store.replay() is None
+    assert await ended(store_client, KEYS, "r")
+    assert await store_client.hmget(KEYS.state, ["place", "replay_after", "replay_to"]) == [b"7-0", None, None]
+
+
+async def test_what_is_read_of_it(any_store: str) -> None:
+    """Law: entries come from behind its place up to its end, so many at a time; and the stream is looked up around."""
+    async with commands(any_store) as client:
+        store = pair(client)
+        assert await store.take() is None
+        assert await first(client, EVENTS) is None
+        assert await last_read(client, EVENTS, "a") is None
+        for number in range(1, 6):
+            await client.xadd(EVENTS, {"data": f"e{number}"}, id=f"{number}-0")
+        assert await last_read(client, EVENTS, "a") is None
+        span = ReplaySpan("r", "1-0", "4-0")
+        assert await store.past(span, most=2) == [("2-0", b"e2"), ("3-0", b"e3")]
+        assert await store.past(ReplaySpan("r", "3-0", "4-0"), most=2) == [("4-0", b"e4")]
+        assert await first(client, EVENTS, "(3-0") == ("4-0", b"e4")
+        assert await last(client, EVENTS, "3-7") == ("3-0", b"e3")
+        await store.open("earliest")
+        await store.read(most=2)
+        assert await last_read(client, EVENTS, "a") == "2-0"
+
+
+async def test_what_was_parked_by_others(store_client: Redis) -> None:
+    """Law: of what is parked only that comes which is not known; and a number tells that there may be something."""
+    registry = Registry(store_client, SubscriptionKeys.of("poller"))
+    assert await registry.marks() == Marks(0, 0, 0)
+    await registry.tell_parked()
+    assert await registry.marks() == Marks(0, 1, 0)
+    await store_client.hset(KEYS.parked, mapping={"1-0": "d", "2-0": "e"})
+    assert await pair(store_client).parked_besides({"1-0"}) == {"2-0": b"e"}
+    assert await pair(store_client).parked_besides({"1-0", "2-0"}) == {}
+
+
+async def test_what_it_begins_with_has_to_be_there(any_store: str) -> None:
+    """Law: a replay whose first entry went since it was planned is not begun."""
+    async with commands(any_store) as client:
+        await client.xadd(EVENTS, {"data": "e"}, id="5-0")
+        with pytest.raises(Stale, match="4-0 is gone"):
+            await begin(client, KEYS, SPAN, events=EVENTS, first="4-0")
+        assert await replay_of(client, KEYS) is None
+        assert await begin(client, KEYS, SPAN, events=EVENTS, first="5-0")

@@ -1,0 +1,61 @@
+"""A script that is sent again until it is answered."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from fakeredis import FakeAsyncRedis
+from redis.exceptions import ConnectionError as Broken
+from redis.exceptions import ResponseError
+
+from poller.errors import StoreRefused, StoreUnavailable
+from poller.store.scripts import until_answered
+
+
+class Sent:
+    """Breaks so often before it is answered; notes each pause."""
+
+    def __init__(self, breaks: int) -> None:
+        self.times = 0
+        self.pauses: list[float] = []
+        self._breaks = breaks
+
+    async def send(self) -> str:
+        self.times += 1
+        if self.times <= self._breaks:
+            raise Broken("the reply was lost")
+        return "OK"
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+async def test_it_is_sent_until_it_is_answered() -> None:
+    """With pauses that double up to a second."""
+    sent = Sent(breaks=7)
+    answer = await until_answered(FakeAsyncRedis(), sent.send, lease=timedelta(minutes=1), sleep=sent.sleep)
+    assert (answer, sent.times) == ("OK", 8)
+    assert sent.pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+async def test_it_is_not_sent_when_the_lease_may_be_over() -> None:
+    """Another may have it then."""
+    sent = Sent(breaks=9)
+    with pytest.raises(StoreUnavailable):
+        await until_answered(FakeAsyncRedis(), sent.send, lease=timedelta(milliseconds=40), sleep=sent.sleep)
+    assert sent.times == 1
+
+
+async def test_what_is_refused_is_not_sent_again() -> None:
+    """The server will say the same."""
+    times = 0
+
+    async def send() -> None:
+        nonlocal times
+        times += 1
+        raise ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+    with pytest.raises(StoreRefused):
+        await until_answered(FakeAsyncRedis(), send, lease=timedelta(minutes=1))
+    assert times == 1

@@ -1,0 +1,235 @@
+"""Laws of :mod:`poller.telemetry.metrics`: the series of a subscription are there while it is delivered here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pkgutil
+import re
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from importlib import import_module
+from typing import Final
+
+import pytest
+from redis.asyncio import Redis
+
+import poller.telemetry
+from poller.changes.plan import Commit
+from poller.errors import Fenced, Stale, StoreRefused
+from poller.redis.client import commands
+from poller.store.feed import FeedStore
+from poller.store.feed_state import FeedState
+from poller.store.keys import FeedKeys
+from poller.store.scripts import Scripts
+from poller.telemetry.metrics import (
+    STEPS,
+    Described,
+    SourceSeries,
+    attempts_of,
+    commit_timed,
+    counted,
+    declared,
+    described,
+    labelled,
+    no_attempts_of,
+    requested,
+    retried,
+)
+from tests import documents
+from tests.harness.waiting import turns
+from tests.telemetry.series import grown, key, value, values
+
+
+def test_all_steps_are_there_from_the_start() -> None:
+    """So that the first of each is seen to be one more."""
+    attempts_of("begun")
+    assert {value("poller_attempts_total", subscription="begun", outcome=step) for step in STEPS} == {0}
+    assert value("poller_delivery_delay_seconds_count", subscription="begun") == 0
+    no_attempts_of("begun")
+
+
+def test_one_that_is_gone_has_none() -> None:
+    """Whoever begins it again counts from nothing; to end what never was is nothing."""
+    attempts_of("gone").steps["delivered"].inc()
+    assert attempts_of("gone") is attempts_of("gone")
+    for _ in range(2):
+        no_attempts_of("gone")
+    assert value("poller_attempts_total", subscription="gone", outcome="delivered") is None
+    assert value("poller_attempt_duration_seconds_count", subscription="gone") is None
+    attempts_of("gone").steps["delivered"].inc()
+    assert value("poller_attempts_total", subscription="gone", outcome="delivered") == 1
+    no_attempts_of("gone")
+
+
+# Laws of :mod:`poller.telemetry.metrics`: all metrics are known by name, once, in the words of the manual.
+
+MANUAL: Final = documents.MANUAL.read_text("utf-8")
+
+
+def all_of() -> list[Described]:
+    for module in pkgutil.iter_modules(poller.telemetry.__path__):
+        import_module(f"poller.telemetry.{module.name}")
+    return list(described())
+
+
+def row(one: Described) -> str:
+    labels = f"{{{','.join(one.labels)}}}" if one.labels else ""
+    return f"| `{one.name}{labels}` | {one.text} |"
+
+
+def test_the_manual_has_all_of_them_and_no_other() -> None:
+    """The table is what the code says, line by line."""
+    table = [line for line in MANUAL.splitlines() if re.match(r"\| `poller_", line)]
+    rows = [row(one) for one in all_of()]
+    assert sorted(table) == sorted(rows), "the table has to be:\n" + "\n".join(rows)
+
+
+def test_names_say_the_unit_and_the_kind() -> None:
+    """Counters end in _total and nothing else does; durations, ages and moments are in seconds."""
+    for one in all_of():
+        assert one.name.startswith("poller_")
+        assert one.name.endswith("_total") == (one.kind == "counter")
+        assert (one.kind != "histogram") or one.name.endswith("_seconds")
+
+
+def test_a_name_is_given_once() -> None:
+    """A second declaration is a fault of the program."""
+    name = all_of()[0].name
+    with pytest.raises(ValueError, match="declared twice"):
+        declared(name, "gauge", "another meaning")
+
+
+def test_whatever_a_label_holds_it_is_read_as_it_was() -> None:
+    """Quotes, backslashes and line breaks; and no text of ours needs such care."""
+    strange = 'a"b\\c\nd'
+    one = Described("poller_x_total", "counter", ("feed",), "text")
+    assert values(one.block([(labelled(feed=strange), 2)], openmetrics=False)) == {
+        key("poller_x_total", feed=strange): 2
+    }
+    assert one.block([], openmetrics=True) == "# HELP poller_x text\n# TYPE poller_x counter\n"
+    assert not any(set(known.text) & set('"\\\n') for known in all_of())
+
+
+# Laws of :mod:`poller.telemetry.metrics`: each commit is counted by how it ended, once. On a real store.
+
+KEYS = FeedKeys.of("poller", "acme/contractTypes")
+RESULTS = ("written", "repeated", "fenced", "stale", "failed")
+
+
+@pytest.fixture
+async def client(store_url: str) -> AsyncIterator[Redis]:
+    async with commands(store_url) as one:
+        yield one
+
+
+def opened(client: Redis, nonce: str, *, lease: timedelta = timedelta(seconds=60)) -> FeedStore:
+    return FeedStore(
+        client, Scripts(client), KEYS, nonce=nonce, lease=lease, draw=lambda: "generation", now_ms=lambda: 1_000
+    )
+
+
+def ended() -> dict[str, float]:
+    return {result: grown("poller_commits_total", result=result) for result in RESULTS}
+
+
+async def begun(store: FeedStore) -> FeedState:
+    state = await store.begin()
+    assert isinstance(state, FeedState)
+    return state
+
+
+def planned(state: FeedState, text: str = "x") -> Commit:
+    event = json.dumps({"sequence": f"{state.sequence + 1:020}", "text": text}).encode()
+    return Commit(state.generation, state.sequence, events=(event,), digest=text)
+
+
+@pytest.fixture
+def count() -> Callable[[], dict[str, float]]:
+    """How many ended in each way since the test began, of those that any did."""
+    before = ended()
+    return lambda: {result: n - before[result] for result, n in ended().items() if n != before[result]}
+
+
+async def test_each_end_has_its_series(client: Redis, count: Callable[[], dict[str, float]]) -> None:
+    """Written, the same once more, planned on what was before, refused, and another's lease."""
+    seconds = grown("poller_commit_duration_seconds_count")
+    store = opened(client, "me")
+    state = await begun(store)
+    with counted() as costs:
+        await store.commit(planned(state))
+        await store.commit(planned(state))
+    assert count() == {"written": 1, "repeated": 1}
+    assert (costs.commits, costs.commit_seconds > 0) == (2, True)
+    with pytest.raises(Stale):
+        await store.commit(planned(state, "another"))
+    state = await begun(store)
+    await client.delete(KEYS.lease)
+    await begun(opened(client, "another"))
+    with pytest.raises(Fenced):
+        await store.commit(planned(state))
+    await client.delete(KEYS.lease)
+    state = await begun(store)
+    await client.delete(KEYS.events)
+    await client.set(KEYS.events, "no stream")
+    with pytest.raises(StoreRefused):
+        await store.commit(planned(state))
+    assert count() == {"written": 1, "repeated": 1, "stale": 1, "fenced": 1, "failed": 1}
+    assert grown("poller_commit_duration_seconds_count") == seconds + 5
+
+
+# Laws of :mod:`poller.telemetry.metrics`: what a round spends is its own, and that of the tasks that it starts.
+
+
+async def test_rounds_side_by_side_pay_for_themselves() -> None:
+    """Each for its own requests and commits, those of its tasks included; what nobody asked for counts for nobody."""
+
+    async def spend(requests: int) -> dict[str, int | float]:
+        with counted() as costs:
+            for _ in range(requests):
+                await asyncio.create_task(one_request())
+            retried()
+            commit_timed(0.25)
+        return costs.public
+
+    async def one_request() -> None:
+        await turns()
+        requested(0.5, 100)
+
+    requested(9.0, 9)
+    few, many = await asyncio.gather(spend(1), spend(3))
+    shared = {"retries": 1, "commits": 1, "commit_seconds": 0.25}
+    assert few == shared | {"requests": 1, "bytes": 100, "source_seconds": 0.5}
+    assert many == shared | {"requests": 3, "bytes": 300, "source_seconds": 1.5}
+    commit_timed(1.0)
+    with counted() as costs:
+        pass
+    assert set(costs.public.values()) == {0}
+
+
+# Laws of :mod:`poller.telemetry.metrics`: requests are counted by source and status, and no source makes up series.
+
+
+def test_a_status_that_http_does_not_know_is_another() -> None:
+    """Whatever numbers a source thinks of, there is one series for all of them."""
+    series = SourceSeries("hostile")
+    for status in (200, 200, 999, 299, 600):
+        series.ended(status, 0.1)
+    series.ended("timeout", 30.0)
+    counts = {
+        status: grown("poller_source_requests_total", source="hostile", status=status)
+        for status in ("200", "other", "timeout", "999", "299", "600")
+    }
+    assert counts == {"200": 2, "other": 3, "timeout": 1, "999": 0, "299": 0, "600": 0}
+    assert grown("poller_source_request_duration_seconds_count", source="hostile") == 6
+
+
+def test_whether_it_is_left_alone_is_looked_up_when_somebody_asks() -> None:
+    """While it is asked at all; then there is no such series."""
+    series, paused = SourceSeries("busy"), False
+    series.opened(lambda: paused)
+    assert value("poller_source_paused", source="busy") == 0
+    paused = True
+    assert value("poller_source_paused", source="busy") == 1
+    series.closed()
+    assert value("poller_source_paused", source="busy") is None

@@ -1,0 +1,681 @@
+"""Laws of ``/events``: whoever follows and comes back has every event once, whatever lies between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import urlsafe_b64encode
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import aiohttp
+import httpx
+import pytest
+from fakeredis import FakeAsyncRedis
+from httpx_sse import ServerSentEvent, aconnect_sse
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as Cut
+from starlette.routing import BaseRoute
+from structlog.testing import capture_logs
+
+from poller.control.feeds import keys_of
+from poller.errors import StoreUnavailable
+from poller.http.server import listening
+from poller.redis.client import commands
+from poller.redis.errors import translated
+from poller.store.session import OpenStore
+from poller.web.app import application
+from poller.web.context import Backing
+from poller.web.events import (
+    AWAY,
+    BEAT_COMMENT,
+    BEGINNING,
+    News,
+    Place,
+    Places,
+    Reader,
+    event_routes,
+    place_of,
+    read_places,
+)
+from tests.harness.waiting import patience, turns, until
+from tests.servers import running
+from tests.telemetry.series import grown
+from tests.web.served import FEEDS, NOW, Served, configured, served
+from tests.web.sse import Message, Parser, following
+
+CREATED = "org.example.api.contractType.created.v1"
+REMOVED = "org.example.api.contractType.removed.v1"
+
+
+class Published:
+    """Events in the streams of two feeds, numbered for each."""
+
+    def __init__(self, client: Redis, given: Served) -> None:
+        self._client = client
+        self._given = given
+        self._sequence = Counter[str]()
+
+    async def add(self, feed: str, *, kind: str = CREATED, entry: str = "*", padding: int = 0) -> str:
+        """One more; its name."""
+        number = self._sequence[feed] + 1
+        name = f"{feed}#{number}"
+        event = {"id": name, "type": kind, "sequence": f"{number:020}", "x": "x" * padding}
+        key = keys_of(self._given.settings, feed).events
+        await self._client.xadd(key, {"data": json.dumps(event, indent=1)}, id=entry)
+        self._sequence[feed] = number
+        return name
+
+
+@pytest.fixture
+def published(given: Served) -> Published:
+    return Published(given.store, given)
+
+
+class Following:
+    """One reader; what it reads is there when it is asked for."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.answer = answer
+        self.parser = Parser()
+        self._messages = following(answer, self.parser)
+
+    async def next(self) -> Message:
+        """The next message that is more than a place."""
+        async with patience("a message"):
+            while (message := await anext(self._messages)).kind == "place":
+                pass
+            return message
+
+    async def names(self, count: int) -> list[str]:
+        return [json.loads((await self.next()).data)["id"] for _ in range(count)]
+
+    async def ended(self) -> bool:
+        async with patience("the end of the answer"):
+            return [one async for one in self._messages if one.kind != "place"] == []
+
+    async def begun(self) -> None:
+        """Wait for the greeting, so that what comes now is new."""
+        async with patience("the greeting"):
+            while not self.parser.last:
+                self.parser.line((await self.answer.content.readline()).decode().rstrip("\n"))
+
+
+@asynccontextmanager
+async def reader(given: Served, query: str = "", *, last: str = "") -> AsyncIterator[Following]:
+    headers = {"last-event-id": last} if last else {}
+    async with given.http.get(f"{given.url}/events{query}", headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        assert answer.content_type == "text/event-stream"
+        yield Following(answer)
+
+
+async def test_from_now_on(given: Served, published: Published) -> None:
+    """What was there before does not come; what comes then does, of all feeds, as it stands in the stream."""
+    await published.add(FEEDS[0])
+    async with reader(given) as one:
+        await one.begun()
+        expected = [await published.add(feed) for feed in (FEEDS[1], FEEDS[0])]
+        came = {json.loads(message.data)["id"]: message for message in (await one.next(), await one.next())}
+        assert set(came) == set(expected)  # in what order, between feeds, is not promised
+        found: Any = await given.store.xrange(keys_of(given.settings, FEEDS[1]).events)
+        assert came[expected[0]].data.split() == found[0][1][b"data"].decode().split()
+        assert {message.kind for message in came.values()} == {"message"}
+
+
+async def test_from_the_beginning_and_of_some(given: Served, published: Published) -> None:
+    """``from=earliest`` gives all there is, more than is read at once too; ``feed`` and ``type`` choose."""
+    mine = [await published.add(FEEDS[0]) for _ in range(45)]
+    others = [await published.add(FEEDS[1], kind=REMOVED) for _ in range(3)]
+    async with reader(given, "?from=earliest") as one:
+        found = await one.names(48)
+    assert [name for name in found if name in mine] == mine
+    assert [name for name in found if name in others] == others
+    async with reader(given, f"?from=earliest&feed={FEEDS[1]}") as one:
+        assert await one.names(3) == others
+    for types in (f"type={REMOVED}", "type=*.contractType.removed.*", "type=removed&type=*.evidenceVariant.created.v1"):
+        async with reader(given, f"?from=earliest&{types}") as one:
+            assert await one.names(3) == others
+
+
+async def test_after_an_entry(given: Served, published: Published) -> None:
+    """``from`` takes an entry's id, as ``poller tail`` does."""
+    await published.add(FEEDS[0], entry="5-1")
+    second = await published.add(FEEDS[0], entry="5-2")
+    async with reader(given, "?from=5-1") as one:
+        assert await one.names(1) == [second]
+
+
+async def test_coming_back_again_and_again(given: Served, published: Published) -> None:
+    """Law: however often the connection ends, after each message or before any, each event comes once, of each feed."""
+    names = [
+        await published.add(FEEDS[number % 2], entry=f"7-{number}" if number % 2 else f"3-{number}")
+        for number in range(12)
+    ]
+    seen: list[str] = []
+    last = ""
+    for count in (1, 0, 2, 1, 3, 0, 5):
+        async with reader(given, "?from=earliest", last=last) as one:
+            await one.begun()
+            seen += await one.names(count)
+            last = one.parser.last
+    assert sorted(seen) == sorted(names)
+
+
+async def test_coming_back_before_anything_came(given: Served, published: Published) -> None:
+    """The first id is given out before the first event: what comes while nobody is there is not missed."""
+    async with reader(given) as one, patience("a place"):
+        place = await anext(following(one.answer, one.parser))
+        last = place.id
+        assert (place.kind, json.loads(place.data)) == ("place", {"place": last})
+    missed = await published.add(FEEDS[0])
+    async with reader(given, last=last) as one:
+        assert await one.names(1) == [missed]
+
+
+async def test_by_httpx_sse(tmp_path: Path, store_url: str) -> None:
+    """Law: its own sample works: each message has data that is JSON, whatever was left out, from now on or before."""
+    async with (
+        small_service(configured(tmp_path, store_url), beat=0.02) as given,
+        httpx.AsyncClient(trust_env=False) as client,
+        patience("the messages"),
+    ):
+        published = Published(given.store, given)
+        for query, kinds in (
+            ("", ["place", "message", "place", "message"]),
+            ("?from=earliest", ["message"] * 3),
+        ):
+            found: list[ServerSentEvent] = []
+            async with aconnect_sse(client, "GET", f"{given.url}/events{query or f'?type={REMOVED}'}") as source:
+                async for one in source.aiter_sse():
+                    found.append(one)
+                    assert one.json()
+                    assert one.id
+                    if len(found) == len(kinds):
+                        break
+                    if not query:
+                        await published.add(FEEDS[0], kind=REMOVED if one.event == "place" else CREATED)
+            assert [one.event for one in found] == kinds
+
+
+async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Path, store_url: str) -> None:
+    """A beat carries the id past what ``type`` left out; it comes after a while without a message, and raises none."""
+    now = [0.0]
+    async with small_service(configured(tmp_path, store_url), clock=lambda: now[0], beat=0.01) as given:
+        published = Published(given.store, given)
+        async with reader(given, f"?from=earliest&type={REMOVED}") as one:
+            await one.begun()
+            await published.add(FEEDS[0])
+            before = one.parser.last
+            async with patience("a beat that has moved"):
+                while one.parser.last == before:
+                    now[0] += 1
+                    one.parser.line((await one.answer.content.readline()).decode().rstrip("\n"))
+            wanted = await published.add(FEEDS[0], kind=REMOVED)
+            last = one.parser.last
+        async with reader(given, last=last) as one:
+            assert await one.names(1) == [wanted]
+
+
+async def test_what_was_trimmed_is_told(given: Served, published: Published) -> None:
+    """Before the first event behind the gap: which feed, and how many are missing."""
+    newest = await published.add(FEEDS[0])
+    async with reader(given, "?from=earliest") as one:
+        assert await one.names(1) == [newest]
+        last = one.parser.last
+    for before, missing in ((3, 1), (6, 2)):  # one alone counts
+        for _ in range(missing):
+            await published.add(FEEDS[0])
+        newest = await published.add(FEEDS[0])
+        await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
+        async with reader(given, last=last) as one:
+            told = await one.next()
+            gap = {"feed": FEEDS[0], "after": before - missing - 1, "before": before, "missing": missing}
+            assert (told.kind, json.loads(told.data)) == ("gap", gap)
+            assert await one.names(1) == [newest]
+            last = one.parser.last
+    other = await published.add(FEEDS[1])
+    async with reader(given, "?from=earliest") as one:  # whoever begins at the beginning misses nothing it had
+        assert sorted(await one.names(2)) == sorted([newest, other])
+
+
+async def test_what_was_trimmed_is_told_whatever_is_chosen(given: Served, published: Published) -> None:
+    """Law: events that are gone may have been of the chosen type; so the gap is told before the next one that is."""
+    await published.add(FEEDS[0])
+    async with reader(given, "?from=earliest") as one:
+        await one.names(1)
+        last = one.parser.last
+    *_, newest = [await published.add(FEEDS[0], kind=kind) for kind in (REMOVED, CREATED, REMOVED)]
+    await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=2, approximate=False)
+    async with reader(given, f"?type={REMOVED}", last=last) as one:
+        told = await one.next()
+        gap = {"feed": FEEDS[0], "after": 1, "before": 3, "missing": 1}
+        assert (told.kind, json.loads(told.data)) == ("gap", gap)
+        assert await one.names(1) == [newest]
+
+
+async def test_what_was_trimmed_after_a_beginning_from_now_is_counted(given: Served, published: Published) -> None:
+    """Law: the first id knows the number of the event that it stands behind, so a gap behind it has an extent."""
+    await published.add(FEEDS[0])
+    async with reader(given) as one:
+        await one.begun()
+        last = one.parser.last
+    *_, newest = [await published.add(FEEDS[0]) for _ in range(2)]
+    await given.store.xtrim(keys_of(given.settings, FEEDS[0]).events, maxlen=1, approximate=False)
+    async with reader(given, last=last) as one:
+        told = await one.next()
+        gap = {"feed": FEEDS[0], "after": 1, "before": 3, "missing": 1}
+        assert (told.kind, json.loads(told.data)) == ("gap", gap)
+        assert await one.names(1) == [newest]
+
+
+async def test_who_comes_while_another_follows_has_what_was_there_before(given: Served, published: Published) -> None:
+    """Law: what is there after its place comes to each reader at once, though nothing new comes that wakes anybody."""
+    async with reader(given) as first:
+        await first.begun()
+        name = await published.add(FEEDS[0])
+        assert await first.names(1) == [name]
+        async with reader(given, "?from=earliest") as second:
+            assert await second.names(1) == [name]
+
+
+UNFOLLOWED: Final[list[Any]] = [
+    ("?from=yesterday", "", 400),
+    ("?from=18446744073709551616", "", 400),
+    ("", "not-an-id", 400),
+    ("?type=creatd", "", 400),
+    (f"?type=created&type={REMOVED}&feed={FEEDS[0]}&type=*.evidenceVariant.*", "", 400),
+    ("?feed=acme/none", "", 404),
+    ("?feed=", "", 404),
+]
+
+
+async def test_what_cannot_be_followed(given: Served) -> None:
+    """A place that is none, a feed that there is not, a type that no feed publishes."""
+    for query, last, status in UNFOLLOWED:
+        answered, headers, told = await given.ask(f"/events{query}", headers={"last-event-id": last} if last else {})
+        assert (answered, headers["content-type"], told["status"]) == (status, "application/problem+json", status)
+
+
+async def test_head_ends(given: Served) -> None:
+    """HEAD is answered and follows nothing."""
+    status, headers, _ = await given.ask("/events", "HEAD")
+    assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+
+
+@pytest.mark.parametrize("query", ["", "?from=earliest", "?from=5-1"])
+async def test_before_the_store_has_answered(tmp_path: Path, store_url: str, query: str) -> None:
+    """It is begun and waited for: a browser that is refused once never comes back."""
+    async with (
+        small_service(configured(tmp_path, store_url), standing=False) as given,
+        given.http.get(f"{given.url}/events{query}") as answer,
+        patience("a word"),
+    ):
+        assert (answer.status, await answer.content.readline()) == (200, AWAY.splitlines(keepends=True)[0])
+        async with given.backing.standing(OpenStore(store_url, given.store)):
+            one = Following(answer)
+            await one.begun()
+            name = await Published(given.store, given).add(FEEDS[0])
+            assert await one.names(1) == [name]
+            given.backing.closing.set()
+
+
+async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Served, published: Published) -> None:
+    """Whoever begins behind an entry's id is told that something was trimmed away, though not how much; once."""
+    key = keys_of(given.settings, FEEDS[0]).events
+    names = [await published.add(FEEDS[0], entry=f"{number}-0") for number in (1000, 2000, 3000, 4000)]
+    async with reader(given, "?from=1000-0") as one:
+        assert await one.names(3) == names[1:]
+    await given.store.xtrim(key, maxlen=2, approximate=False)
+    async with reader(given, "?from=1000-0") as one:
+        told = await one.next()
+        assert (told.kind, json.loads(told.data)) == (
+            "gap",
+            {"feed": FEEDS[0], "after": None, "before": 3, "missing": None},
+        )
+        assert await one.names(2) == names[2:]
+    async with reader(given, "?from=3000-0") as one:
+        assert await one.names(1) == names[3:]
+
+
+@asynccontextmanager
+async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> AsyncIterator[Served]:
+    """The route alone, with another clock, or fewer readers."""
+    backing = Backing(settings, now=lambda: NOW)
+    how = {"clock": asyncio.get_running_loop().time} | how
+    routes: list[BaseRoute] = [*event_routes(backing, **how)]
+    url = settings.redis.url
+    async with (
+        listening(application(*routes), "127.0.0.1", 0) as web,
+        aiohttp.ClientSession() as http,
+        commands(url) as client,
+        backing.standing(OpenStore(url, client)) if standing else nullcontext(),
+    ):
+        yield Served(web, http, client, settings, backing)
+
+
+async def test_no_more_than_so_many(tmp_path: Path, store_url: str) -> None:
+    """The next one is told to come later, and is let in when another has gone."""
+    async with (
+        small_service(configured(tmp_path, store_url), readers=2) as given,
+        reader(given),
+        reader(given) as second,
+    ):
+        status, headers, _ = await given.ask("/events")
+        assert (status, headers["retry-after"]) == (503, "10")
+        assert grown("poller_event_readers") == 2
+        second.answer.close()
+
+        async def let_in() -> bool:
+            async with given.http.get(f"{given.url}/events") as answer:
+                return answer.status == 200
+
+        await until(let_in, "a place to be free")
+    await until(lambda: grown("poller_event_readers") == 0, "nobody to follow any more")
+
+
+async def test_a_slow_reader_holds_little_and_nobody_up(given: Served, published: Published) -> None:
+    """One that takes nothing is not read for beyond what fits its connection; another one has everything meanwhile."""
+    names = [await published.add(FEEDS[0], padding=100_000) for _ in range(300)]  # 30 MB; sockets may hold ten
+    before = await entries_read(given.store)
+    async with given.http.get(f"{given.url}/events?from=earliest&feed={FEEDS[0]}") as stalled:
+        assert stalled.status == 200
+        async with reader(given, f"?from=earliest&feed={FEEDS[0]}") as one:
+            assert await one.names(300) == names
+        read = await entries_read(given.store) - before
+        assert read < 2 * 300 / 20  # the other one's, and not as many for the stalled one
+
+
+async def test_one_that_takes_nothing_is_let_go(tmp_path: Path, store_url: str) -> None:
+    """Law: its place is free for another one after a while; the log says why it was let go."""
+    async with small_service(configured(tmp_path, store_url), readers=1, stalled=0.2) as given:
+        published = Published(given.store, given)
+        for _ in range(5):
+            await published.add(FEEDS[0], padding=8_000_000)
+        with capture_logs() as lines:
+            async with given.http.get(f"{given.url}/events?from=earliest") as stalled:
+                assert stalled.status == 200
+                await until(lambda: grown("poller_event_readers") == 0, "it to be let go")
+        assert [line["event"] for line in lines] == ["a reader of events is let go: it takes nothing"]
+
+
+async def entries_read(client: Redis) -> int:
+    found: Any = await client.info("commandstats")
+    return int(found.get("cmdstat_xrange", {}).get("calls", 0))
+
+
+async def test_the_end_of_the_service_is_the_end_of_the_answer(tmp_path: Path, store_url: str) -> None:
+    """In order and at once, for one that waits and for one that takes nothing; nothing is logged as cancelled."""
+    async with served(configured(tmp_path, store_url)) as given:
+        published = Published(given.store, given)
+        for _ in range(60):
+            await published.add(FEEDS[0], padding=50_000)
+        async with reader(given) as waiting, given.http.get(f"{given.url}/events?from=earliest") as stalled:
+            await waiting.begun()
+            given.backing.closing.set()
+            assert await waiting.ended()
+            assert stalled.status == 200
+
+
+async def test_a_store_that_goes_and_comes_back(tmp_path: Path) -> None:
+    """Every event comes once, and the reader stays."""
+    with TemporaryDirectory(prefix="pe-") as short:
+        settings = configured(tmp_path, f"unix://{short}/s")
+        async with small_service(settings) as given:
+            with running("valkey", Path(short)):
+                published = Published(given.store, given)
+                first = await published.add(FEEDS[0])
+                answer = await given.http.get(f"{given.url}/events?from=earliest")
+                one = Following(answer)
+                assert await one.names(1) == [first]
+            with running("valkey", Path(short)):
+                second = await until(lambda: published.add(FEEDS[0]), "the store", despite=(Cut,))
+                assert await one.names(1) == [second]
+                third = await published.add(FEEDS[1])
+                assert await one.names(1) == [third]
+                answer.close()
+
+
+async def test_a_password_that_is_changed_is_waited_for(tmp_path: Path, store_url: str) -> None:
+    """Law: whoever follows is not sent away by what is somebody's work in progress."""
+    async with small_service(configured(tmp_path, store_url)) as given:
+        with pytest.raises(StoreUnavailable), translated(given.backing.client):
+            raise AuthenticationError("WRONGPASS")
+
+
+async def test_too_many_feeds(tmp_path: Path, store_url: str) -> None:
+    """Beyond what an id holds they have to be named, and then they may be."""
+    settings = configured(tmp_path, store_url)
+    source = settings.sources[0]
+    feeds = [source.feeds[0].model_copy(update={"name": f"f{number}"}) for number in range(257)]
+    many = settings.model_copy(update={"sources": (source.model_copy(update={"feeds": tuple(feeds)}),)})
+    async with small_service(many) as given:
+        assert (await given.ask("/events"))[0] == 400
+        async with reader(given, "?" + "&".join(f"feed=acme/f{number}" for number in range(256))) as one:
+            await one.begun()
+            last = one.parser.last
+        assert len(last) < 8000
+        async with reader(given, "?feed=acme/f256", last=last):
+            pass
+
+
+# Laws of :mod:`poller.web.events`: whoever waits is woken by what comes, and one look serves all.
+
+BLOCK = timedelta(milliseconds=200)
+KEYS = ("{a}:events", "{b}:events")
+AN_HOUR = 3600.0
+
+
+async def connections(client: Redis) -> int:
+    return int((await client.info("clients"))["blocked_clients"])
+
+
+async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
+    """By what comes, at once and not when the wait is over; told is the stream in which it came, to all who wait."""
+    news = News(KEYS, block=BLOCK)
+    async with commands(store_url) as client, news.followed(store_url), news.followed(store_url):
+        await until(lambda: news.mark, "the first look")
+        mark = news.mark
+        waiting = [asyncio.create_task(news.beyond(mark, AN_HOUR)) for _ in range(2)]
+        await until(lambda: connections(client), "the look to wait")
+        assert await connections(client) == 1
+        await client.xadd(KEYS[1], {"data": b"{}"})
+        async with patience("both to be woken"):
+            await asyncio.gather(*waiting)
+        assert news.since(mark, KEYS) == [KEYS[1]]
+        assert news.since(news.mark, KEYS) == []
+
+
+async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None:
+    """The look ends with the last who follows, and begins anew with the next."""
+    news = News(KEYS, block=BLOCK)
+    for looks in (1, 2):
+        async with news.followed(store_url):
+            await until(partial(_beyond, news, looks - 1), "a look")
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("news")]
+
+
+async def test_one_that_leaves_ends_the_look_of_nobody_else(store_url: str, one_server: None) -> None:
+    """Law: it is looked for as long as one follows."""
+    news = News(KEYS, block=BLOCK)
+    async with commands(store_url) as client, news.followed(store_url):
+        async with news.followed(store_url):
+            pass
+        await until(lambda: news.mark, "the first look")
+        mark = news.mark
+        await client.xadd(KEYS[0], {"data": b"{}"})
+        await until(lambda: news.since(mark, KEYS), "the stream to be told")
+
+
+async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, one_server: None) -> None:
+    """Law: the end of a look takes some turns of the loop; in each of them another one may come, who misses nothing."""
+
+    async def follow(stop: asyncio.Event) -> None:
+        async with news.followed(store_url):
+            await stop.wait()
+
+    async with commands(store_url) as client:
+        for count in range(1, 5):
+            news, stop = News(KEYS, block=BLOCK), asyncio.Event()
+            leaving = asyncio.create_task(follow(stop))
+            await until(partial(_beyond, news, 0), "the first look")
+            stop.set()
+            await turns(count)
+            async with news.followed(store_url):
+                await leaving
+                mark = news.mark
+                await client.xadd(KEYS[0], {"data": b"{}"})
+                await until(partial(_beyond, news, mark), "the stream to be told")
+
+
+async def test_what_came_before_the_wait_is_not_waited_for(store_url: str, one_server: None) -> None:
+    """Law: who asks what is new and then waits sleeps through nothing that came between the two."""
+    news = News(KEYS, block=BLOCK)
+    async with news.followed(store_url):
+        mark = news.mark
+        await until(partial(_beyond, news, mark), "the first look")
+        async with patience("the wait to end"):
+            await news.beyond(mark, AN_HOUR)
+
+
+async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: None) -> None:
+    """And asked again and again; there may be somebody at it."""
+    asked = 0
+
+    async def sleep(_: float) -> None:
+        nonlocal asked
+        asked += 1
+        await turns()
+
+    async with commands(store_url) as client:
+        await client.set(KEYS[0], "no stream")
+        with capture_logs() as lines:
+            async with News(KEYS, block=BLOCK, sleep=sleep).followed(store_url):
+                await until(lambda: asked >= 3, "the third look")
+    assert [line["event"] for line in lines] == ["streams cannot be followed"]
+
+
+def _beyond(news: News, mark: int) -> bool:
+    return news.mark > mark
+
+
+# Laws of :mod:`poller.web.events`: a text leads back to where it was made, and any other one is refused.
+
+BEYOND = urlsafe_b64encode(b"\x01" + b"name5" + b"\xff" * 9 + b"\x7f" + b"\0\0").rstrip(b"=").decode()
+NUMBERS = st.integers(0, 2**64 - 1)
+PLACES = st.dictionaries(st.text("abc/", min_size=1), st.builds(Place, NUMBERS, NUMBERS, NUMBERS), max_size=20)
+
+
+@given(PLACES, PLACES)
+def test_read_as_it_was_written(places: dict[str, Place], moved: dict[str, Place]) -> None:
+    """Each feed has its place again, after any moves; one that is not in the text begins at its beginning."""
+    written = Places(places)
+    for feed, place in moved.items():
+        if feed in places:
+            written.move(feed, place)
+    expected = places | {feed: place for feed, place in moved.items() if feed in places}
+    assert read_places(written.text, [*places, "new"]) == expected | {"new": BEGINNING}
+    assert all(written[feed] == place for feed, place in expected.items())
+
+
+@given(PLACES)
+def test_the_same_places_are_the_same_text(places: dict[str, Place]) -> None:
+    """Whatever order they were given in; in ASCII without what a header or a query would mind."""
+    text = Places(places).text
+    assert Places(dict(reversed(places.items()))).text == text
+    assert text.replace("-", "").replace("_", "").isalnum()
+
+
+def test_it_is_short() -> None:
+    """Some twenty characters a feed, so that 256 feeds fit a header of any server."""
+    usual = {f"acme/{number}": Place(1_772_439_303_123, 3, 10**9) for number in range(256)}
+    assert len(Places(usual).text) < 24 * 256
+
+
+@given(st.one_of(st.text(), st.binary().map(lambda some: some.decode("latin-1"))))
+def test_what_was_not_made_here_is_refused(text: str) -> None:
+    """Or it is read as one that could have been; never anything else is raised."""
+    try:
+        read_places(text, ["a"])
+    except ValueError:
+        return
+    assert text.startswith(("AQ", "AR"))
+
+
+@pytest.mark.parametrize("text", ["", "AQ" + "A" * 20_000, "AA", "AQ" + "_" * 40, "é", BEYOND])
+def test_some_that_are_refused(text: str) -> None:
+    """Nothing, too much, another version, numbers without an end, characters that are none."""
+    with pytest.raises(ValueError, match=r"too long|not as it was given out"):
+        read_places(text, ["a"])
+
+
+def test_entry_ids() -> None:
+    """With and without the second number; nothing beyond what the store takes."""
+    assert place_of("17-3") == Place(17, 3)
+    assert place_of("17") == Place(17, 0)
+    assert Place(17, 3, 9).entry == "17-3"
+    for wrong in ("", "x", "17-", "-3", "17-3-4", str(2**64), f"1-{2**64}", "1" * 50, "٣", " 1"):
+        with pytest.raises(ValueError, match="not an entry's id"):
+            place_of(wrong)
+
+
+# Laws of :mod:`poller.web.events` that need a store which fails in the middle.
+
+KEY, FEED = "{acme/a}:events", "acme/a"
+
+
+class Unanswered(FakeAsyncRedis):
+    """A store that does not answer one reading of a stream, and serves everything else."""
+
+    failures = 1
+
+    async def xrange(self, *args: Any, **how: Any) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise Cut("no answer")
+        return await super().xrange(*args, **how)
+
+
+@asynccontextmanager
+async def reading(client: FakeAsyncRedis, *, beat: float = 3600) -> AsyncIterator[AsyncGenerator[bytes]]:
+    """The messages of a stream with one event, behind the greeting; nothing new comes."""
+    await client.xadd(KEY, {"data": b'{"sequence":"1"}'})
+    reader = Reader(
+        client,
+        News((KEY,)),
+        {KEY: FEED},
+        Places({FEED: BEGINNING}),
+        types=None,
+        from_now=False,
+        beat_seconds=beat,
+        clock=asyncio.get_running_loop().time,
+        sleep=lambda _: turns(),
+    )
+    async with aclosing(reader.messages()) as messages, patience("the messages"):
+        await anext(messages)
+        yield messages
+    await client.aclose()
+
+
+async def test_a_stream_whose_reading_was_not_answered_is_read_again() -> None:
+    """Law: what was there is given out after one lost answer, though nothing new comes that would wake the reader."""
+    async with reading(Unanswered()) as messages:
+        assert await anext(messages) == AWAY
+        assert b'data: {"sequence":"1"}' in await anext(messages)
+
+
+async def test_a_place_that_an_event_has_told_is_not_told_again() -> None:
+    """Law: a beat after an event is a comment; a client that was sent the place with the event has it."""
+    async with reading(FakeAsyncRedis(), beat=0.02) as messages:
+        while b"data: {" not in await anext(messages):
+            pass
+        assert await anext(messages) == BEAT_COMMENT

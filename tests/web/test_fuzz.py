@@ -1,0 +1,15 @@
+"""Law: whatever is asked, the service answers as its OpenAPI document says, and never with a fault of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.web.fuzz import fuzzed, serving
+
+
+async def test_made_up_requests(tmp_path: Path, store_url: str) -> None:
+    """Each value at and beyond its bounds, and some at random: no failure."""
+    async with serving(tmp_path, store_url) as url:
+        found, said = await fuzzed(tmp_path, url, "--phases", "coverage,fuzzing", "--max-examples", "3", "--seed", "1")
+    assert found == 0, said
+    assert "No issues found" in said or " passed" in said

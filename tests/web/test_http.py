@@ -1,0 +1,48 @@
+"""Laws of :mod:`poller.web.http`: what was refused is told in one form, a fault in here is not."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from poller.errors import StoreRefused, StoreUnavailable
+from poller.http.server import listening
+from poller.web.app import application
+from poller.web.http import PROBLEM, Refused, Wrong, at
+
+SECRET = "s3cret"  # noqa: S105 -- of this test alone
+
+
+def failing(error: Exception) -> BaseRoute:
+    async def endpoint(_: Request) -> Response:
+        raise error
+
+    return at(f"/{type(error).__name__}", GET=endpoint)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_every_failure_is_a_problem() -> None:
+    """With its status, without what may be secret; a fault of the program says that it is one and no more."""
+    errors = {
+        Refused(409, f"see redis://user:{SECRET}@db/0", errors=[Wrong("a", "expected b")]): 409,
+        StoreUnavailable(f"redis://user:{SECRET}@db/0 is away"): 503,
+        StoreRefused("no"): 503,
+        RuntimeError(SECRET): 500,
+    }
+    async with (
+        listening(application(*map(failing, errors)), "127.0.0.1", 0) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        for error, status in errors.items():
+            async with http.get(f"{url}/{type(error).__name__}") as answer:
+                said = await answer.json(content_type=PROBLEM)
+                assert (answer.status, said["status"]) == (status, status)
+                assert said["title"]
+                assert SECRET not in str(said)
+                assert answer.headers["x-content-type-options"] == "nosniff" or status == 500
+                assert ("retry-after" in answer.headers) is (status == 503)
+        async with http.get(f"{url}/none") as answer:
+            assert (answer.status, answer.content_type) == (404, PROBLEM)

@@ -1,0 +1,116 @@
+"""Laws of the page: how it is in words, nothing that runs, nothing that breaks out of its place."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+
+from poller.control.status import feed_statuses, subscription_statuses
+from poller.daemon.health import Readiness, StoreWatch
+from poller.web.page import FRESH, Glance, Glances, page
+from tests.web.served import FEEDS, NOW, Served, configured, served
+
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+class Read(HTMLParser):
+    """Which tags there are, and the text outside the style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert all(not name.startswith("on") and name != "style" for name, _ in attrs)
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1:] != ["style"]:
+            self.text += f"{data} "
+
+
+async def seen_of(given: Served, **differing: object) -> Glance:
+    feeds = await feed_statuses(given.store, given.settings, now=NOW)
+    found = await subscription_statuses(given.store, given.settings, now=NOW)
+    one = Glance(NOW, ready=True, feeds=tuple(feeds), subscriptions=tuple(found))
+    return msgspec.structs.replace(one, **differing)
+
+
+async def test_it_says_how_it_is(given: Served) -> None:
+    """Title and rows name what is amiss, in words; where nothing is, that."""
+    one = await seen_of(given)
+    assert "all is well" in Read(page(one)).text
+    failing = msgspec.structs.replace(one.feeds[0], state="failing", error="status 500", good_age_seconds=300.0)
+    (active,) = one.subscriptions
+    paused = msgspec.structs.replace(active, state="paused", paused_by="sink", reason="410", lag_entries=3)
+    text = Read(page(msgspec.structs.replace(one, feeds=(failing,), subscriptions=(paused,)))).text
+    for word in ("2 amiss", "failing", "status 500", "5 min ago", "paused", "by sink: 410", "3"):
+        assert word in text
+    ailing = msgspec.structs.replace(active, state="failing", since="2026-03-02T08:15:00Z", error="no such file")
+    text = Read(page(msgspec.structs.replace(one, subscriptions=(ailing,)))).text
+    assert "nothing but failures since 2026-03-02T08:15:00Z; the last: no such file" in text
+    reason = "12 of 60 are missing; poller release acme/x"
+    held = msgspec.structs.replace(one.feeds[0], state="held", held_reason=reason, held_age_seconds=7200.0)
+    for error in (None, reason):
+        held = msgspec.structs.replace(held, error=error)
+        text = Read(page(msgspec.structs.replace(one, feeds=(held,)))).text
+        assert f"held for 2 h: {reason}" in text
+        assert text.count(reason) == 1
+    away = Read(page(Glance(NOW, ready=False, reasons=("store: away",)))).text
+    assert "not ready" in away
+    assert "store: away" in away
+
+
+async def test_nothing_breaks_out(given: Served) -> None:
+    """Foreign text stays text, wherever it comes from."""
+    one = await seen_of(given)
+    feed, _ = one.feeds
+    feed = msgspec.structs.replace(feed, feed=EVIL, state="failing", error=EVIL, lost=EVIL, lost_age_seconds=1.0)
+    subscription = msgspec.structs.replace(
+        one.subscriptions[0], subscription=EVIL, paused_by="sink", reason=EVIL, handshake=EVIL
+    )
+    html = page(msgspec.structs.replace(one, feeds=(feed,), subscriptions=(subscription,), reasons=(EVIL,)))
+    assert "script" not in Read(html).tags
+    assert Read(html).text.count("alert(1)") >= 6
+
+
+async def test_its_policy(given: Served) -> None:
+    """Nothing may run or be fetched; the one style is known by its hash. Phones and voices find their way."""
+    status, headers, html = await given.ask("/", token=None)
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
+    assert style
+    policy = headers["content-security-policy"]
+    assert f"'sha256-{b64encode(hashlib.sha256(style[1].encode()).digest()).decode()}'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    kept = ('<html lang="en">', 'name="viewport"', 'http-equiv="refresh"', 'scope="col"', 'scope="row"', "<main>")
+    assert all(needed in html for needed in kept)
+    assert "s3cret" not in html
+    assert all(feed in html for feed in FEEDS)
+
+
+async def test_it_is_there_while_the_store_is_away(tmp_path: Path, store_url: str) -> None:
+    """And says so."""
+    async with served(configured(tmp_path, store_url), store=False) as given:
+        status, _, html = await given.ask("/")
+        assert status == 200
+        assert "has not answered yet" in html
+
+
+async def test_however_many_look(given: Served) -> None:
+    """The store is asked once for all who look at the same moment, and again when that is old."""
+    now = [0.0]
+    readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=lambda: 0.0))
+    glances = Glances(given.backing, readiness, clock=lambda: now[0])
+    first = await glances.latest()
+    assert await glances.latest() is first
+    now[0] += FRESH
+    assert await glances.latest() is not first

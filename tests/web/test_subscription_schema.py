@@ -1,0 +1,250 @@
+"""Laws of ``sinkcredential``: it is written and never read, and goes to the sink that it was brought for."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+from redis.asyncio import Redis
+from structlog.testing import capture_logs
+
+from poller.app import run
+from poller.auth.sink_credential import KIND, authorization_of
+from poller.config.validation import subscription_of
+from poller.control import subscriptions as subscribing
+from poller.control.subscriptions import registry_of
+from poller.redis.client import commands
+from poller.store.keys import FeedKeys, SubscriptionKeys
+from poller.store.subscriptions import Subscriptions
+from poller.web.subscription_schema import Wanted, following
+from tests.delivery.events import spelled
+from tests.harness.leaks import leaks
+from tests.harness.waiting import until
+from tests.receiver import Received, Reply, receiving
+from tests.servers import free_port
+from tests.stores import all_keys
+from tests.web.served import FEEDS, NOW, SINK, TOKEN, Served, configured
+
+SECRETS: Final = {"token": "t0ken-that-only-the-sink-may-see", "password": "passw0rd-that-nobody-else-reads"}
+BEARER: Final = {"credentialtype": "ACCESSTOKEN", "accesstoken": SECRETS["token"], "accesstokentype": "Bearer"}
+PLAIN: Final = {"credentialtype": "PLAIN", "identifier": "poller", "secret": SECRETS["password"]}
+BASIC: Final = "Basic " + b64encode(b"poller:" + SECRETS["password"].encode()).decode()
+ONE: Final = "/subscriptions/a"
+ELSEWHERE: Final = (
+    "https://evil.example/hook",
+    "https://sink.example.org:8443/hook",
+    "http://sink.example.org/hook",
+    "https://sink.example.org.evil.example/hook",
+)
+HTTP_TOO: Final[dict[str, Any]] = {"config": {"allow_hosts": ["sink.example.org"]}}
+
+
+async def stored(client: Redis) -> str:
+    """All that is in the store, but for the credentials."""
+    reading: dict[Any, Any] = {
+        b"hash": client.hgetall,
+        b"stream": client.xrange,
+        b"string": client.get,
+        b"zset": lambda key: client.zrange(key, 0, -1),
+    }
+    keys = [key for key in await all_keys(client) if b"credentials" not in key]
+    return str([await reading[await client.type(key)](key) for key in keys])
+
+
+def echoing(request: Received) -> Reply:
+    """Refuses, and repeats what it was sent, as it was meant too."""
+    header = request.header("authorization") or ""
+    meant = SECRETS["password"] if header == BASIC else header
+    return Reply(403, (("WebHook-Allowed-Origin", "*"),), f"neither {header} nor {meant} will do".encode())
+
+
+async def registered(given: Served) -> Subscriptions:
+    return await registry_of(given.settings, given.store).all()
+
+
+async def sent(given: Served) -> str | None:
+    """What the sink would be sent."""
+    kept = (await registered(given)).credentials.get("a")
+    return authorization_of(kept).value if kept else None
+
+
+async def ask(given: Served, status: int, method: str, path: str = ONE, /, **body: Any) -> Any:
+    """The answer, in which no secret is, and none is in any other one."""
+    answered, _, told = await given.ask(path, method, json=body)
+    assert answered == status, told
+    others = [(await given.ask(path))[2] for path in ("/subscriptions", ONE, "/", "/readyz", "/metrics")]
+    assert not leaks(SECRETS, str((told, others)))
+    return told
+
+
+async def added(given: Served, credential: Any = BEARER, **more: Any) -> Any:
+    return await ask(given, 201, "POST", "/subscriptions", id="a", sink=SINK, sinkcredential=credential, **more)
+
+
+async def test_it_is_kept_and_only_its_kind_is_shown(given: Served) -> None:
+    """Brought with a new subscription it is in the store as it is to be sent; each answer says which kind it is."""
+    assert (await added(given))["sinkcredential"] == {"credentialtype": "ACCESSTOKEN"}
+    assert await sent(given) == f"Bearer {SECRETS['token']}"
+    assert (await ask(given, 200, "PUT", sink=SINK, sinkcredential=PLAIN))["sinkcredential"] == {
+        "credentialtype": "PLAIN"
+    }
+    assert await sent(given) == BASIC
+    assert not leaks(SECRETS, await stored(given.store))
+    assert (await given.ask(ONE, "DELETE"))[0] == 204
+    assert not (await registered(given)).credentials
+    await ask(given, 201, "POST", "/subscriptions", id="a", sink=SINK)
+    assert await sent(given) is None
+
+
+async def test_a_change_of_it_alone_is_a_change(given: Served) -> None:
+    """The registry's version rises, which is what whoever delivers looks at; and does not where nothing has changed."""
+    await added(given)
+    before = await registered(given)
+    await ask(given, 200, "PUT", sink=SINK, sinkcredential=BEARER)
+    assert (await registered(given)).version == before.version
+    await ask(given, 200, "PUT", sink=SINK, sinkcredential=PLAIN)
+    assert (await registered(given)).version == before.version + 1
+    assert (await registered(given)).registered == before.registered
+
+
+async def test_it_stays_at_its_sinks_host(given: Served) -> None:
+    """Left out, or sent back as it was shown, it stays with whatever else changes; null takes it away."""
+    await added(given, protocolsettings={"headers": {"x-key": "s3cret"}})
+    shown = (await given.ask(ONE))[2]
+    assert (await given.ask(ONE, "PUT", json=shown))[2] == shown
+    for more in ({}, {"config": {"rate": 2.0}}, {"sinkcredential": {"credentialtype": "ACCESSTOKEN"}}):
+        await ask(given, 200, "PUT", sink=f"{SINK}/elsewhere?x=y", **more)
+        assert await sent(given) == f"Bearer {SECRETS['token']}"
+    assert "sinkcredential" not in await ask(given, 200, "PUT", sink=SINK, sinkcredential=None)
+    assert await sent(given) is None
+
+
+@pytest.mark.parametrize("sink", ELSEWHERE)
+async def test_it_goes_to_no_other_host(given: Served, sink: str) -> None:
+    """Left out it is gone; sent back as it was shown it is refused; brought anew it is for the new host."""
+    await added(given)
+    told = await ask(given, 422, "PUT", sink=sink, sinkcredential={"credentialtype": "ACCESSTOKEN"}, **HTTP_TOO)
+    assert [one["key"] for one in told["errors"]] == ["sink"]
+    assert await sent(given) == f"Bearer {SECRETS['token']}"
+    assert "sinkcredential" not in await ask(given, 200, "PUT", sink=sink, **HTTP_TOO)
+    assert await sent(given) is None
+    await ask(given, 200, "PUT", sink=SINK)
+    assert await sent(given) is None
+    await ask(given, 200, "PUT", sink=sink, sinkcredential=PLAIN, **HTTP_TOO)
+    assert await sent(given) == BASIC
+
+
+async def test_two_changes_at_once_take_it_nowhere() -> None:
+    """What counts is where the sink is when the change is written, not when it was asked for."""
+    stays = following(Wanted(SINK), SINK)
+    assert stays(b'{"sink":"https://sink.example.org/before"}', b"kept") == b"kept"
+    for moved in (*(b'{"sink":"%s"}' % sink.encode() for sink in ELSEWHERE), b'{"sink":"http://["}', b"{}", b"["):
+        assert stays(moved, b"kept") is None
+
+
+async def test_beside_auth_there_is_none(given: Served) -> None:
+    """Neither one nor null is taken for a subscription with ``auth``, nor a header of that name; all stays."""
+    values = {"id": "a", "sink": SINK, "auth": {"token_env": "T"}}
+    one = subscription_of(values, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    for credential in (BEARER, PLAIN, None, {"credentialtype": "token_file"}):
+        told = await ask(given, 422, "PUT", sink=SINK, sinkcredential=credential)
+        assert [one["key"] for one in told["errors"]] == ["sinkcredential"]
+    shown = await ask(given, 200, "PUT", sink=SINK, sinkcredential={"credentialtype": "token_env"})
+    assert shown["sinkcredential"] == {"credentialtype": "token_env"}
+    assert await sent(given) is None
+    headers = {"headers": {"Authorization": f"Bearer {SECRETS['token']}"}}
+    body = {"id": "b", "sink": SINK, "sinkcredential": BEARER, "protocolsettings": headers}
+    told = await ask(given, 422, "POST", "/subscriptions", **body)
+    assert told["errors"][0]["key"] == "protocolsettings.headers"
+
+
+async def test_what_is_wrong_is_told_by_its_key(given: Served) -> None:
+    """With what is expected there and nothing of what was sent; nothing is added and nothing changed."""
+    token = SECRETS["token"]
+    wrong: list[tuple[Any, str]] = [
+        ({"accesstoken": token}, "sinkcredential.credentialtype"),
+        ({"credentialtype": token}, "sinkcredential.credentialtype"),
+        ({"credentialtype": "ACCESSTOKEN"}, "sinkcredential.accesstoken"),
+        (BEARER | {"accesstoken": f"{token}\r\nx: y"}, "sinkcredential.accesstoken"),
+        (BEARER | {"accesstoken": token * 300}, "sinkcredential.accesstoken"),
+        (BEARER | {"accesstokenexpiresutc": token}, "sinkcredential.accesstokenexpiresutc"),
+        (BEARER | {"accesstokentype": token}, "sinkcredential.accesstokentype"),
+        (BEARER | {token: ""}, "sinkcredential"),
+        (PLAIN | {"identifier": f"{token}:"}, "sinkcredential.identifier"),
+        (token, "sinkcredential"),
+        ([token], "sinkcredential"),
+    ]
+    for credential, key in wrong:
+        told = await ask(given, 422, "POST", "/subscriptions", id="a", sink=SINK, sinkcredential=credential)
+        assert [one["key"] for one in told["errors"]] == [key]
+    refreshed = {"credentialtype": "REFRESHTOKEN", "refreshtoken": token, "refreshtokenendpoint": SINK}
+    told = await ask(given, 422, "POST", "/subscriptions", id="a", sink=SINK, sinkcredential=refreshed)
+    assert told["detail"].startswith(f"sinkcredential.credentialtype: {KIND}: tokens are not refreshed")
+    assert "a" not in (await registered(given)).registered
+    await added(given)
+    await ask(given, 422, "PUT", sink=SINK, sinkcredential=refreshed)
+    await ask(given, 422, "PUT", sink=SINK, sinkcredential={"credentialtype": "PLAIN"})
+    assert await sent(given) == f"Bearer {token}"
+
+
+async def test_one_of_another_version_is_shown_and_replaced(given: Served) -> None:
+    """Its kind is ``?``, which may be sent back; a new one takes its place."""
+    await added(given)
+    await given.store.hset(SubscriptionKeys.of("poller").credentials, "a", SECRETS["token"])
+    shown = await ask(given, 200, "PUT", sink=SINK, sinkcredential={"credentialtype": "?"})
+    assert shown["sinkcredential"] == {"credentialtype": "?"}
+    await ask(given, 200, "PUT", sink=SINK, sinkcredential=PLAIN)
+    assert await sent(given) == BASIC
+
+
+def test_a_request_does_not_show_itself() -> None:
+    """The repr of what was read has neither the credential nor headers, for it may stand in a traceback."""
+    assert not leaks(SECRETS, repr(Wanted(SINK, id="a", sinkcredential=BEARER)))
+
+
+async def test_the_sink_and_nobody_else_sees_it(tmp_path: Path, store_url: str) -> None:
+    """A daemon sends it with events and handshakes, another from its change on; it is silent where the sink echoes."""
+    settings = configured(tmp_path, store_url, http=f'bind = "127.0.0.1:{(port := free_port())}"')
+    base, stop, events = f"http://127.0.0.1:{port}", asyncio.Event(), FeedKeys.of("poller", FEEDS[0]).events
+
+    async def told(path: str, method: str = "GET", **more: Any) -> str:
+        async with http.request(method, base + path, headers={"authorization": f"Bearer {TOKEN}"}, **more) as answer:
+            assert answer.status < 400, await answer.text()
+            return await answer.text()
+
+    async with receiving(echoing) as sink, aiohttp.ClientSession() as http, commands(store_url) as client:
+        with capture_logs() as logged:
+            roles = frozenset({"serve", "deliver"})
+            daemon = asyncio.create_task(run(settings, {}, stop=stop, now=lambda: datetime.now(UTC), roles=roles))
+
+            async def ready() -> bool:
+                return bool(await told("/readyz"))
+
+            def seen(method: str, authorization: str) -> bool:
+                of = [one for one in sink.requests if one.method == method]
+                return bool(of) and of[-1].header("authorization") == authorization
+
+            try:
+                await until(ready, "the daemon", despite=(aiohttp.ClientConnectionError, AssertionError))
+                retry = {"schedule": ["50ms"] * 400}  # again and again, until the change has come through
+                config = {"allow_private": True, "start": "earliest", "validate": True, "retry": retry}
+                body = {"id": "a", "sink": sink.url, "config": config}
+                texts = [await told("/subscriptions", "POST", json=body | {"sinkcredential": BEARER})]
+                await client.xadd(events, {"data": spelled(id="e1", partitionkey="e1")})
+                await sink.until(lambda: seen("POST", f"Bearer {SECRETS['token']}"), "the token with an event")
+                assert seen("OPTIONS", f"Bearer {SECRETS['token']}")
+                texts += [await told(ONE, "PUT", json=body | {"sinkcredential": PLAIN})]
+                await sink.until(lambda: seen("POST", BASIC), "the name and secret with an event")
+                texts += [await told(path) for path in ("/", "/metrics", "/readyz", "/subscriptions", ONE)]
+            finally:
+                stop.set()
+                await daemon
+        texts += [await stored(client)]
+    assert any(one["event"] == "attempt" for one in logged)
+    assert not leaks(SECRETS, str((texts, logged)))

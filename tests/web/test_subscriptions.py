@@ -1,0 +1,468 @@
+"""Laws of ``/subscriptions``: the same subscriptions as on the command line, held to the same rules, nothing secret."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from poller.config.validation import kept_subscription, subscription_of, written
+from poller.control import subscriptions as subscribing
+from poller.control.subscriptions import filed, registry_of
+from poller.delivery.cloudevent import envelope_of
+from poller.delivery.filters import compile_filters
+from poller.delivery.signing import new_private_secret, new_secret, public_key
+from poller.errors import StoreUnavailable
+from poller.store.keys import SubscriptionKeys
+from poller.store.subscriptions import Registry
+from poller.web.context import Backing
+from tests.harness.waiting import until
+from tests.web.served import FEEDS, NOW, SINK, TOKEN, Served, configured, served
+
+NEW: dict[str, Any] = {
+    "id": "rostering",
+    "sink": f"{SINK}?key=s3cret",
+    "source": "https://api.example.org/contractTypes",
+    "types": ["org.example.api.contractType.created.v1"],
+    "filters": [{"prefix": {"subject": "7"}}],
+    "config": {"feeds": [FEEDS[0]], "mode": "batch", "rate": 5.0, "retry": {"schedule": ["1s"]}},
+    "protocol": "HTTP",
+    "protocolsettings": {"headers": {"x-key": "s3cret"}, "method": "POST"},
+}
+ONE = "/subscriptions/rostering"
+
+
+@pytest.fixture(autouse=True)
+async def started(given: Served) -> None:
+    """As after a daemon has begun with the file."""
+    await registry_of(given.settings, given.store).sync(filed(given.settings), NOW)
+
+
+async def created(given: Served, **differing: Any) -> Any:
+    status, headers, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
+    assert status == 201, told
+    assert headers["location"] == f"/subscriptions/{told['id']}"
+    return told
+
+
+async def kept(given: Served, name: str = "rostering") -> Any:
+    return kept_subscription(bytes((await registry_of(given.settings, given.store).all()).registered[name].settings))
+
+
+async def test_a_new_one_is_kept_as_by_the_command_line(given: Served) -> None:
+    """All that the object says is in the registry; the secret that was made is shown once."""
+    told = await created(given)
+    secrets = (await registry_of(given.settings, given.store).all()).secrets
+    assert secrets == {"rostering": (told["signingsecret"],)}
+    assert told["signingsecret"].startswith("whsec_")
+    one = await kept(given)
+    assert (one.sink, one.feeds, one.mode, one.rate, one.types) == (
+        NEW["sink"],
+        (FEEDS[0],),
+        "batch",
+        5.0,
+        tuple(NEW["types"]),
+    )
+    assert [one.model_dump(exclude_none=True) for one in one.filters] == [
+        {"exact": {"source": NEW["source"]}},
+        {"prefix": {"subject": "7"}},
+    ]
+    assert one.headers == {"x-key": "s3cret"}
+    _, _, again = await given.ask(ONE)
+    assert "signingsecret" not in again
+
+
+async def test_nothing_secret_comes_back(given: Served) -> None:
+    """No query of a sink, no header's value, no signing secret but the one just made; in no list and no page either."""
+    made = (await created(given))["signingsecret"]
+    for path in ("/subscriptions", ONE, "/subscriptions/filed", "/", "/feeds", "/readyz"):
+        _, _, told = await given.ask(path)
+        assert "s3cret" not in str(told)
+        assert made not in str(told)
+        _, _, told = await given.ask(path, token=None)
+        assert SINK not in str(told)
+    _, _, told = await given.ask(ONE)
+    assert told["sink"] == f"{SINK}?…"
+    assert told["status"]["sink"] == "https://sink.example.org/…"
+    assert told["protocolsettings"]["headers"] == {"x-key": "…"}
+
+
+async def test_what_was_shown_may_be_sent_back(given: Served) -> None:
+    """It changes nothing; what was changed in it counts, and what was hidden stays what it was."""
+    await created(given)
+    before = await kept(given)
+    _, _, shown = await given.ask(ONE, token=None)
+    assert shown["source"] == NEW["source"]
+    assert shown["filters"] == NEW["filters"]
+    status, _, told = await given.ask(ONE, "PUT", json=shown)
+    assert (status, told | {"sink": shown["sink"]}) == (200, shown)
+    assert await kept(given) == before
+    shown["config"]["rate"] = 9.0
+    shown["protocolsettings"]["headers"]["x-other"] = "new"
+    assert (await given.ask(ONE, "PUT", json=shown))[0] == 200
+    after = await kept(given)
+    assert (after.rate, after.sink) == (9.0, NEW["sink"])
+    assert after.headers == {"x-key": "s3cret", "x-other": "new"}
+    assert (await registry_of(given.settings, given.store).all()).secrets["rostering"]
+
+
+async def test_the_path_of_a_sink_is_for_the_admin_token(given: Served) -> None:
+    """In chat webhooks it is the secret. What others were shown may be sent back as well, and nothing changes."""
+    await created(given)
+    before, shown = await kept(given), None
+    for token in (None, "another-token"):
+        _, _, shown = await given.ask(ONE, token=token)
+        assert shown["sink"] == "https://sink.example.org/…"
+        assert (await given.ask("/subscriptions", token=token))[2][1]["sink"] == "https://sink.example.org/…"
+    assert (await given.ask("/subscriptions"))[2][1]["sink"] == f"{SINK}?…"
+    assert shown is not None
+    assert (await given.ask(ONE, "PUT", json=shown))[0] == 200
+    assert await kept(given) == before
+    status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": "https://sink.example.org/a/…"})
+    assert (status, told["errors"][0]["key"]) == (422, "sink")
+
+
+async def test_files_and_credentials_are_no_matter_of_a_request(given: Served, tmp_path: Any) -> None:
+    """None can be named, for whoever has the token should not read this machine; those that are there stay."""
+    for key, value in (
+        ("auth", {"token_file": "/etc/shadow"}),
+        ("auth", {"command": ["touch", str(tmp_path / "done")]}),
+        ("secret_files", ["/etc/shadow"]),
+    ):
+        status, _, told = await given.ask("/subscriptions", "POST", json=NEW | {"config": {key: value}})
+        assert (status, told["errors"][0]["key"]) == (422, f"config.{key}")
+        assert "shadow" not in str(told)
+    brought = {"sinkcredential": {"accesstoken": "s3cret"}}
+    assert (await given.ask("/subscriptions", "POST", json=NEW | brought))[0] == 422
+    secret = tmp_path / "whsec"
+    secret.write_text("whsec_" + "QUJD" * 12, "utf-8")
+    secret.chmod(0o600)
+    values = {"id": "rostering", "sink": SINK, "auth": {"token_env": "T"}, "secret_files": [str(secret)]}
+    one = subscription_of(values, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    _, _, shown = await given.ask(ONE)
+    assert shown["sinkcredential"] == {"credentialtype": "token_env"}
+    assert "whsec" not in str(shown)
+    assert (await given.ask(ONE, "PUT", json=shown | {"config": {"rate": 2.0}}))[0] == 200
+    after = await kept(given)
+    assert (after.rate, after.auth.token_env, after.secret_files) == (2.0, "T", (secret,))
+
+
+async def test_the_public_key_is_shown(given: Served, tmp_path: Path) -> None:
+    """Of an ed25519 secret, for the receiver needs it; sent back it changes nothing; a file that is gone has none."""
+    secret, other = new_private_secret(b"s" * 32), tmp_path / "other"
+    file = tmp_path / "whsk"
+    for path, text in ((file, secret), (other, new_secret(b"o" * 32))):
+        path.write_text(text, "utf-8")
+        path.chmod(0o600)
+    files = [str(file), str(other), str(tmp_path / "none")]
+    one = subscription_of({"id": "rostering", "sink": SINK, "secret_files": files}, given.settings, where="x")
+    await registry_of(given.settings, given.store).add("rostering", written(one), (), NOW)
+    _, _, shown = await given.ask(ONE, token=None)
+    assert shown["publickeys"] == [public_key(secret)]
+    assert secret not in str(shown)
+    assert (await given.ask(ONE, "PUT", json=shown))[0] == 200
+    assert await kept(given) == one
+    file.unlink()
+    assert "publickeys" not in (await given.ask(ONE))[2]
+
+
+async def test_certificates_stay_as_they_were(given: Served) -> None:
+    """None can be named by a request, those that are there stay, and a client's goes to no other host."""
+    for key in ("ca_file", "client_cert_file", "client_key_file"):
+        status, _, told = await given.ask("/subscriptions", "POST", json=NEW | {"config": {key: "/etc/shadow"}})
+        assert (status, told["errors"][0]["key"]) == (422, f"config.{key}")
+    files = {"ca_file": "/ca.pem", "client_cert_file": "/c.pem", "client_key_file": "/k.pem"}
+    one = subscription_of({"id": "rostering", "sink": SINK, **files}, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    _, _, shown = await given.ask(ONE)
+    assert ".pem" not in str(shown)
+    assert (await given.ask(ONE, "PUT", json=shown | {"config": {"rate": 2.0}}))[0] == 200
+    after = await kept(given)
+    assert (after.ca_file, after.client_cert_file, after.client_key_file) == tuple(map(Path, files.values()))
+    status, _, told = await given.ask(ONE, "PUT", json={"sink": "https://evil.example/"})
+    assert (status, told["errors"][0]["key"]) == (422, "sink")
+
+
+async def test_what_is_hidden_goes_to_no_other_host(given: Served) -> None:
+    """A header that is not shown, or a credential, does not follow the sink elsewhere; what is sent anew may."""
+    await created(given)
+    _, _, shown = await given.ask(ONE)
+    for sink in ("https://evil.example/hook", "https://sink.example.org:8443/hook", "http://sink.example.org/hook"):
+        status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": sink})
+        assert (status, told["errors"][0]["key"]) == (422, "sink")
+    assert (await kept(given)).sink == NEW["sink"]
+    moved = shown | {"sink": f"{SINK}/elsewhere"}
+    assert (await given.ask(ONE, "PUT", json=moved))[0] == 200
+    anew = shown | {"sink": "https://another.example/", "protocolsettings": {"headers": {"x-key": "new"}}}
+    assert (await given.ask(ONE, "PUT", json=anew))[0] == 200
+    values = {"id": "signed", "sink": SINK, "auth": {"token_env": "T"}}
+    one = subscription_of(values, given.settings, where="x")
+    await subscribing.add(registry_of(given.settings, given.store), given.settings, one, secrets=[], now=NOW)
+    assert (await given.ask("/subscriptions/signed", "PUT", json={"sink": "https://evil.example/"}))[0] == 422
+
+
+UNUSABLE: Final[list[Any]] = [
+    ({"sink": "ftp://x"}, "sink", '"ftp://x"'),
+    ({"sink": "https://10.0.0.1/x"}, "sink", '"https://10.0.0.1/…"'),
+    ({"sink": "https://u:s3cret@example.org/"}, "sink", '"https://…"'),
+    ({"sink": 7}, "sink", None),
+    ({"config": {"rate": -1.0}}, "config.rate", "-1.0"),
+    ({"config": {"feeds": ["acme/none"]}}, "config.feeds[0]", '"acme/none"'),
+    ({"config": {"retry": {"schedule": ["x"]}}}, "config.retry.schedule[0]", '"x"'),
+    ({"config": {"rats": 1}}, "config.rats", None),
+    ({"config": {"rate": None}}, "config.rate", None),
+    ({"config": {"feeds": {}}}, "config.feeds", None),
+    ({"filters": [{"not": {"exact": None}}]}, "filters[0].not.exact", None),
+    ({"filters": [{"like": {"type": "x"}}]}, "filters[0].like", None),
+    ({"source": ""}, "source", None),
+    ({"source": "https://api.example.org/contractType"}, "source", '"https://api.example.org/contractType"'),
+    ({"source": None, "filters": [{"exact": {"source": "x"}}]}, "filters[0].exact.source", '"x"'),
+    ({"types": ["created", "creatd"]}, "types[1]", '"creatd"'),
+    ({"types": ["*.achievement.*"]}, "types[0]", '"*.achievement.*"'),
+    ({"id": ""}, "id", '""'),
+    ({"id": "Not An Id"}, "id", '"Not An Id"'),
+    ({"protocol": "MQTT"}, "protocol", None),
+    ({"protocolsettings": {"headers": {"authorization": "s3cret"}}}, "protocolsettings.headers", None),
+    ({"protocolsettings": {"headers": {"x": "…"}}}, "protocolsettings.headers.x", None),
+    ({"protocolsettings": {"method": "PUT"}}, "protocolsettings.method", None),
+]
+
+
+async def test_what_cannot_be_used_is_told(given: Served) -> None:
+    """By its key in the request, with the value where it may be shown, and what is expected; nothing is added."""
+    for differing, key, value in UNUSABLE:
+        status, headers, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
+        assert (status, headers["content-type"]) == (422, "application/problem+json")
+        assert key in {one["key"] for one in told["errors"]}
+        (error,) = (one for one in told["errors"] if one["key"] == key)
+        assert error.get("value") == value
+        assert "xpected" in error["expected"] or "unknown key" in error["expected"] or "nvalid" in error["expected"]
+        assert "s3cret" not in str(told)
+        assert (await given.ask(ONE))[0] == 404
+
+
+TWICE: Final[list[tuple[str, str]]] = [
+    ('{"sink": "https://a.example/", "id": "rostering", "sink": "https://b.example/"}', "sink"),
+    ('{"sink": "https://a.example/", "id": "rostering", "config": {"rate": 1.0, "rate": 2.0}}', "config.rate"),
+    ('{"sink": "https://a.example/", "id": "rostering", "filters": [{"exact": {"type": "a", "type": "b"}}]}',
+     "filters[0].exact.type"),
+    ('{"sink": "https://a.example/", "id": "rostering", "types": ["created"], "ty\\u0070es": ["removed"]}', "types"),
+]  # fmt: skip
+
+
+async def test_a_key_that_stands_twice_is_refused(given: Served) -> None:
+    """By its name, wherever it stands and however it is spelled: nobody can say which of them was meant."""
+    for body, key in TWICE:
+        status, _, told = await given.ask(
+            "/subscriptions", "POST", data=body, headers={"content-type": "application/json"}
+        )
+        assert (status, told["errors"]) == (422, [{"key": key, "expected": "expected once: this key stands twice"}])
+        assert (await given.ask(ONE))[0] == 404
+
+
+async def test_an_unknown_member_is_refused_by_its_name(given: Served) -> None:
+    """Of the object, of its protocolsettings and of its config; what is known is told."""
+    for differing, key in (
+        ({"managerid": 1}, "managerid"),
+        ({"Types": []}, "Types"),
+        ({"protocolsettings": {"headers": {}, "retries": 3}}, "protocolsettings.retries"),
+        ({"config": {"types": ["created"]}}, "config.types"),
+    ):
+        status, _, told = await given.ask("/subscriptions", "POST", json=NEW | differing)
+        assert (status, [one["key"] for one in told["errors"]]) == (422, [key])
+        assert told["errors"][0]["expected"].startswith("unknown key")
+    assert (
+        "known are sink, id, source, types"
+        in (await given.ask("/subscriptions", "POST", json=NEW | {"x": 1}))[2]["detail"]
+    )
+
+
+async def test_source_and_types_choose_events(given: Served) -> None:
+    """As the Subscriptions API has them: exactly this source, any of these types."""
+    await created(given, filters=[], types=["*.created.v1", "removed"])
+    one = await kept(given)
+    wanted = compile_filters(one.types, one.filters)
+
+    def takes(source: str, kind: str) -> bool:
+        event = {"source": source, "type": f"org.example.api.contractType.{kind}.v1", "id": "1", "specversion": "1.0"}
+        return wanted(envelope_of(json.dumps(event).encode()))
+
+    assert [takes(NEW["source"], kind) for kind in ("created", "modified", "removed")] == [True, False, True]
+    assert not takes("https://api.example.org/evidenceVariants", "created")
+
+
+async def test_options_tells_what_is_allowed(given: Served) -> None:
+    """To whoever asks, for each path; it changes nothing and shows nothing."""
+    for path, allowed in (
+        ("/subscriptions", "GET, HEAD, OPTIONS, POST"),
+        ("/subscriptions/none", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("/subscriptions/filed/pause", "OPTIONS, POST"),
+        ("/feeds", "GET, HEAD, OPTIONS"),
+    ):
+        for token in (None, TOKEN):
+            status, headers, told = await given.ask(path, "OPTIONS", token=token)
+            assert (status, headers["allow"], told) == (204, allowed, "")
+
+
+BODIES: Final[list[Any]] = [
+    (b"", "application/json", 400),
+    (b"{", "application/json", 400),
+    (b"[" * 60_000, "application/json", 422),
+    (b'{"sink":"\xff"}', "application/json", 400),
+    (b"[]", "application/json", 422),
+    (b'{"sink":"https://a.example/","more":1}', "application/json", 422),
+    (b'{"sink":"https://a.example/"}', "text/plain", 415),
+    (b'{"filters":' + b'[{"not":' * 5000 + b"{}" + b"}]" * 5000 + b"}", "application/json", 400),
+    (b'{"sink":"https://a/","filters":[' + b'{"not":' * 900 + b"{}" + b"}" * 900 + b"]}", "application/json", 422),
+]
+
+
+async def test_bodies_that_are_none(given: Served) -> None:
+    """Empty, cut, too deep, not UTF-8, of another shape or type: each is the asker's fault and told so."""
+    for body, kind, status in BODIES:
+        answered, _, told = await given.ask("/subscriptions", "POST", data=body, headers={"content-type": kind})
+        assert (answered, told["status"]) == (status, status)
+
+
+async def test_those_of_the_file_are_changed_there(given: Served) -> None:
+    """409 with the way out for what would change one; it may be paused and resumed all the same."""
+    _, _, shown = await given.ask("/subscriptions/filed")
+    for method, more in (("PUT", {"json": shown}), ("DELETE", {})):
+        status, _, told = await given.ask("/subscriptions/filed", method, **more)
+        assert status == 409
+        assert "configuration file" in told["detail"]
+    assert (await given.ask("/subscriptions", "POST", json=NEW | {"id": "filed"}))[0] == 409
+    _, _, paused = await given.ask("/subscriptions/filed/pause", "POST", json={"reason": "moving house"})
+    assert (paused["status"]["state"], paused["status"]["reason"]) == ("paused", "moving house")
+    _, _, resumed = await given.ask("/subscriptions/filed/resume", "POST")
+    assert resumed["status"]["state"] == "active"
+
+
+async def test_pausing_and_resuming(given: Served) -> None:
+    """With a reason or without; a body that says something else is refused."""
+    await created(given)
+    _, _, paused = await given.ask(f"{ONE}/pause", "POST")
+    assert (paused["status"]["paused_by"], paused["status"]["reason"]) == ("operator", "by request")
+    for wrong in ({"reason": 1}, {"reasons": "x"}, {"reason": "x" * 501}):
+        assert (await given.ask(f"{ONE}/pause", "POST", json=wrong))[0] == 422
+    assert (await given.ask(f"{ONE}/resume", "POST"))[2]["status"]["state"] == "active"
+
+
+async def test_deleted_is_gone(given: Served) -> None:
+    """204, then 404 for whatever is asked of it, and nothing is left in the registry."""
+    await created(given)
+    assert (await given.ask(ONE, "DELETE"))[0] == 204
+    found = await registry_of(given.settings, given.store).all()
+    assert set(found.registered) == {"filed"}
+    assert not found.secrets
+    for method, path in (("GET", ONE), ("DELETE", ONE), ("POST", f"{ONE}/pause"), ("POST", f"{ONE}/resume")):
+        assert (await given.ask(path, method))[0] == 404
+    assert (await given.ask(ONE, "PUT", json=NEW))[0] == 404
+
+
+async def test_ids(given: Served) -> None:
+    """One is made up where none is given; the same twice is refused, and so is another one than the path's."""
+    anonymous = {key: value for key, value in NEW.items() if key != "id"}
+    _, _, told = await given.ask("/subscriptions", "POST", json=anonymous)
+    assert told["id"].startswith("s-")
+    await created(given)
+    assert (await given.ask("/subscriptions", "POST", json=NEW))[0] == 409
+    status, _, refused = await given.ask(ONE, "PUT", json=NEW | {"id": "another"})
+    assert (status, refused["errors"][0]["key"]) == (409, "id")
+    _, _, found = await given.ask("/subscriptions?limit=2")
+    assert [one["id"] for one in found] == ["filed", "rostering"]
+
+
+async def test_one_of_another_version_is_listed_all_the_same(given: Served) -> None:
+    """With what is known of it; and it can be deleted."""
+    settings = b'{"sink":"https://f.example/?s3cret","new":1}'
+    await registry_of(given.settings, given.store).add("future", settings, (), NOW)
+    status, _, told = await given.ask("/subscriptions/future")
+    assert (status, told["sink"], told["config"]) == (200, "https://f.example/…", {})
+    assert (await given.ask("/subscriptions/future", "PUT", json=NEW | {"id": "future"}))[0] == 422
+    assert (await given.ask("/subscriptions/future", "DELETE"))[0] == 204
+
+
+async def test_unknown_methods(given: Served) -> None:
+    """405, with all that the path knows."""
+    for path, allowed in (
+        ("/subscriptions", {"GET", "HEAD", "POST"}),
+        (ONE, {"GET", "HEAD", "PUT", "DELETE"}),
+        (f"{ONE}/pause", {"POST"}),
+        ("/feeds", {"GET", "HEAD"}),
+        ("/", {"GET", "HEAD"}),
+    ):
+        status, headers, _ = await given.ask(path, "PATCH")
+        assert status == 405
+        assert {one.strip() for one in headers["allow"].split(",")} == allowed | {"OPTIONS"}
+
+
+class Going(Backing):
+    """A store that goes when the registry has written; once it has said so, or before."""
+
+    lost_reply = False
+
+    @property
+    def registry(self) -> Registry:
+        return _Going(self)
+
+
+class _Going(Registry):
+    def __init__(self, backing: Going) -> None:
+        super().__init__(backing.client, SubscriptionKeys.of(backing.settings.redis.prefix))
+        self._backing = backing
+
+    async def add(self, *given: Any, **more: Any) -> None:
+        await super().add(*given, **more)
+        self._backing._store = None
+        if self._backing.lost_reply:
+            raise StoreUnavailable("connection lost")
+
+
+@pytest.mark.parametrize("lost_reply", [False, True])
+async def test_a_secret_is_not_lost_with_the_store(tmp_path: Path, store_url: str, *, lost_reply: bool) -> None:
+    """What was added is told with its secret; where that is not known, so is the id to look for it by."""
+
+    def backed(*given: Any, **more: Any) -> Going:
+        going = Going(*given, **more)
+        going.lost_reply = lost_reply
+        return going
+
+    async with served(configured(tmp_path, store_url), backed=backed) as given:
+        status, headers, told = await given.ask("/subscriptions", "POST", json=NEW)
+        if lost_reply:
+            assert (status, "retry-after" in headers) == (503, False)
+            assert '"rostering"' in told["detail"]
+        else:
+            assert (status, told["id"], told["status"]["state"]) == (201, "rostering", "active")
+            assert told["signingsecret"].startswith("whsec_")
+            assert "s3cret" not in str(told)
+
+
+async def test_a_hidden_part_of_a_sink_is_no_part_of_another(given: Served) -> None:
+    """Law: whoever changes the path of a sink whose query is not shown is told why that cannot be."""
+    await created(given)
+    shown = (await given.ask(ONE))[2]
+    status, _, told = await given.ask(ONE, "PUT", json=shown | {"sink": shown["sink"].replace("?", "/other?")})
+    assert (status, told["errors"][0]["key"]) == (422, "sink")
+    assert "not shown" in told["errors"][0]["expected"]
+
+
+async def test_who_hangs_up_in_the_middle_of_a_body_is_no_fault_of_ours(
+    given: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: nobody is called for a client that went; what it had begun is not done."""
+    host, _, port = given.url.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /subscriptions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {TOKEN}\r\n"
+    writer.write(f"{head}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{".encode())
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert (await given.ask("/livez"))[0] == 200
+    await until(lambda: not [task for task in asyncio.all_tasks() if "run_asgi" in repr(task)], "the request's end")
+    assert [line for line in caplog.records if line.levelname == "ERROR"] == []
