@@ -97,6 +97,7 @@ def sink(bad: list[int]) -> Any:
     return answer
 
 
+@pytest.mark.thorough
 async def test_the_whole_program_needs_what_is_granted(guarded: Guarded, tmp_path: Path) -> None:
     """Every command, the daemon with rounds, deliveries, dead letters and a replay: ACL LOG stays empty."""
     bad = [500]

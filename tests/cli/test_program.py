@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Poller
+from tests.cli.conftest import Called, Ended, Poller
 
 GONE = "redis://127.0.0.1:1"  # nothing listens there
 
@@ -15,30 +15,41 @@ def paragraph(err: str) -> bool:
     return err.startswith("poller: ") and "Traceback" not in err and "\n\n" not in err.strip()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "environ", "code", "says"),
-    [
-        (["--version"], {}, 0, ""),
-        (["--help"], {}, 0, ""),
-        (["once", "--nonsense"], {}, 2, "--nonsense"),
-        (["sandbox", "--port", "70000"], {}, 2, "--port"),
-        (["sandbox", "--profile", "end-nul"], {}, 2, 'no profile "end-nul"; did you mean "end-null"?'),
-        (["sandbox", "--faults", "reset=often"], {}, 2, '--faults reset is "often"'),
-        (["-c", "absent.toml", "once"], {}, 2, "absent.toml: there is no such file"),
-        (["once", "-c", "absent.toml"], {}, 2, "absent.toml: there is no such file"),
-        (["once"], {}, 2, "no source"),
-        (["once", "nix"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, 'no feed "nix"'),
-        (["tail", "--from", "soon"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, '--from is "soon"'),
-        (["check"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": "redis://127.0.0.1:1/abc"}, 2, "abc"),
-        (["run", "--only", "dance"], {}, 2, 'no role "dance"'),
-        (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
-        (["tail"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
-        (["once"], {"POLLER_FAILPOINT": "nowhere"}, 2, "POLLER_FAILPOINT"),
-    ],
-)
+OF_A_PROCESS = [
+    (["--version"], {}, 0, ""),
+    (["once"], {}, 2, "no source"),
+    (["status"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
+    (["once"], {"POLLER_FAILPOINT": "nowhere"}, 2, "POLLER_FAILPOINT"),
+]
+IN_THIS_ONE = [
+    *OF_A_PROCESS[1:3],
+    (["once", "--nonsense"], {}, 2, "--nonsense"),
+    (["sandbox", "--port", "70000"], {}, 2, "--port"),
+    (["sandbox", "--profile", "end-nul"], {}, 2, 'no profile "end-nul"; did you mean "end-null"?'),
+    (["sandbox", "--faults", "reset=often"], {}, 2, '--faults reset is "often"'),
+    (["-c", "absent.toml", "once"], {}, 2, "absent.toml: there is no such file"),
+    (["once", "-c", "absent.toml"], {}, 2, "absent.toml: there is no such file"),
+    (["once", "nix"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, 'no feed "nix"'),
+    (["tail", "--from", "soon"], {"POLLER_BASE_URL": "http://127.0.0.1:1"}, 2, '--from is "soon"'),
+    (["check"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": "redis://127.0.0.1:1/abc"}, 2, "abc"),
+    (["run", "--only", "dance"], {}, 2, 'no role "dance"'),
+    (["tail"], {"POLLER_BASE_URL": "http://127.0.0.1:1", "REDIS_URL": GONE}, 1, "127.0.0.1:1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "environ", "code", "says"), OF_A_PROCESS)
 async def test_exit_codes(poller: Poller, arguments: list[str], environ: dict[str, str], code: int, says: str) -> None:
     """Wrong usage and configuration end with 2, failures with 1, each with one paragraph that names what is wrong."""
-    ended = await poller(*arguments, **environ)
+    _as_expected(await poller(*arguments, **environ), code, says)
+
+
+@pytest.mark.parametrize(("arguments", "environ", "code", "says"), IN_THIS_ONE)
+def test_mistakes(called: Called, arguments: list[str], environ: dict[str, str], code: int, says: str) -> None:
+    """So do other mistakes; that the process ends as the call does is proved above."""
+    _as_expected(called(*arguments, **environ), code, says)
+
+
+def _as_expected(ended: Ended, code: int, says: str) -> None:
     assert ended.code == code, ended
     assert says in ended.err
     assert paragraph(ended.err) if code else not ended.err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.end_to_end.test_removals import poller
 from tests.harness.processes import Daemon, daemon
 from tests.harness.scene import Scene, stream
@@ -119,6 +121,7 @@ async def test_what_a_live_process_has_is_not_forgotten(tmp_path: Path, store: s
         assert left(played.played) == []
 
 
+@pytest.mark.thorough
 async def test_configurations_that_differ_are_named(tmp_path: Path, store: str) -> None:
     """Law: another base_url or sink is named in the log of each daemon, by status and by check, with both processes."""
     async with subscribed(tmp_path, [Wish("w")], store=store, records=20, changes_per_second=0) as played:

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.harness.scene import Scene, scene
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ async def present(played: Scene) -> list[dict[str, Any]]:
     return [{name: record[name] for name in record if name != "lastModifiedAt"} for record in records.values()]
 
 
+@pytest.mark.thorough
 async def test_parts_are_published_as_whole_records(tmp_path: Path, store: str) -> None:
     """Law: judged by the source's own history every event holds the whole record, and says of it what changed."""
     async with scene(tmp_path, store=store, changes_per_second=0, profile="partial-deltas") as played:

@@ -20,6 +20,8 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from tests.cli.commands import commands_in
 from tests.documents import block, table, text
 from tests.harness.processes import daemon
@@ -183,6 +185,7 @@ def run_elsewhere(command: str) -> bool:
     return command.startswith(tuple(ELSEWHERE)) or ("curl " in command and which("curl") is None)
 
 
+@pytest.mark.thorough
 async def test_the_scripts(tmp_path: Path) -> None:
     """Each shell block, line after line."""
     async with staged(tmp_path) as stage:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.web.fuzz import fuzzed, serving
 
 
+@pytest.mark.thorough
 async def test_made_up_requests(tmp_path: Path, store_url: str) -> None:
     """Each value at and beyond its bounds, and some at random: no failure."""
     async with serving(tmp_path, store_url) as url:
