@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, scene
-from tests.harness.waiting import patience
+from tests.harness.waiting import lasting, patience
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ async def test_a_lost_reply_to_a_commit_doubles_nothing(tmp_path: Path, store: s
             proxy.reset(to=_COMMIT, skip=14),
             proxy.lose_reply(to=_COMMIT, skip=22, times=3),
         ]
-        async with daemon(played.config(store=proxy.url, ttl="2s", limit="20")) as harmed:
+        async with daemon(played.config(store=proxy.url, ttl=lasting(2), limit="20")) as harmed:
             async with patience("all faults to strike"):
                 for fault in faults:
                     await fault.struck.wait()

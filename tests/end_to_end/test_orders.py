@@ -14,7 +14,7 @@ from poller.store.commands import Asking
 from tests.cli.commands import commands_in
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease, scene
-from tests.harness.waiting import patience, until
+from tests.harness.waiting import lasting, patience, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ async def test_a_feed_is_paused_and_polled_again(tmp_path: Path, store: str) -> 
 async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: str) -> None:
     """Killed between the order and the answer: who takes the feed over carries it out and says so, once."""
     async with scene(tmp_path, store=store, changes_per_second=0) as played:
-        config = played.config(ttl="1s", interval="1h")
+        config = played.config(ttl=lasting(1), interval="1h")
         async with daemon(config) as one, daemon(config) as two:
             names = {await one.started(): one, await two.started(): two}
             owners = await played.shared(2, 2)

@@ -10,20 +10,20 @@ import pytest
 
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease, scene
-from tests.harness.waiting import patience, strain
+from tests.harness.waiting import lasting, patience, strain
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_TTL = timedelta(seconds=1)
 _SLACK = timedelta(seconds=3)  # for the rounds themselves, on a busy machine
 
 
 async def test_the_other_takes_over_within_the_lease(tmp_path: Path, store: str) -> None:
     """Two daemons share the feeds; one is killed, and the other polls all as soon as its leases end."""
     async with scene(tmp_path, store=store) as played:
-        config = played.config(ttl=f"{_TTL.seconds}s")
+        ttl = timedelta(seconds=strain())
+        config = played.config(ttl=f"{ttl / timedelta(milliseconds=1):.0f}ms")
         async with daemon(config) as killed, daemon(config) as other:
             gone = await killed.started()
             owners = await played.shared(2, 2)
@@ -34,7 +34,7 @@ async def test_the_other_takes_over_within_the_lease(tmp_path: Path, store: str)
             at = datetime.now(UTC)
             await other.polled(theirs, since=since)
             firsts = _firsts(other.rounds(since=since), theirs)
-            assert max(datetime.fromisoformat(line["at"]) for line in firsts) - at < _TTL + _SLACK * strain()
+            assert max(datetime.fromisoformat(line["at"]) for line in firsts) - at < ttl + _SLACK * strain()
             verdict = await played.caught_up()
     assert verdict.clean, verdict
 
@@ -45,7 +45,7 @@ async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str
     async with (
         scene(tmp_path, store=store) as played,
         proxied(store) as proxy,
-        daemon(played.config("sleeper", store=proxy.url, ttl="2s")) as sleeper,
+        daemon(played.config("sleeper", store=proxy.url, ttl=lasting(2))) as sleeper,
     ):
         await sleeper.polled(RESOURCES)
         planning = proxy.hold_reply(to=b"HMGET")
@@ -53,7 +53,7 @@ async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str
             await planning.struck.wait()
         sleeper.send(signal.SIGSTOP)
         planning.freed.set()
-        async with daemon(played.config("other", ttl="2s")) as other:
+        async with daemon(played.config("other", ttl=lasting(2))) as other:
             name = await other.started()
             await other.polled(RESOURCES)
             await played.caught_up()

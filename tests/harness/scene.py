@@ -21,7 +21,7 @@ from poller.store.stream import follow, last_id
 from tests.harness.checker import Verdict, judge
 from tests.harness.json_values import read
 from tests.harness.processes import SANDBOX_TOKEN, sandbox
-from tests.harness.waiting import PATIENCE, Deadline, patience
+from tests.harness.waiting import PATIENCE, Deadline, lasting, patience
 from tests.servers import running
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Scene:
             differing: ``store``, ``source``, ``interval``, ``ttl``, ``limit``, ``reconcile``, ``timeout`` or ``bind``,
                 where the usual will not do.
         """
-        use = {"store": self.store, "source": self.source, "interval": "150ms", "ttl": "500ms", "limit": "40"}
+        use = {"store": self.store, "source": self.source, "interval": "150ms", "ttl": lasting(0.5), "limit": "40"}
         use |= {"reconcile": "off", "timeout": "30s", "bind": "off"} | differing
         feeds = (
             f'[[sources.feeds]]\nresource = "{resource}"\ninterval = "{use["interval"]}"\njitter = "20ms"\n'

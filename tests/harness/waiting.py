@@ -41,6 +41,11 @@ def strain() -> float:
     return min(max(1.0, float(average) / cpus, int(threads.partition("/")[0]) / cpus), _MOST_STRAIN)
 
 
+def lasting(seconds: float) -> str:
+    """A short lifetime for leases, as configurations write it; long enough for a busy machine to renew them in time."""
+    return f"{1000 * seconds * strain():.0f}ms"
+
+
 class Deadline:
     """The end of a wait: so many seconds on a quiet machine, later on one that is busy, or becomes so."""
 
