@@ -39,9 +39,9 @@ async def _held(port: int, count: int, stack: AsyncExitStack) -> None:
 async def test_idle_connections_take_no_descriptor_from_the_work(tmp_path: Path, store: str) -> None:
     """Law: with 1 006 idle connections of 1 024 descriptors every change arrives, probes answer, and most are free."""
     async with (
-        subscribed(tmp_path, [Wish("one")], store=store) as scene,
+        subscribed(tmp_path, [Wish("one", lines='timeout = "30s"')], store=store) as scene,
         AsyncExitStack() as stack,
-        daemon(scene.config(bind="127.0.0.1:0"), descriptors=(LIMIT, LIMIT)) as flooded,
+        daemon(scene.config(bind="127.0.0.1:0", ttl="30s"), descriptors=(LIMIT, LIMIT)) as flooded,
     ):
         await flooded.started()
         said = await flooded.until(lambda line: line.get("event") == "listening", "listening")

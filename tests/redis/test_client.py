@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from poller.errors import StoreUnavailable
 from poller.redis.client import CONNECTIONS, Protocol, blocking, commands, connect
 from poller.redis.errors import translated
+from tests.harness.waiting import until
 from tests.proxy import proxied
 
 if TYPE_CHECKING:
@@ -148,7 +149,15 @@ async def test_a_cancellation_is_never_swallowed(server: str) -> None:
 async def test_more_commands_than_connections(server: str) -> None:
     """However many ask at once, each is answered, and the server sees a bounded number of connections."""
     async with commands(server) as client:
-        answers = await asyncio.gather(*(client.incr("n") for _ in range(3 * CONNECTIONS)))
-        assert sorted(answers) == list(range(1, 3 * CONNECTIONS + 1))
+
+        async def together() -> list[int]:
+            await client.delete("n")
+            asked = [asyncio.ensure_future(client.incr("n")) for _ in range(3 * CONNECTIONS)]
+            await asyncio.wait(asked)
+            return sorted([int(one.result()) for one in asked])
+
+        # A busy machine may not open all of them in time; those that it has stay open.
+        answers = await until(together, "as many connections as it may have", despite=(spoken.TimeoutError,))
+        assert answers == list(range(1, 3 * CONNECTIONS + 1))
         ours = [one for one in await client.client_list() if one["name"] == "poller"]
         assert len(ours) <= CONNECTIONS
