@@ -21,7 +21,7 @@ from poller.store.stream import follow, last_id
 from tests.harness.checker import Verdict, judge
 from tests.harness.json_values import read
 from tests.harness.processes import SANDBOX_TOKEN, sandbox
-from tests.harness.waiting import PATIENCE, Deadline, lasting, patience
+from tests.harness.waiting import PATIENCE, Deadline, lasting, patience, strain
 from tests.servers import running
 
 if TYPE_CHECKING:
@@ -185,12 +185,21 @@ async def scene(
     faults: str = "",
     store: str | None = None,
 ) -> AsyncIterator[Scene]:
-    """A scene for the time of the block; its store is started for it unless one is given."""
+    """A scene for the time of the block; its store is started for it unless one is given.
+
+    The source changes as often as that on a quiet machine: a busy one could not keep up.
+    """
     async with AsyncExitStack() as stack:
         if store is None:
             store = stack.enter_context(running("valkey", directory / "v", appendfsync="always")).url
         source = await stack.enter_async_context(
-            sandbox(records=records, changes_per_second=changes_per_second, seed=seed, profile=profile, faults=faults)
+            sandbox(
+                records=records,
+                changes_per_second=changes_per_second / strain(),
+                seed=seed,
+                profile=profile,
+                faults=faults,
+            )
         )
         client = await stack.enter_async_context(blocking(store, block=timedelta(seconds=PATIENCE)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
