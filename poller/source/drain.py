@@ -7,9 +7,10 @@ them committed one after the other. What each held is kept with it, and that is 
 between costs a reading. A round lasts a slot (its interval); the next one goes on with those whose turn did not come.
 Once all have been tried, a rotation is complete, and what no listing holds any more can be settled.
 
-A listing that cannot be read costs itself: the others are read, its records stay, the round says so. One that answers
-404 lists nothing; whether its records are gone is settled as for all others. Where none has a listing, the API is at
-fault and nothing is settled.
+A listing that cannot be read costs itself: the others are read, its records stay, the round says so. One whose first
+page answers 404 or 410 lists nothing; whether its records are gone is settled as for all others. The same answer to a
+later page is an expired page token: the listing is read once more from its first page, and fails if that fails too.
+Where none has a listing, the API is at fault and nothing is settled.
 """
 
 from __future__ import annotations
@@ -200,12 +201,13 @@ class Each:
             mode = Mode.RECONCILE
         elif mode is Mode.BASELINE and kept.read:
             mode = Mode.FULL  # what is new here since is no first reading any more
+        pages = self._draining.pages
         try:
             after = await self._ended(turn, kept, mode)
         except SourceRefused as refused:
             if refused.status == _UNAUTHORIZED:
                 raise
-            gone = refused.status in _GONE
+            gone = refused.status in _GONE and self._draining.pages == pages  # else it refused a page token
             after = kept.after(turn.begun, gone=True) if gone else self._failed(kept, turn, refused)
         except OutOfTime as failure:
             after = self._failed(kept, turn, failure)
@@ -220,8 +222,15 @@ class Each:
     async def _ended(self, turn: _Turn, kept: Listing, mode: Mode) -> Listing:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
         first, keys = _First(turn.first, self._ask), set[str]()
-        path = self._feed.resource.listing_path(turn.name)
-        drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=Ahead(turn.query, first.get))
+        path, pages = self._feed.resource.listing_path(turn.name), self._draining.pages
+        try:
+            drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=Ahead(turn.query, first.get))
+        except SourceRefused as refused:
+            if self._draining.pages == pages or refused.status not in self._feed.expired_statuses:
+                raise
+            # A page token expired: the listing is read once more from its first page.
+            again = Ahead(self._draining.query, first.get)
+            drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=again)
         self._unavailable = 0
         if not drain.pages:
             return kept.unchanged(turn.begun)

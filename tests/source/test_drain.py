@@ -42,6 +42,7 @@ class Many:
         self.at_once = self.most_at_once = 0
         self.on_asked: dict[str, Any] = {}
         self.paged: dict[str, list[list[dict[str, Any]]]] = {}
+        self.refused_pages: dict[tuple[str, int], list[Exception]] = {}
 
     @property
     def milliseconds(self) -> int:
@@ -60,6 +61,8 @@ class Many:
             raise failure
         if name in self.paged:
             place = int(dict(params).get("pageToken", 0))
+            if refusals := self.refused_pages.get((name, place)):
+                raise refusals.pop()
             further = str(place + 1) if place + 1 < len(self.paged[name]) else None
             return msgspec.json.encode({"results": self.paged[name][place], "pageToken": further})
         assert not params
@@ -202,6 +205,30 @@ async def test_a_parent_that_is_gone_empties_its_listing_once_that_is_confirmed(
     many.failing = {}
     result = await many()
     assert (result.created, many.store.events[-1]["data"]["revision"]) == (1, 3)
+
+
+@pytest.mark.parametrize("status", [404, 410, 403])
+async def test_a_later_page_that_is_refused_removes_nothing(many: Many, status: int) -> None:
+    """404 or 410 for a page token says that the token expired, not that there is no listing: the listing has failed."""
+    many.paged = {"q07": [records("a"), records("b")]}
+    await many()
+    many.refused_pages = {("q07", 1): [SourceRefused("no such page", status=status)] * 99}
+    results = [await many() for _ in range(4)]
+    assert [(result.ok, result.removed) for result in results] == [(False, 0)] * 4
+    assert many.asked.count("q07") == (2 if status == 403 else 4)
+    many.refused_pages = {}
+    result = await many()
+    assert (result.ok, result.changes) == (True, 0)
+
+
+async def test_a_listing_whose_page_token_expires_is_read_once_more(many: Many) -> None:
+    """One expired page token costs a second reading of its listing in the same turn, and nothing else."""
+    many.paged = {"q07": [records("a"), records("b")]}
+    await many()
+    many.refused_pages = {("q07", 1): [SourceRefused("the page token has expired", status=410)]}
+    many.paged = {"q07": [records("a"), records("b", "c")]}
+    result = await many()
+    assert (result.ok, result.created, many.asked.count("q07")) == (True, 1, 4)
 
 
 async def test_an_api_that_is_away_is_not_asked_for_every_listing(many: Many) -> None:
