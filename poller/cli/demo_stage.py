@@ -25,10 +25,10 @@ from poller.config.settings import Settings
 from poller.control.feeds import keys_of
 from poller.errors import PollerError, StoreUnavailable
 from poller.lifecycle import ended
-from poller.redis.client import blocking
 from poller.sandbox.data import mutate
 from poller.sandbox.history import History
 from poller.sandbox.server import repeat
+from poller.store.session import blocking_client
 from poller.store.stream import EARLIEST, Entry, followed
 
 CHANGES_PER_SECOND: Final = 4.0
@@ -133,7 +133,7 @@ class Stage:
 
     async def _read(self, settings: Settings, url: str) -> None:
         feeds = {keys_of(settings, feed_id).events: feed_id for feed_id in settings.feed_ids}
-        async with blocking(url, block=_BLOCK) as client:
+        async with blocking_client(url, block=_BLOCK) as client:
             async for entries in followed(client, dict.fromkeys(feeds, EARLIEST), block=_BLOCK, away=_ignore):
                 for entry in entries:
                     self._take(entry, feeds[entry.key])

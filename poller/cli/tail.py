@@ -29,11 +29,10 @@ from poller.control.feeds import keys_of
 from poller.delivery.operational_events import Kind
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, stopped_by_signals
-from poller.redis.client import blocking
 from poller.store.entry_id import before
 from poller.store.keys import MemberKeys, operations_key
 from poller.store.members import members_now
-from poller.store.session import STORE_PATIENCE, OpenStore, opened_store, until_ready
+from poller.store.session import STORE_PATIENCE, OpenStore, blocking_client, opened_store, until_ready
 from poller.store.stream import EARLIEST, Entry, followed, last_id
 
 BLOCK: Final = timedelta(seconds=2)
@@ -144,7 +143,7 @@ async def _follow(settings: Settings, streams: Mapping[str, str], start: str, sh
         if not polled:
             warn("no process polls now; new events come when `poller run` or `poller once` does")
         silent = True
-        async with blocking(store.url, block=BLOCK) as client:
+        async with blocking_client(store.url, block=BLOCK) as client:
             async for entries in followed(client, places, block=BLOCK, away=_away):
                 if silent and not entries:
                     silent = False  # said once is enough

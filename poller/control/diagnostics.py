@@ -47,15 +47,16 @@ from poller.errors import (
     StoreUnavailable,
 )
 from poller.http.server import listener
-from poller.redis.client import commands, shown
+from poller.redis.client import shown
 from poller.redis.data_directory import located
 from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, asked
 from poller.redis.health import Severity, check_store, refused, weighed
 from poller.source.client import ApiClient
 from poller.source.envelope import Page, decode_page
 from poller.source.feed import Feed
-from poller.store.keys import MemberKeys
+from poller.store.keys import MemberKeys, sample_keys
 from poller.store.members import members_seen
+from poller.store.session import command_client
 from poller.store.subscriptions import Subscriptions
 from poller.web.auth import CLOSED, Token, admin_token, is_closed, read_token
 
@@ -114,7 +115,7 @@ async def _check_store(settings: Settings, kept: _Kept) -> AsyncGenerator[Checke
         except ConfigurationError as error:
             yield Checked("error", "store", str(error))
             return
-    client = commands(url)  # what is no URL is a wrong configuration, not a store that does not answer
+    client = command_client(url)  # what is no URL is a wrong configuration, not a store that does not answer
     try:
         async with client:
             findings = await check_store(client, now=partial(datetime.now, UTC))
@@ -416,7 +417,7 @@ async def check_rights(client: Redis, settings: Settings, url: str) -> Checked |
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     prefix = settings.redis.prefix
-    found = await refused(client, prefix, next(iter(settings.feed_ids), "x/x"))
+    found = await refused(client, sample_keys(prefix, next(iter(settings.feed_ids), "x/x")))
     if found is None:
         return None
     user = unquote(urlsplit(url).username or "") or "default"

@@ -28,13 +28,12 @@ from poller.daemon.subscription_runner import RegistryNotes, Running, Shared, me
 from poller.delivery.operational_events import announce
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of, unless
-from poller.redis.client import blocking
 from poller.redis.errors import let_in
 from poller.store.consumer_state import DeliveryScripts, PairStore
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import keep_renewed
 from poller.store.members import members_now
-from poller.store.session import OpenStore
+from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
 from poller.store.subscriptions import REASON, Contested, Marks, Registry, Subscriptions, contested
 
@@ -346,7 +345,7 @@ class Deliverer:
     async def _listen(self) -> None:
         """Tell each pair when something new has come for it."""
         while True:
-            client = blocking(self._shared.store.url, block=_BLOCK)
+            client = blocking_client(self._shared.store.url, block=_BLOCK)
             let_in(client)  # as the one beside it was, at the start
             try:
                 async for fresh in arrivals(client, self._streams, block=_BLOCK):

@@ -11,8 +11,9 @@ Refuses to know: keys, scripts, feeds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final, Literal
 
 from redis.asyncio import Redis
@@ -42,22 +43,31 @@ Protocol = Literal[2, 3]
 """The version of RESP. 2 is understood by every server and has no unasked-for messages; nothing here needs 3."""
 
 REPLY_TIMEOUT: Final = timedelta(seconds=5)
+_NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 
 EMBEDDED: Final = "#embedded"
 """At the end of a ``unix://`` URL: the server is this program's own, and another user's is refused."""
 
 
-def commands(url: str, *, protocol: Protocol | None = None) -> Redis:
+def commands(url: str, *, protocol: Protocol | None = None, key_types: Mapping[str, str] = _NO_TYPES) -> Redis:
     """A client for everything that answers at once: five seconds for a reply, two for a connection."""
-    return connect(url, reply_timeout=REPLY_TIMEOUT, protocol=protocol)
+    return connect(url, reply_timeout=REPLY_TIMEOUT, protocol=protocol, key_types=key_types)
 
 
-def blocking(url: str, *, block: timedelta, protocol: Protocol | None = None) -> Redis:
+def blocking(
+    url: str, *, block: timedelta, protocol: Protocol | None = None, key_types: Mapping[str, str] = _NO_TYPES
+) -> Redis:
     """A client with connections of its own for XREAD and XREADGROUP that BLOCK at most ``block``."""
-    return connect(url, reply_timeout=block + REPLY_TIMEOUT, protocol=protocol)
+    return connect(url, reply_timeout=block + REPLY_TIMEOUT, protocol=protocol, key_types=key_types)
 
 
-def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol | None = None) -> Redis:
+def connect(
+    url: str,
+    *,
+    reply_timeout: timedelta,
+    protocol: Protocol | None = None,
+    key_types: Mapping[str, str] = _NO_TYPES,
+) -> Redis:
     """A client that never repeats a command and returns bytes.
 
     Connects with its first command, and again with the next one after a failure. Close it with ``aclose()``.
@@ -66,6 +76,7 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol | None = N
         url: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://.
         reply_timeout: how long to wait for a reply.
         protocol: beats the URL's own option; 2 where neither says.
+        key_types: the type of a key by what follows its last colon, for errors about a key of another type.
 
     Raises:
         ConfigurationError: the URL or a file that it names cannot be used.
@@ -74,20 +85,22 @@ def connect(url: str, *, reply_timeout: timedelta, protocol: Protocol | None = N
     if kind_of(url) == SENTINEL:
         place = place_of(url, spoken)
         check_files(place.arguments, shown=shown(url))
-        return sentinel_client(place, reply_timeout=reply_timeout)
+        return sentinel_client(place, reply_timeout=reply_timeout, key_types=key_types)
     if kind_of(url) == CLUSTER:
         place = place_of(url, spoken)
         check_files(place.arguments, shown=shown(url))
         return ClusterClient(
             place.hosts,
             lambda one: single_client(
-                {**place.arguments, "host": one.host, "port": one.port}, reply_timeout=reply_timeout
+                {**place.arguments, "host": one.host, "port": one.port},
+                reply_timeout=reply_timeout,
+                key_types=key_types,
             ),
         )
     taken = arguments(url)
     check_files(taken, shown=shown(url))
     mixin = EmbeddedConnection if url.startswith("unix://") and url.endswith(EMBEDDED) else None
-    return single_client(taken | spoken, reply_timeout=reply_timeout, mixin=mixin)
+    return single_client(taken | spoken, reply_timeout=reply_timeout, mixin=mixin, key_types=key_types)
 
 
 def scattered(client: Redis) -> bool:

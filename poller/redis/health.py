@@ -20,7 +20,6 @@ from redis.exceptions import MasterDownError, NoPermissionError, ResponseError
 from poller.errors import ConfigurationError, StoreRefused
 from poller.redis.client import scattered, servers
 from poller.redis.errors import address_of, translated
-from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, operations_key, remembered_key
 
 # Judging how a server keeps things in memory: whether it evicts, how much is left, how streams are cut into nodes.
 #
@@ -394,26 +393,25 @@ class Refusal(msgspec.Struct, frozen=True):
     keys: bool
 
 
-async def refused(client: Redis, prefix: str, feed: str) -> Refusal | None:
+async def refused(client: Redis, keys: Mapping[str, str]) -> Refusal | None:
     """What is refused; None: nothing is, or the server cannot tell.
 
     Args:
         client: of the store, as the user in question.
-        prefix: of the keys.
-        feed: any, as ``SOURCE/NAME``.
+        keys: a key of each kind, by its name in the table (``lease``, ``state``, ``events``, …).
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    table = asked(prefix, feed)
+    table = asked(keys)
     arguments = [word for _, words in table for word in (str(len(words)), *words)]
     try:
         with translated(client):
-            found = await client.eval(_ASK, 1, FeedKeys.of(prefix, feed).state, *arguments)
+            found = await client.eval(_ASK, 1, keys["state"], *arguments)
     except StoreRefused as error:
         if isinstance(error.__cause__, NoPermissionError):
-            keys = "key" in str(error.__cause__)  # a script may not even name one
-            return Refusal(() if keys else ("eval", "evalsha", "script|load"), keys=keys)
+            by_key = "key" in str(error.__cause__)  # a script may not even name one
+            return Refusal(() if by_key else ("eval", "evalsha", "script|load"), keys=by_key)
         if isinstance(error.__cause__, ResponseError):  # a server that has no such function, and says so
             return None
         raise
@@ -424,21 +422,9 @@ async def refused(client: Redis, prefix: str, feed: str) -> Refusal | None:
     return Refusal(names, keys=len(places) == len(table))
 
 
-def asked(prefix: str, feed: str) -> list[tuple[str, list[str]]]:
+def asked(keys: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """The commands that are asked for: each one's name, as ACL rules have it, and all of its words."""
-    keys, members, kept = FeedKeys.of(prefix, feed), MemberKeys.of(prefix), SubscriptionKeys.of(prefix)
-    places = {
-        "{lease}": keys.lease,
-        "{state}": keys.state,
-        "{events}": keys.events,
-        "{rejected}": keys.rejected,
-        "{version}": members.version,
-        "{pair}": PairKeys.of(prefix, feed, "x").state,
-        "{registry}": kept.registry,
-        "{roles}": members.roles,
-        "{remembered}": remembered_key(prefix),
-        "{operations}": operations_key(prefix),
-    }
+    places = {f"{{{name}}}": key for name, key in keys.items()}
     lines = [line.split() for row in _COMMANDS.strip().splitlines() for line in row.split(" | ")]
     return [(name, [*name.split("|"), *(places.get(word, word) for word in words)]) for name, *words in lines]
 

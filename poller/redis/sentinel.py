@@ -10,7 +10,7 @@ The rest is that of :mod:`poller.redis.single`. Refuses to know replicas.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -90,7 +90,7 @@ def _where(one: Redis) -> str:
     return str(Address(place["host"], place["port"]))
 
 
-def sentinel_client(place: Place, *, reply_timeout: timedelta) -> Redis:
+def sentinel_client(place: Place, *, reply_timeout: timedelta, key_types: Mapping[str, str]) -> Redis:
     """A client of whoever is primary; see :func:`poller.redis.single.single_client`."""
     sentinels = Sentinels(place)
 
@@ -103,7 +103,9 @@ def sentinel_client(place: Place, *, reply_timeout: timedelta) -> Redis:
         made.place = f"{place.service} of {','.join(map(str, place.hosts))}"
         return made
 
-    return single_client(place.arguments, reply_timeout=reply_timeout, mixin=OfSentinels, pool=pool)
+    return single_client(
+        place.arguments, reply_timeout=reply_timeout, mixin=OfSentinels, pool=pool, key_types=key_types
+    )
 
 
 class _OfSentinels(OurConnection):

@@ -11,7 +11,8 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, cast
 
 from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.connection import AbstractConnection
@@ -24,13 +25,13 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.typing import EncodableT
 
 from poller.redis.data_directory import foreign_peer
-from poller.store.keys import KINDS
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 CONNECTIONS: Final = 64
 """Of one client to one server at most. A command beyond them waits for its turn, as long as for its reply."""
 
 _WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")  # ours, of a script, name the key already
+_NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 _SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
 _NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
 _WITHIN: Final = re.compile(r"(?:^|\s-)(?:READONLY|UNBLOCKED)\b")  # a script of Redis 6; a read that was waiting
@@ -43,6 +44,7 @@ def single_client(
     connections: int = CONNECTIONS,
     mixin: type[AbstractConnection] | None = None,
     pool: Callable[..., BlockingConnectionPool] = BlockingConnectionPool,
+    key_types: Mapping[str, str] = _NO_TYPES,
 ) -> Redis:
     """A client of one server that never repeats a command and returns bytes.
 
@@ -54,6 +56,7 @@ def single_client(
         connections: how many it may have.
         mixin: what its connections do beyond those of redis-py; :class:`OurConnection`, or made of it.
         pool: made of it all.
+        key_types: the type of a key by what follows its last colon, for errors about a key of another type.
     """
     settings: dict[str, Any] = {
         "client_name": "poller",
@@ -70,11 +73,15 @@ def single_client(
     base = taken.get("connection_class", Connection)
     ours = type(f"Our{base.__name__}", (mixin or OurConnection, base), {})
     bounds = {"connection_class": ours, "max_connections": connections, "timeout": reply_timeout.total_seconds()}
-    return KeyNamingClient.from_pool(pool(**taken | bounds))
+    client = cast("KeyNamingClient", KeyNamingClient.from_pool(pool(**taken | bounds)))
+    client.key_types = key_types
+    return client
 
 
 class KeyNamingClient(Redis):
     """A client whose errors about a key of another type say which key it is."""
+
+    key_types: Mapping[str, str] = _NO_TYPES
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """As in redis-py; the server itself names neither the key nor its type."""
@@ -89,8 +96,9 @@ class KeyNamingClient(Redis):
         named = [key.decode() if isinstance(key, bytes) else str(key) for key in _keys(command)]
         types: list[Any] = [await self.type(key) for key in named]
         kinds = {key: kind.decode() for key, kind in zip(named, types, strict=True)}
-        wrong = {key: kind for key, kind in kinds.items() if kind not in {"none", _expected(key)}} or kinds
-        found = " and ".join(f"{key} is a {kind}{_unlike(key, kind)}" for key, kind in wrong.items())
+        expected = {key: self.key_types.get(key.rpartition(":")[2]) for key in named}
+        wrong = {key: kind for key, kind in kinds.items() if kind not in {"none", expected[key]}} or kinds
+        found = " and ".join(f"{key} is a {kind}{_unlike(kind, expected[key])}" for key, kind in wrong.items())
         return f"{found}: another program uses this prefix; set another redis.prefix, or rename the key"
 
 
@@ -107,12 +115,7 @@ def _keys(command: Sequence[Any]) -> Sequence[Any]:
     return rest[1:2] if " " not in str(name) and str(name).upper() in _SUBCOMMANDED else rest[:1]
 
 
-def _expected(key: str) -> str | None:
-    return KINDS.get(key.rpartition(":")[2])
-
-
-def _unlike(key: str, kind: str) -> str:
-    expected = _expected(key)
+def _unlike(kind: str, expected: str | None) -> str:
     return f", not a {expected}" if expected not in {None, kind} else ""
 
 

@@ -79,7 +79,7 @@ from typing import Final
 
 import msgspec
 
-KINDS: Final = {
+KEY_TYPES: Final = {
     **dict.fromkeys(("events", "quarantine"), "stream"),
     **dict.fromkeys(("rejected", "qualifications", "letter_times", "beats"), "zset"),
     **dict.fromkeys(("lease", "pause", "version"), "string"),
@@ -188,3 +188,20 @@ def orders_key(prefix: str) -> str:
 def answer_key(prefix: str, order: str) -> str:
     """The answer to the order of this id."""
     return f"{prefix}:{{operations}}:answer:{order}"
+
+
+def sample_keys(prefix: str, feed: str) -> dict[str, str]:
+    """A key of each kind, by the names under which :func:`poller.redis.health.refused` asks for permissions."""
+    keys, members = FeedKeys.of(prefix, feed), MemberKeys.of(prefix)
+    return {
+        "lease": keys.lease,
+        "state": keys.state,
+        "events": keys.events,
+        "rejected": keys.rejected,
+        "version": members.version,
+        "pair": PairKeys.of(prefix, feed, "x").state,
+        "registry": SubscriptionKeys.of(prefix).registry,
+        "roles": members.roles,
+        "remembered": remembered_key(prefix),
+        "operations": operations_key(prefix),
+    }

@@ -15,12 +15,12 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
-from poller.redis.client import commands, shown
+from poller.redis.client import blocking, commands, shown
 from poller.redis.embedded import EmbeddedServer
 from poller.redis.errors import let_in, translated
 from poller.redis.health import Finding, check_store, enforced
 from poller.store.clock import StoreClock
-from poller.store.keys import MemberKeys
+from poller.store.keys import KEY_TYPES, MemberKeys
 from poller.store.scripts import SHEBANG
 
 STORE_PATIENCE: Final = timedelta(seconds=3)
@@ -31,6 +31,16 @@ _LONGEST_PAUSE: Final = 5.0
 _SHEBANG_SINCE: Final = 7  # major version, of Redis and of Valkey's claim to be compatible with it
 
 _log = structlog.get_logger("poller.store")
+
+
+def command_client(url: str) -> Redis:
+    """A client for everything that answers at once; its errors name a key of another type."""
+    return commands(url, key_types=KEY_TYPES)
+
+
+def blocking_client(url: str, *, block: timedelta) -> Redis:
+    """A client for reads that BLOCK at most ``block``; its errors name a key of another type."""
+    return blocking(url, block=block, key_types=KEY_TYPES)
 
 
 class OpenStore(msgspec.Struct, frozen=True):
@@ -91,7 +101,7 @@ def clock_of(settings: Settings) -> StoreClock:
 
 @asynccontextmanager
 async def _client(url: str) -> AsyncIterator[Redis]:
-    client = commands(url)
+    client = command_client(url)
     try:
         yield client
     finally:

@@ -19,10 +19,9 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
 from poller.lifecycle import unless
-from poller.redis.client import commands
 from poller.redis.errors import let_in
 from poller.store.keys import SubscriptionKeys
-from poller.store.session import OpenStore
+from poller.store.session import OpenStore, command_client
 from poller.store.subscriptions import Registry
 
 _PATIENCE: Final = 2.0  # seconds for those who follow events to end
@@ -54,7 +53,7 @@ class Backing:
     @asynccontextmanager
     async def standing(self, store: OpenStore) -> AsyncIterator[None]:
         """Answer from this store while the block runs."""
-        async with commands(store.url) as client:
+        async with command_client(store.url) as client:
             let_in(client)  # as the one that the store was opened with
             self._store = OpenStore(store.url, client)
             try:

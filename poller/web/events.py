@@ -40,8 +40,8 @@ from poller.config.event_types import type_test, unmatched
 from poller.control.feeds import keys_of
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
-from poller.redis.client import blocking
 from poller.redis.errors import let_in, translated
+from poller.store.session import blocking_client
 from poller.store.stream import arrivals
 from poller.telemetry.metrics import EVENT_READERS
 from poller.web.context import Backing
@@ -179,7 +179,7 @@ class News:
 
     async def _look(self, url: str) -> None:
         while True:
-            client = blocking(url, block=self._block)
+            client = blocking_client(url, block=self._block)
             let_in(client)  # as the one that the store was opened with
             try:
                 async for fresh in arrivals(client, self._keys, block=self._block):

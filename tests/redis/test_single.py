@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.redis.client import commands
 from poller.redis.errors import translated
+from poller.store.keys import KEY_TYPES
 from tests.harness.waiting import until
 from tests.stores import clients_of
 
@@ -61,7 +62,7 @@ async def test_who_says_that_it_is_no_primary_is_left(server: str) -> None:
 )
 async def test_a_key_of_another_type_is_named(server: str, command: tuple[str | int, ...], words: str) -> None:
     """By commands and scripts, with what it is, what it should be, and what to do: the server names no key."""
-    async with commands(server) as client:
+    async with commands(server, key_types=KEY_TYPES) as client:
         await client.flushdb()
         for key in ("p:{a/b}:state", "p:{a/b}:events", "other"):
             await client.rpush(key, "x")
