@@ -1,5 +1,5 @@
 #!/bin/sh
-# The server of compose.yaml: as redis.conf has it, open to its network, and with $REDIS_PASSWORD for the user "poller".
+# The server of compose.yaml: redis.conf, open to its network, with $REDIS_PASSWORD for the user "poller".
 set -eu
 umask 077
 : "${REDIS_PASSWORD:?the password of the user poller}"

@@ -23,7 +23,7 @@ from poller.store.feed import LAST_WAIT
 from tests.deploy.files import DEPLOY, ROOT, roles_of
 from tests.harness.processes import SANDBOX_TOKEN, sandbox
 
-UNIT: Final = DEPLOY / "systemd" / "poller.daemon"
+UNIT: Final = DEPLOY / "systemd" / "poller.service"
 TEXT: Final = UNIT.read_text("utf-8")
 _DENY: Final = "import ctypes, os, sys; sys.exit(77) if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) else None; "
 
