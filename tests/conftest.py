@@ -6,12 +6,15 @@ with more examples for hypothesis.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -49,6 +52,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "thorough: takes long; runs with --thorough, or if it is named by its id")
     if config.getoption("--thorough"):
         settings.load_profile("thorough")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have the workers of a whole first run compile the test modules together: each begins with a share of its own.
+
+    Otherwise all compile the same module at the same time, for all collect in the same order.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception), warnings.catch_warnings():  # what fails here fails again, and is told, in collection
+            warnings.simplefilter("error")
+            importlib.import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
