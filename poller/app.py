@@ -21,17 +21,17 @@ from poller import __version__
 from poller.config.settings import Settings
 from poller.control.orphans import Configurations, note_streams, stated
 from poller.daemon.cluster.membership import Membership
-from poller.daemon.deliver_role import Deliverer
-from poller.daemon.health import START, Readiness, StoreWatch
+from poller.daemon.deliver_role import DeliverRole
+from poller.daemon.health import START, Readiness, StoreMonitor
 from poller.daemon.poll_role import poll_until
-from poller.daemon.retention_role import Retaining
-from poller.daemon.round_runner import AfterRound, Polled, polled_feeds
+from poller.daemon.retention_role import RetentionRole
+from poller.daemon.round_runner import PolledFeed, RoundObserver, polled_feeds
 from poller.daemon.startup import look_first, look_for_credentials
 from poller.daemon.stored_metrics import StoredReadings
-from poller.daemon.supervision import Supervisor, counted, measured, supervised
+from poller.daemon.supervision import SupervisorNotifier, counted, measured, supervised
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of
-from poller.source.feed import Mode, RoundResult
+from poller.source.feed import RoundMode, RoundResult
 from poller.store.keys import MemberKeys, SubscriptionKeys, remembered_key
 from poller.store.lease import keep_renewed, member_name, release_all
 from poller.store.members import Members
@@ -40,7 +40,7 @@ from poller.store.session import STORE_PATIENCE, OpenStore, clock_of, examined, 
 from poller.store.subscriptions import Registry
 from poller.telemetry.metrics import LOOP_LAG, RETENTION_MAX_BYTES
 from poller.web.app import serve, site
-from poller.web.context import Backing
+from poller.web.context import AppContext
 from poller.web.health import Exposition, metrics_routes
 
 _log = structlog.get_logger("poller.daemon")
@@ -93,13 +93,13 @@ class _Daemon:
         self._clock = clock_of(settings)
         clock = asyncio.get_running_loop().time
         RETENTION_MAX_BYTES.set(settings.retention.max_bytes)
-        self._watch = StoreWatch(settings.redis.durability, now=now, clock=clock)
+        self._watch = StoreMonitor(settings.redis.durability, now=now, clock=clock)
         self._readings = StoredReadings(settings, self._watch, now=self._clock.now, clock=clock)
         self.overslept = self._watch.overslept
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
-        self._backing = Backing(settings, environ, now=self._clock.now)
-        self._deliverer: Deliverer | None = None
+        self._backing = AppContext(settings, environ, now=self._clock.now)
+        self._deliverer: DeliverRole | None = None
 
     def site(self) -> Any:
         """What is served; further routes go here."""
@@ -108,7 +108,7 @@ class _Daemon:
 
     def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
         """Keep informed whoever supervises this process."""
-        return supervised(Supervisor(self._environ), self._readiness, self._doing, stop=stop, over=over)
+        return supervised(SupervisorNotifier(self._environ), self._readiness, self._doing, stop=stop, over=over)
 
     def _doing(self) -> str:
         feeds = counted(len(self._settings.feed_ids), "feed")
@@ -144,7 +144,7 @@ class _Daemon:
                 configurations = Configurations(settings, store.client, membership)
                 working = [_watched(stop, watch), self._noted_stop(stop)]
                 if "poll" in roles:
-                    after = AfterRound(watch, self._readiness)
+                    after = RoundObserver(watch, self._readiness)
                     ttl = settings.lease.ttl
                     prefix = settings.redis.prefix
                     working.append(
@@ -152,7 +152,7 @@ class _Daemon:
                     )
                     stores = {polled.feed.id: polled.store for polled in feeds}
                     clock = asyncio.get_running_loop().time
-                    retaining = Retaining(
+                    retaining = RetentionRole(
                         settings,
                         store.client,
                         stores,
@@ -167,7 +167,7 @@ class _Daemon:
                     noted = remembered_key(prefix)
                     working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
-                    deliverer = Deliverer(
+                    deliverer = DeliverRole(
                         settings, environ, store, membership, configurations, shebang=shebang, watch=watch, now=now
                     )
                     self._deliverer = deliverer
@@ -199,7 +199,7 @@ class _Daemon:
         self._readiness.stopping()
 
 
-def _membership(settings: Settings, store: OpenStore, watch: StoreWatch, shebang: str) -> Membership:
+def _membership(settings: Settings, store: OpenStore, watch: StoreMonitor, shebang: str) -> Membership:
     ttl, keys = settings.lease.ttl, MemberKeys.of(settings.redis.prefix)
     members = Members(
         store.client,
@@ -222,7 +222,7 @@ async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
         await ended(*tasks)
 
 
-async def _watched(stop: asyncio.Event, watch: StoreWatch) -> None:
+async def _watched(stop: asyncio.Event, watch: StoreMonitor) -> None:
     watching = asyncio.create_task(watch.run(), name="store watch")
     try:
         await first_of(stop, watching)
@@ -285,14 +285,14 @@ async def once(
                 return await _rounds(feeds, settings.lease.ttl, report, sleep)
     except StoreError as error:
         for feed_id in feed_ids:
-            report(RoundResult(feed=feed_id, mode=Mode.SKIPPED, ok=False, error=str(error)))
+            report(RoundResult(feed=feed_id, mode=RoundMode.SKIPPED, ok=False, error=str(error)))
         return False
 
 
 async def _rounds(
-    feeds: tuple[Polled, ...], ttl: timedelta, report: Callable[[RoundResult], None], sleep: Sleep
+    feeds: tuple[PolledFeed, ...], ttl: timedelta, report: Callable[[RoundResult], None], sleep: Sleep
 ) -> bool:
-    async def run(polled: Polled) -> bool:
+    async def run(polled: PolledFeed) -> bool:
         result = await _when_free(polled, sleep)
         report(result)
         return result.ok
@@ -319,7 +319,7 @@ async def _together(rounds: Iterable[Coroutine[None, None, bool]]) -> list[bool]
         await ended(*tasks)
 
 
-async def _when_free(polled: Polled, sleep: Sleep) -> RoundResult:
+async def _when_free(polled: PolledFeed, sleep: Sleep) -> RoundResult:
     """A round; where another process has the lease, once it has run out. A lease that is renewed has a living owner."""
     result = await polled.round(whole=True)
     while result.wait is not None:

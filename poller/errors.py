@@ -67,7 +67,7 @@ class SourceNonsense(SourceError):
     """An answer of status 200 that is not the list envelope: cut, not JSON, too large, looping."""
 
 
-class OutOfTime(SourceError):
+class RoundTimeExceeded(SourceError):
     """A round that has taken as long as it may (``max_round``). All that it has read counts."""
 
 

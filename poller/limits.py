@@ -21,7 +21,7 @@ from aiolimiter import AsyncLimiter
 WHOLE: Final = Fraction(1)
 
 
-class Pace:
+class RateLimiter:
     """So many starts in a second, evenly spaced."""
 
     def __init__(self, rate: float | None) -> None:
@@ -45,7 +45,7 @@ def _limiter(rate: float | None, part: Fraction) -> AsyncLimiter | None:
     return AsyncLimiter(1, 1 / (rate * float(part))) if rate else None
 
 
-class Slots:
+class ConcurrencyLimit:
     """So many at once, first come, first served. An async context manager: a slot for the time of the block."""
 
     def __init__(self, most: int) -> None:
@@ -132,7 +132,7 @@ _DROPPED: Final = 16.0  # times what was borne
 _SEARCHED: Final = 10.0  # doublings
 
 
-class Throttle:
+class AdaptiveRate:
     """Of one sink in one process."""
 
     def __init__(self) -> None:

@@ -16,13 +16,13 @@ from structlog.testing import capture_logs
 from poller import app as once
 from poller.config.load import load
 from poller.config.settings import Settings
-from poller.daemon.round_runner import Polled
+from poller.daemon.round_runner import PolledFeed
 from poller.errors import ConfigurationError
-from poller.source.feed import KNOWN, Mode, RoundResult
+from poller.source.feed import KNOWN, RoundMode, RoundResult
 from tests.harness.waiting import turns
 from tests.servers import running
 
-DONE = RoundResult(feed="a/b", mode=Mode.DELTA, ok=True)
+DONE = RoundResult(feed="a/b", mode=RoundMode.DELTA, ok=True)
 
 
 class Lease:
@@ -40,9 +40,9 @@ class Lease:
         self._ledger.append("lease released")
 
 
-def polled(round_: Callable[[], Awaitable[RoundResult]], lease: Lease | None = None) -> Polled:
+def polled(round_: Callable[[], Awaitable[RoundResult]], lease: Lease | None = None) -> PolledFeed:
     feed = SimpleNamespace(resource=KNOWN["contractTypes"])
-    return cast("Polled", SimpleNamespace(feed=feed, store=lease or Lease([]), round=round_))
+    return cast("PolledFeed", SimpleNamespace(feed=feed, store=lease or Lease([]), round=round_))
 
 
 async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
@@ -75,7 +75,7 @@ async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
 @pytest.mark.parametrize(("wait", "pause"), [(0.0, 0.1), (0.001, 0.1), (0.2, 0.2), (9.0, 0.25)])
 async def test_waiting_for_a_lease_never_spins(wait: float, pause: float) -> None:
     """Law: a lease about to run out is looked at again after a tenth of a second, a long one after a quarter."""
-    results = [RoundResult(feed="a/b", mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=wait)), DONE]
+    results = [RoundResult(feed="a/b", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=wait)), DONE]
     pauses: list[float] = []
 
     async def round_(*, whole: bool = False) -> RoundResult:

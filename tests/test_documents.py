@@ -26,7 +26,7 @@ from poller.delivery.formats import RequestForm
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.signing import Signer, new_secret
 from poller.delivery.sinks.webhook import Sink
-from poller.http.ssrf import Allowance
+from poller.http.ssrf import AddressPolicy
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
@@ -73,7 +73,7 @@ async def answer_to(url: str, *secrets: str) -> Outcome:
     request = RequestForm("structured", signer=Signer(secrets), user_agent="poller").request(
         [pair(EVENT)], timestamp=int(time.time())
     )
-    allowed = Allowance.of(("127.0.0.1",))
+    allowed = AddressPolicy.of(("127.0.0.1",))
     async with Sink(url, timeout=timedelta(minutes=2), concurrency=1, allowed=allowed) as sink:
 
         async def answer() -> Outcome | None:

@@ -12,13 +12,13 @@ from random import Random
 import pytest
 
 from poller.lifecycle import ended
-from poller.limits import FIRST_PAUSE, LATER_PAUSE, LONGEST_PAUSE, Pace, Slots, Throttle, part_of
+from poller.limits import FIRST_PAUSE, LATER_PAUSE, LONGEST_PAUSE, AdaptiveRate, ConcurrencyLimit, RateLimiter, part_of
 from tests.harness.waiting import turns
 
 HALF = Fraction(1, 2)
 
 
-async def starting(pace: Pace, count: int) -> float:
+async def starting(pace: RateLimiter, count: int) -> float:
     """Seconds from the first to the last of so many starts, all waited for at once."""
     clock, starts = asyncio.get_running_loop().time, list[float]()
 
@@ -32,17 +32,17 @@ async def starting(pace: Pace, count: int) -> float:
 
 async def test_a_part_of_the_rate() -> None:
     """Law: n starts take n - 1 of the longer intervals, by the loop's clock; without a rate nobody waits."""
-    pace = Pace(100)
+    pace = RateLimiter(100)
     pace.change(HALF)
     assert await starting(pace, 5) >= 4 / 50 - 0.01
-    free = Pace(None)
+    free = RateLimiter(None)
     free.change(HALF)
     await starting(free, 100)
 
 
 async def test_who_waits_keeps_to_the_new_rate() -> None:
     """Law: those that have waited since before the change are no faster than those that come after it."""
-    pace = Pace(1000)
+    pace = RateLimiter(1000)
     waiting = asyncio.create_task(starting(pace, 6))
     await turns(3)  # the first has started, the others wait
     pace.change(Fraction(1, 20))
@@ -52,7 +52,7 @@ async def test_who_waits_keeps_to_the_new_rate() -> None:
 class Held:
     """Some who hold a slot until they are let go."""
 
-    def __init__(self, slots: Slots, count: int) -> None:
+    def __init__(self, slots: ConcurrencyLimit, count: int) -> None:
         self.inside = 0
         self._slots = slots
         self._let_go = [asyncio.Event() for _ in range(count)]
@@ -74,7 +74,7 @@ class Held:
 
 async def test_so_many_at_once_and_fewer_after_a_change() -> None:
     """Law: first come, first served; after a change nobody enters until there are fewer inside than it says."""
-    slots = Slots(4)
+    slots = ConcurrencyLimit(4)
     held = Held(slots, 8)
     assert await held.go() == 4
     slots.change(HALF)
@@ -88,7 +88,7 @@ async def test_so_many_at_once_and_fewer_after_a_change() -> None:
 
 async def test_who_gives_up_waiting_takes_no_slot() -> None:
     """Law: cancelled while it waits, or in the instant in which its turn came, it leaves the slot to the next."""
-    slots = Slots(1)
+    slots = ConcurrencyLimit(1)
     held = Held(slots, 4)
     await held.go()
     await ended(held.tasks[1])
@@ -143,7 +143,7 @@ class Scene:
     """A sender with ``concurrency`` requests in flight and more to send than it can."""
 
     def __init__(self, allows: Allows, *, seed: int = 1, concurrency: int = 8) -> None:
-        self.throttle = Throttle()
+        self.throttle = AdaptiveRate()
         self.now = 0.0
         self.taken: list[float] = []
         self.refused: list[float] = []
@@ -243,7 +243,7 @@ def test_a_sink_that_refuses_everything_is_asked_less_and_less() -> None:
 
 def test_a_burst_counts_once() -> None:
     """Law: what was sent before the rate was halved changes nothing, however late it is refused."""
-    throttle = Throttle()
+    throttle = AdaptiveRate()
     for moment in range(10):
         throttle.taken(100 + moment / 100)
     assert throttle.rate(100.1) is None
@@ -256,7 +256,7 @@ def test_a_burst_counts_once() -> None:
 
 def test_each_refusal_halves_the_rate() -> None:
     """Law: whether the limit is still looked for or known; then the pause is short."""
-    throttle = Throttle()
+    throttle = AdaptiveRate()
     throttle.refused(0, sent=0)
     now, pauses = 10.0, []
     for _ in range(5):
@@ -274,7 +274,7 @@ def test_each_refusal_halves_the_rate() -> None:
 
 def test_a_bound_that_is_not_met_for_long_is_dropped() -> None:
     """Law: it never falls between two refusals, and after some minutes nothing is left of it."""
-    throttle = Throttle()
+    throttle = AdaptiveRate()
     throttle.refused(0, sent=0)
     throttle.taken(2)
     throttle.refused(4, sent=3)

@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from poller.changes.canonical import encode, parse, parse_received, same
-from poller.changes.records import Record, Rejected, Shape
+from poller.changes.records import Record, RecordShape, Rejected
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What happened to a record."""
 
     CREATED = "created"
@@ -58,7 +58,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
         revision: 1 for the first event of a key, then 2, 3 …
     """
 
-    kind: Kind
+    kind: ChangeKind
     key: str
     subject: str
     modified: str | None
@@ -73,7 +73,7 @@ def compare(
     record: Record,
     snapshot: Snapshot | None,
     strip: Callable[[Any], Any] | None = None,
-    shape: Shape | None = None,
+    shape: RecordShape | None = None,
 ) -> Change | None:
     """Classify one record against its snapshot; None where nothing that counts differs.
 
@@ -95,7 +95,7 @@ def compare(
     revision = snapshot.revision + 1 if snapshot else 1
     if snapshot is None or snapshot.removed:
         return Change(
-            Kind.CREATED, record.key, record.subject, record.modified, record.raw, content, None, (), revision
+            ChangeKind.CREATED, record.key, record.subject, record.modified, record.raw, content, None, (), revision
         )
     before = _known(snapshot)
     changed = EVERYTHING if before is _LOST else _changed(record, before, value, content, strip=strip, shape=shape)
@@ -103,7 +103,7 @@ def compare(
         return None
     previous = None if before is _LOST else snapshot.raw
     return Change(
-        Kind.MODIFIED,
+        ChangeKind.MODIFIED,
         record.key,
         record.subject,
         record.modified,
@@ -122,7 +122,7 @@ def _changed(
     content: bytes,
     *,
     strip: Callable[[Any], Any] | None,
-    shape: Shape | None,
+    shape: RecordShape | None,
 ) -> tuple[str, ...]:
     before = strip(before) if strip else before
     if shape is None:

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.diff import Change, Kind
+from poller.changes.diff import Change, ChangeKind
 
 # Receivers must accept events of 64 KiB; beyond that the previous version is left out, and the event says so.
 MAX_EVENT_BYTES: Final = 64 * 1024
@@ -63,7 +63,7 @@ class EventFrame:
         """
         self._origin = f"{feed}\0{generation}\0".encode()
         self._source = b'","source":' + _quoted(source) + b',"type":"'
-        self._types = {kind: _quoted(f"{type_stem}.{kind}.v1")[1:-1] + b'","subject":' for kind in Kind}
+        self._types = {kind: _quoted(f"{type_stem}.{kind}.v1")[1:-1] + b'","subject":' for kind in ChangeKind}
         self._cause = b',"cause":"' + cause.encode() + b'"}}'
         self._extensions = b"".join(b',"%b":%b' % (name.encode(), _quoted(text)) for name, text in extensions.items())
 
@@ -104,7 +104,7 @@ class EventFrame:
         if change.changed:
             end = b',"changed":' + _quoted(change.changed) + end
         record = b'"record":' + change.raw if change.raw is not None else b""
-        if change.previous is None and change.kind is Kind.CREATED:
+        if change.previous is None and change.kind is ChangeKind.CREATED:
             return b"{" + record + end
         previous = (b"," if record else b"") + b'"previous":' + (change.previous or b"")
         if change.previous is None or len(record) + len(previous) + len(end) + 1 > room:

@@ -41,7 +41,7 @@ class HeldVersion(msgspec.Struct, frozen=True, array_like=True):
     seen_at: int = 0
 
 
-class Holding(msgspec.Struct, frozen=True):
+class VersionPolicy(msgspec.Struct, frozen=True):
     """How a reading treats older versions of known records.
 
     Attributes:

@@ -21,13 +21,13 @@ from uuid import UUID
 import msgspec
 
 from poller.changes.confirmation import Confirmation
-from poller.changes.diff import EVERYTHING, Change, Kind, Snapshot, checked, compare, lost_snapshot
+from poller.changes.diff import EVERYTHING, Change, ChangeKind, Snapshot, checked, compare, lost_snapshot
 from poller.changes.events import EventFrame
-from poller.changes.held_versions import HeldVersion, Holding
-from poller.changes.records import Record, Rejected, Shape, is_older, merged, modified_of, overlaid
+from poller.changes.held_versions import HeldVersion, VersionPolicy
+from poller.changes.records import Record, RecordShape, Rejected, is_older, merged, modified_of, overlaid
 
 
-class Rules(msgspec.Struct, frozen=True):
+class PublishRules(msgspec.Struct, frozen=True):
     """How a feed's records are compared and published.
 
     Attributes:
@@ -43,10 +43,10 @@ class Rules(msgspec.Struct, frozen=True):
     """
 
     strip: Callable[[Any], Any] | None = None
-    shape: Shape | None = None
+    shape: RecordShape | None = None
     round_start: int | None = None
     partial: bool = False
-    holding: Holding = Holding()
+    holding: VersionPolicy = VersionPolicy()
     silent: bool = False
 
     def whole(self, record: Record, snapshot: Snapshot | None) -> Record:
@@ -62,7 +62,7 @@ class Rules(msgspec.Struct, frozen=True):
         return overlaid(snapshot.raw, raw)
 
 
-class _Draft:
+class _CommitBuilder:
     """A commit while it is being planned."""
 
     def __init__(self, frame: EventFrame, sequence: int, recorded: str) -> None:
@@ -70,7 +70,7 @@ class _Draft:
         self._sequence = sequence
         self._recorded = recorded
         self._digest = blake2b(digest_size=16)
-        self.tally = Tally()
+        self.tally = RecordCounts()
         self.snapshots: dict[str, Snapshot] = {}
         self.events: list[bytes] = []
         self.rejected: list[Rejected] = []
@@ -94,7 +94,7 @@ class _Draft:
         self._digest.update(raw)
         self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw)
 
-    def holds(self, change: Change, holding: Holding) -> bool:
+    def holds(self, change: Change, holding: VersionPolicy) -> bool:
         """Whether this older version is held back; that is noted."""
         before = self.held_of(change.key, holding)
         held = holding.after(before, change.canonical)
@@ -107,13 +107,13 @@ class _Draft:
             self.held[change.key] = held
         return True
 
-    def release(self, key: str, holding: Holding) -> None:
+    def release(self, key: str, holding: VersionPolicy) -> None:
         """Nothing of this record is held back any more."""
         if self.held_of(key, holding) is not None:
             self._digest.update(b"%b -" % key.encode())
             self.held[key] = None
 
-    def held_of(self, key: str, holding: Holding) -> HeldVersion | None:
+    def held_of(self, key: str, holding: VersionPolicy) -> HeldVersion | None:
         """What is held back of a record."""
         return self.held[key] if key in self.held else holding.kept.get(key)
 
@@ -151,8 +151,8 @@ def plan(
     generation: str,
     sequence: int,
     recorded: str,
-    rules: Rules,
-) -> tuple[Commit, Tally]:
+    rules: PublishRules,
+) -> tuple[Commit, RecordCounts]:
     """Compare a slice of a page with the known snapshots.
 
     Args:
@@ -164,7 +164,7 @@ def plan(
         recorded: see :func:`~poller.changes.events.recorded_time`.
         rules: how to compare.
     """
-    draft = _Draft(frame, sequence, recorded)
+    draft = _CommitBuilder(frame, sequence, recorded)
     for record in records:
         draft.tally.records += 1
         if isinstance(record, Rejected):
@@ -203,7 +203,7 @@ def plan(
 
 
 def _goes_back(record: Record, change: Change, snapshot: Snapshot) -> bool:
-    return change.kind is Kind.MODIFIED and is_older(record.modified, modified_of(snapshot.raw))
+    return change.kind is ChangeKind.MODIFIED and is_older(record.modified, modified_of(snapshot.raw))
 
 
 def _superseded(record: Record, snapshot: Snapshot, round_start: int | None) -> bool:
@@ -227,7 +227,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list).decode
 
 
-class Listing(msgspec.Struct, frozen=True, array_like=True):
+class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     """One listing as last read. Times are milliseconds of the store's clock, 0 for never.
 
     Attributes:
@@ -270,22 +270,22 @@ class Listing(msgspec.Struct, frozen=True, array_like=True):
         gone: bool = False,
         unidentified: int = 0,
         confirmation: Confirmation | None = None,
-    ) -> Listing:
+    ) -> SubstreamSnapshot:
         """The listing once a reading that began then came to its end."""
         heat = self.heat * _COOLING + changed
-        return Listing(begun, begun, gone, heat, packed(keys), dict(validators), unidentified, confirmation)
+        return SubstreamSnapshot(begun, begun, gone, heat, packed(keys), dict(validators), unidentified, confirmation)
 
-    def unchanged(self, begun: int) -> Listing:
+    def unchanged(self, begun: int) -> SubstreamSnapshot:
         """The listing once a reading that began then found it unchanged."""
         return msgspec.structs.replace(self, tried=begun, read=begun, heat=self.heat * _COOLING)
 
-    def failed(self, begun: int) -> Listing:
+    def failed(self, begun: int) -> SubstreamSnapshot:
         """The listing once a reading that began then failed."""
         return msgspec.structs.replace(self, tried=begun, validators={})
 
 
 def packed(keys: Iterable[str]) -> bytes:
-    """Record keys as one value; :attr:`Listing.keys` gives them back."""
+    """Record keys as one value; :attr:`SubstreamSnapshot.keys` gives them back."""
     found = [_bytes(key) for key in keys]
     return _encode(found) if found else b""
 
@@ -307,7 +307,7 @@ def _text(key: bytes | str) -> str:
 # The value that a plan ends in and that the store writes, and the count of what went into it.
 
 
-class Tally(msgspec.Struct, gc=False):
+class RecordCounts(msgspec.Struct, gc=False):
     """How many records went which way. Adds up over slices with ``+=``.
 
     ``backwards`` counts versions older than the known one, published or held back, each once; they are counted under
@@ -322,7 +322,7 @@ class Tally(msgspec.Struct, gc=False):
     quarantined: int = 0
     backwards: int = 0
 
-    def __iadd__(self, other: Tally) -> Self:
+    def __iadd__(self, other: RecordCounts) -> Self:
         """Add another tally to this one."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -333,7 +333,7 @@ class Tally(msgspec.Struct, gc=False):
         """How many events were published, or would have been but for a silent baseline."""
         return self.created + self.modified + self.removed
 
-    def count(self, kind: Kind) -> None:
+    def count(self, kind: ChangeKind) -> None:
         """Count one change of this kind."""
         setattr(self, kind, getattr(self, kind) + 1)
 
@@ -361,7 +361,7 @@ class Commit(msgspec.Struct, frozen=True):
     rejected: tuple[Rejected, ...] = ()
     qualifications: tuple[str, ...] = ()
     marks: Mapping[str, str | None] = {}
-    listings: Mapping[str, Listing] = {}
+    listings: Mapping[str, SubstreamSnapshot] = {}
     digest: str = ""
     held: Mapping[str, HeldVersion | None] = {}
 
@@ -392,7 +392,7 @@ _MASK: Final = 2**64 - 1
 FEW: Final = 50
 
 
-class Seen:
+class SeenKeys:
     """The record keys of a full reading, at eight bytes each, for readings are long and memory is not.
 
     Keys are held as 64-bit hashes. Should two of a feed's keys ever share one, the worst that happens is that a removal
@@ -428,7 +428,7 @@ def _number(key: object) -> int:
     return hash(key) & _MASK
 
 
-class Breaker(msgspec.Struct, frozen=True):
+class RemovalGuard(msgspec.Struct, frozen=True):
     """How much may be missing at once before it is taken for a fault of the API.
 
     Attributes:
@@ -463,7 +463,7 @@ def plan_removals(
     generation: str,
     sequence: int,
     recorded: str,
-) -> tuple[Commit, Tally]:
+) -> tuple[Commit, RecordCounts]:
     """The commit that removes these records: a tombstone and an event for each.
 
     Args:
@@ -479,10 +479,10 @@ def plan_removals(
     digest = blake2b(digest_size=16)
     for number, (key, (subject, last)) in enumerate(gone.items(), start=sequence + 1):
         previous = None if last.unreadable else last.raw
-        change = Change(Kind.REMOVED, key, subject, None, None, b"", previous, (), last.revision + 1)
+        change = Change(ChangeKind.REMOVED, key, subject, None, None, b"", previous, (), last.revision + 1)
         event_id = frames[key].event_id(change)
         digest.update(event_id.encode())
         events.append(frames[key].encode(change, event_id=event_id, sequence=number, recorded=recorded))
         snapshots[key] = Snapshot(last.revision + 1, number, previous or b"", removed=True)
     commit = Commit(generation, sequence, snapshots, tuple(events), rejected, digest=digest.hexdigest())
-    return commit, Tally(removed=len(gone))
+    return commit, RecordCounts(removed=len(gone))

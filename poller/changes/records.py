@@ -324,7 +324,7 @@ def _in_order(versions: list[Record]) -> list[Record]:
 # Everything else counts. Pure.
 
 
-class Shape(msgspec.Struct, frozen=True):
+class RecordShape(msgspec.Struct, frozen=True):
     """What is asked for.
 
     Attributes:
@@ -347,7 +347,7 @@ class Shape(msgspec.Struct, frozen=True):
         return known, received
 
 
-def shape_of(before: tuple[str, ...] | None, now: tuple[str, ...]) -> Shape | None:
+def shape_of(before: tuple[str, ...] | None, now: tuple[str, ...]) -> RecordShape | None:
     """The shape where these fields are asked for now and those were before; None where all count anyway.
 
     Args:
@@ -357,4 +357,4 @@ def shape_of(before: tuple[str, ...] | None, now: tuple[str, ...]) -> Shape | No
     differs = bool(before) and before is not None and set(before) != set(now)
     if not now and not differs:
         return None
-    return Shape(frozenset(now) if now else None, frozenset(before) if differs and before else None)
+    return RecordShape(frozenset(now) if now else None, frozenset(before) if differs and before else None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from poller.changes.diff import Kind
+from poller.changes.diff import ChangeKind
 from poller.changes.events import Cause
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -97,7 +97,7 @@ def record_schema(type_name: str, *, id_field: str = "id") -> Schema:
     return {"type": "object", "required": [id_field], "properties": {id_field: identity, **(fields or {})}}
 
 
-def event_schema(type_stem: str, kind: Kind, *, id_field: str = "id") -> Schema:
+def event_schema(type_stem: str, kind: ChangeKind, *, id_field: str = "id") -> Schema:
     """The events of one kind of change of one kind of record, as structured CloudEvents JSON.
 
     Args:
@@ -122,7 +122,7 @@ def event_schemas(stems: Iterable[tuple[str, str]]) -> dict[str, Schema]:
     return {
         f"{stem}.{kind}.v1": event_schema(stem, kind, id_field=id_field)
         for stem, id_field in dict.fromkeys(stems)
-        for kind in Kind
+        for kind in ChangeKind
     }
 
 
@@ -136,16 +136,16 @@ def events_document(schemas: dict[str, Schema]) -> Schema:
     }
 
 
-def _data(record: Schema, kind: Kind) -> Schema:
+def _data(record: Schema, kind: ChangeKind) -> Schema:
     properties: dict[str, Schema] = {"revision": _REVISION, "cause": _CAUSE}
     required = ["revision", "cause"]
-    if kind is not Kind.REMOVED:
+    if kind is not ChangeKind.REMOVED:
         properties["record"] = {**record, "description": "The record exactly as received."}
         required.append("record")
-    if kind is not Kind.CREATED:
+    if kind is not ChangeKind.CREATED:
         properties["previous"] = {**record, "description": "The record as last seen."}
         properties["omitted"] = _OMITTED
-    if kind is Kind.MODIFIED:
+    if kind is ChangeKind.MODIFIED:
         properties["changed"] = _CHANGED
         required.append("changed")
     return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}

@@ -11,7 +11,7 @@ from poller.cli.loop import run
 from poller.cli.options import Asked
 from poller.cli.output import on_terminal, say_styled
 from poller.config.settings import Settings
-from poller.control.diagnostics import Checked, check
+from poller.control.diagnostics import CheckLine, check
 
 _MARKS: Final = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 _WORD_WIDTH: Final = len("warning")
@@ -39,18 +39,18 @@ async def _check(settings: Settings) -> bool:
     return good
 
 
-def _configuration(settings: Settings, file: Path | None) -> Checked:
+def _configuration(settings: Settings, file: Path | None) -> CheckLine:
     sources, feeds = len(settings.sources), len(settings.feed_ids)
     where = "the environment alone" if file is None else str(file)
     text = f"{where}: {_several(sources, 'source')}, {_several(feeds, 'feed')}"
-    return Checked("ok" if feeds else "warning", "configuration", text)
+    return CheckLine("ok" if feeds else "warning", "configuration", text)
 
 
 def _several(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _show(found: Checked) -> None:
+def _show(found: CheckLine) -> None:
     mark, style = _MARKS[found.severity]
     word = mark if on_terminal() else found.severity.ljust(_WORD_WIDTH)
     say_styled([(word, style), (f"  {found.subject}: {found.text}", "")])

@@ -14,7 +14,7 @@ from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say
 from poller.config.settings import Settings
-from poller.control.dead_letters import Letters, Redelivered
+from poller.control.dead_letters import DeadLetters, RedeliveryResult
 from poller.errors import ConfigurationError, PollerError
 from poller.store.dead_letters import LetterId
 from poller.store.session import STORE_PATIENCE, opened_store, until_ready
@@ -62,10 +62,10 @@ def drop(asked: Asked, named: Named) -> None:
         raise PollerError(unknown([one.text for one in missing]))
 
 
-async def _redeliver(settings: Settings, named: Named) -> Redelivered:
+async def _redeliver(settings: Settings, named: Named) -> RedeliveryResult:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        letters, stored = Letters(store.client, settings.redis.prefix), await stored_feeds(store.client, settings)
+        letters, stored = DeadLetters(store.client, settings.redis.prefix), await stored_feeds(store.client, settings)
         wanted: Sequence[LetterId] = _wanted(settings, named.letters, stored)
         records = [one.text for one in wanted if one.subscription is None]
         if records:
@@ -81,7 +81,7 @@ async def _redeliver(settings: Settings, named: Named) -> Redelivered:
 async def _drop(settings: Settings, named: Named) -> tuple[int, list[LetterId]]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
-        letters, stored = Letters(store.client, settings.redis.prefix), await stored_feeds(store.client, settings)
+        letters, stored = DeadLetters(store.client, settings.redis.prefix), await stored_feeds(store.client, settings)
         wanted, feeds = _wanted(settings, named.letters, stored), _feeds(settings, named, stored)
         if named.subscription is not None:
             return await letters.drop_events(await letters.all_of(named.subscription, feeds)), []
@@ -101,7 +101,7 @@ def _feeds(settings: Settings, named: Named, stored: Sequence[str]) -> Sequence[
     return (named.feed,) if named.feed in stored else named_feeds(settings, [named.feed])
 
 
-def _not_redelivered(became: Redelivered) -> list[str]:
+def _not_redelivered(became: RedeliveryResult) -> list[str]:
     problems = []
     if became.absent:
         problems.append(unknown([one.text for one in became.absent]))

@@ -17,7 +17,7 @@ from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds
 from poller.cli.output import say, say_bytes, say_json, say_table, warn
 from poller.config.settings import Settings
-from poller.control.dead_letters import Letters, OpenedEvent
+from poller.control.dead_letters import DeadEvent, DeadLetters
 from poller.delivery.delivery_codec import Attempt, Overrun
 from poller.errors import ConfigurationError, PollerError
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Opened, letter_id
@@ -75,7 +75,7 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
     if raw:
         say_bytes(content)
         return
-    listed = found.listed if isinstance(found, OpenedEvent) else found.letter
+    listed = found.listed if isinstance(found, DeadEvent) else found.letter
     say(f"id      {listed.id}")
     say(f"at      {listed.at}")
     if listed.type:
@@ -83,10 +83,10 @@ def show_one(asked: Asked, text: str, *, raw: bool) -> None:
         say(f"subject {escaped(listed.subject or '-')}")
     say(f"reason  {escaped(listed.reason)}")
     say(f"bytes   {listed.bytes}{_cut(found)}")
-    if isinstance(found, OpenedEvent) and found.letter.overrun:
+    if isinstance(found, DeadEvent) and found.letter.overrun:
         _say_overrun(found.letter.overrun)
         return
-    if isinstance(found, OpenedEvent):
+    if isinstance(found, DeadEvent):
         _say_attempts(found.letter.attempts)
     say("")
     say(legible(content))
@@ -136,18 +136,18 @@ async def _newest(
         await until_ready(store, patience=STORE_PATIENCE)
         stored = await stored_feeds(store.client, settings)
         feeds = dict.fromkeys(name if name in stored else named_feeds(settings, [name])[0] for name in names or stored)
-        letters = Letters(store.client, settings.redis.prefix)
+        letters = DeadLetters(store.client, settings.redis.prefix)
         return await letters.newest(tuple(feeds), most=limit, subscription=subscription), store.clock.now()
 
 
-async def _opened(settings: Settings, text: str) -> Opened | OpenedEvent | None:
+async def _opened(settings: Settings, text: str) -> Opened | DeadEvent | None:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         wanted = understood(settings, text, await stored_feeds(store.client, settings))
-        return await Letters(store.client, settings.redis.prefix).opened(wanted)
+        return await DeadLetters(store.client, settings.redis.prefix).opened(wanted)
 
 
-def _content(found: Opened | OpenedEvent) -> bytes:
+def _content(found: Opened | DeadEvent) -> bytes:
     if isinstance(found, Opened):
         return found.raw
     return b"" if found.letter.overrun else bytes(found.letter.event)
@@ -185,7 +185,7 @@ def _age(letter: DeadLetter, now: datetime) -> str:
     return ago((now - datetime.fromisoformat(letter.at)).total_seconds())
 
 
-def _cut(found: Opened | OpenedEvent) -> str:
-    if isinstance(found, OpenedEvent) or found.whole:
+def _cut(found: Opened | DeadEvent) -> str:
+    if isinstance(found, DeadEvent) or found.whole:
         return ""
     return ", the first of more" if found.whole is False else ", perhaps the first of more"

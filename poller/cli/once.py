@@ -10,7 +10,7 @@ from poller.cli.escaping import escaped
 from poller.cli.loop import run
 from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, say_json, say_table
-from poller.source.feed import Mode, RoundResult
+from poller.source.feed import RoundMode, RoundResult
 from poller.telemetry.asking import traced_if_asked
 
 _COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
@@ -56,5 +56,5 @@ def _show(results: list[RoundResult]) -> None:
             say(f"{result.feed}: {result.error}")
         elif result.paused is not None:
             say(f"{result.feed}: {escaped(result.paused)}; poller resume {result.feed}")
-        elif result.mode is Mode.SKIPPED:
+        elif result.mode is RoundMode.SKIPPED:
             say(f"{result.feed}: another process polls it")

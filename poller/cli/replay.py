@@ -14,7 +14,7 @@ from poller.cli.options import Asked, named_feeds, utc_now
 from poller.cli.output import say, warn
 from poller.config.settings import Settings
 from poller.config.types import parse_duration
-from poller.control.replay import EARLIEST, LATEST, Planned, Replays, feeds_of, subscribed
+from poller.control.replay import EARLIEST, LATEST, PlannedReplay, ReplayControl, feeds_of, subscribed
 from poller.errors import ConfigurationError, PollerError
 from poller.store.session import STORE_PATIENCE, opened_store, until_ready
 from poller.store.subscriptions import milliseconds_of
@@ -132,7 +132,7 @@ async def _replay(
         await until_ready(store, patience=STORE_PATIENCE)
         places = places_at(store.clock.now())
         all_of = await subscribed(store.client, settings, subscription)
-        asking = Replays(store.client, settings.redis.prefix, subscription)
+        asking = ReplayControl(store.client, settings.redis.prefix, subscription)
         name = secrets.token_hex(8)
         feeds = feeds_of(all_of, named, subscription)
         found = [await asking.planned(feed, *places, name=name) for feed in feeds]
@@ -147,7 +147,7 @@ async def _replay(
                 await _shown(asking, one)
 
 
-async def _begun(asking: Replays, wanted: list[Planned]) -> list[Planned]:
+async def _begun(asking: ReplayControl, wanted: list[PlannedReplay]) -> list[PlannedReplay]:
     if not wanted:
         say("no events there")
         return []
@@ -160,7 +160,7 @@ async def _begun(asking: Replays, wanted: list[Planned]) -> list[Planned]:
     return begun
 
 
-async def _shown(asking: Replays, one: Planned) -> None:
+async def _shown(asking: ReplayControl, one: PlannedReplay) -> None:
     shown = None
     async for done in asking.progress(one, lambda: asyncio.sleep(_LOOK_AGAIN)):
         if done != shown:
@@ -175,7 +175,7 @@ async def _join(settings: Settings, subscription: str, named: Sequence[str]) -> 
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         all_of = await subscribed(store.client, settings, subscription)
-        asking = Replays(store.client, settings.redis.prefix, subscription)
+        asking = ReplayControl(store.client, settings.redis.prefix, subscription)
         found = [await asking.under_way(feed) for feed in feeds_of(all_of, named, subscription)]
         begun = [one for one in found if one is not None]
         if not begun:
@@ -189,5 +189,5 @@ async def _cancel(settings: Settings, subscription: str, named: Sequence[str]) -
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         all_of = await subscribed(store.client, settings, subscription)
-        asking = Replays(store.client, settings.redis.prefix, subscription)
+        asking = ReplayControl(store.client, settings.redis.prefix, subscription)
         return await asking.cancel(feeds_of(all_of, named, subscription))

@@ -18,7 +18,7 @@ from poller.cli.options import Asked, utc_now
 from poller.cli.output import say
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
-from poller.control.subscriptions import Sampled, registry_of, sample, settings_of
+from poller.control.subscriptions import SampleResult, registry_of, sample, settings_of
 from poller.delivery.outcome import Outcome
 from poller.store.session import STORE_PATIENCE, opened_store, until_ready
 
@@ -48,7 +48,7 @@ def send_sample(asked: Asked, subscription: str) -> bool:
     return sampled.outcome.success
 
 
-async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSettings, bool, Sampled]:
+async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSettings, bool, SampleResult]:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         kept = await registry_of(settings, store.client).all()
@@ -68,7 +68,7 @@ async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSett
     )
 
 
-def _request_lines(one: SubscriptionSettings, sampled: Sampled, *, brought: bool) -> Iterator[str]:
+def _request_lines(one: SubscriptionSettings, sampled: SampleResult, *, brought: bool) -> Iterator[str]:
     parts = urlsplit(one.sink)
     yield f"POST /{'…' if parts.path not in {'', '/'} or parts.query else ''} HTTP/1.1"
     yield f"Host: {parts.netloc}"

@@ -13,10 +13,10 @@ from __future__ import annotations
 from poller.config.http import AuthSettings, OAuth2Settings
 from poller.config.load import find_file, load
 from poller.config.settings import (
-    Address,
     EmbeddedSettings,
     HttpSettings,
     LeaseSettings,
+    ListenAddress,
     RedisSettings,
     RetentionSettings,
     Settings,
@@ -24,11 +24,10 @@ from poller.config.settings import (
 )
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import BatchSettings, FilterSettings, RetrySettings, SubscriptionSettings
-from poller.config.types import RESOURCES, Share
+from poller.config.types import RESOURCES, Threshold
 
 __all__ = [
     "RESOURCES",
-    "Address",
     "AuthSettings",
     "BatchSettings",
     "EmbeddedSettings",
@@ -36,14 +35,15 @@ __all__ = [
     "FilterSettings",
     "HttpSettings",
     "LeaseSettings",
+    "ListenAddress",
     "OAuth2Settings",
     "RedisSettings",
     "RetentionSettings",
     "RetrySettings",
     "Settings",
-    "Share",
     "SourceSettings",
     "SubscriptionSettings",
+    "Threshold",
     "config_schema",
     "find_file",
     "load",

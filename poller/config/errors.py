@@ -46,7 +46,7 @@ def shown_key(key: Key) -> str:
     return text
 
 
-def shown_problem(problem: Problem, *, where: str, name: str | None, secrets: Collection[str]) -> str:
+def shown_problem(problem: ConfigProblem, *, where: str, name: str | None, secrets: Collection[str]) -> str:
     """One line: where, the key path (or ``name``, the variable), the value if it may be shown, what is expected.
 
     ``secrets`` are values known to be secret: what holds one of them is not shown either.
@@ -57,18 +57,18 @@ def shown_problem(problem: Problem, *, where: str, name: str | None, secrets: Co
     return f"{where}{': ' if name is None else ' '}{at}{': ' if at else ''}{problem.expected}"
 
 
-def shown_value(problem: Problem) -> str | None:
+def shown_value(problem: ConfigProblem) -> str | None:
     """The value as it may be shown; None where it may not, or there is none."""
     return None if _hidden(problem, None) else _shown_value(_without_path(problem), ())
 
 
-def _without_path(problem: Problem) -> Any:
+def _without_path(problem: ConfigProblem) -> Any:
     """The value; of a sink without its path, which may be a secret."""
     is_sink = bool(problem.key) and problem.key[-1] == "sink" and isinstance(problem.value, str)
     return host_only(problem.value) if is_sink else problem.value
 
 
-def _hidden(problem: Problem, name: str | None) -> bool:
+def _hidden(problem: ConfigProblem, name: str | None) -> bool:
     words = [part for part in problem.key if isinstance(part, str)] + ([name] if name else [])
     return problem.value is ABSENT or any(sounds_secret(word) for word in words)
 
@@ -109,7 +109,7 @@ ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """What is wrong at ``key``; () stands for the whole.
 
     Attributes:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from poller.config.errors import ABSENT, Key, Problem, shown_key, shown_problem
+from poller.config.errors import ABSENT, ConfigProblem, Key, shown_key, shown_problem
 from poller.config.http import AuthSettings, holds_password
 from poller.config.settings import RedisSettings, Settings, broken_relations
 from poller.config.types import RESOURCES
@@ -55,7 +55,7 @@ class Overlay:
 
     values: dict[str, Any] = field(default_factory=dict)
     variables: dict[Key, str] = field(default_factory=dict)
-    problems: list[tuple[str, Problem]] = field(default_factory=list)
+    problems: list[tuple[str, ConfigProblem]] = field(default_factory=list)
 
     def variable(self, key: Key) -> str | None:
         """The variable behind a key path or what it lies in."""
@@ -72,7 +72,7 @@ def overlay(file: Mapping[str, Any], environ: Mapping[str, str]) -> Overlay:
         _port(made, environ["PORT"])
     for name in (READ_TOKEN, ADMIN_TOKEN):
         if environ.get(name, "").strip() and environ.get(f"{name}_FILE"):
-            made.problems.append((name, Problem((), f"expected either {name} or {name}_FILE, not both")))
+            made.problems.append((name, ConfigProblem((), f"expected either {name} or {name}_FILE, not both")))
     _sources(made, file.get("sources", []), environ)
     return made
 
@@ -86,7 +86,7 @@ def _port(made: Overlay, port: str) -> None:
     if port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535:  # noqa: PLR2004  # the largest
         _set(made, "PORT", "http", "bind", f"0.0.0.0:{port}")
     else:
-        made.problems.append(("PORT", Problem((), "expected a port, 1 to 65535", port)))
+        made.problems.append(("PORT", ConfigProblem((), "expected a port, 1 to 65535", port)))
 
 
 def _sources(made: Overlay, sources: Any, environ: Mapping[str, str]) -> None:
@@ -108,7 +108,7 @@ def _sources(made: Overlay, sources: Any, environ: Mapping[str, str]) -> None:
 def _base_url(made: Overlay, sources: list[Any], base_url: str) -> None:
     if len(sources) > 1:
         expected = f"expected only with one source: the file has {len(sources)}, and each has its own base_url"
-        made.problems.append(("POLLER_BASE_URL", Problem((), expected, ABSENT)))
+        made.problems.append(("POLLER_BASE_URL", ConfigProblem((), expected, ABSENT)))
     elif isinstance(sources[0], dict):
         sources[0]["base_url"] = base_url
         made.variables["sources", 0, "base_url"] = "POLLER_BASE_URL"
@@ -118,7 +118,7 @@ def _credentials(made: Overlay, sources: list[Any], environ: Mapping[str, str]) 
     given = [name for name in _CREDENTIALS if environ.get(name)]
     if len(given) > 1:
         made.problems.append(
-            ("POLLER_TOKEN", Problem((), "expected either POLLER_TOKEN or POLLER_TOKEN_FILE, not both"))
+            ("POLLER_TOKEN", ConfigProblem((), "expected either POLLER_TOKEN or POLLER_TOKEN_FILE, not both"))
         )
     elif given and len(sources) > 1:
         _own_credentials(made, given[0], sources)
@@ -132,7 +132,7 @@ def _own_credentials(made: Overlay, name: str, sources: list[Any]) -> None:
     without = ", ".join(shown_key(at) for at in _keys(sources) if "auth" not in sources[at[1]])
     if without:
         several = f"the file has {len(sources)}, and each needs its own auth; none in {without}"
-        made.problems.append((name, Problem((), f"expected only with one source: {several}")))
+        made.problems.append((name, ConfigProblem((), f"expected only with one source: {several}")))
 
 
 def _keys(sources: list[Any]) -> list[tuple[str, int]]:
@@ -332,13 +332,13 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     return settings if path is None else based(settings, path.absolute().parent, outside.variable)
 
 
-def _literal_password(file: Mapping[str, Any]) -> list[Problem]:
+def _literal_password(file: Mapping[str, Any]) -> list[ConfigProblem]:
     redis = file.get("redis")
     url = redis.get("url") if isinstance(redis, Mapping) else None
-    return [Problem(("redis", "url"), _PASSWORD)] if isinstance(url, str) and holds_password(url) else []
+    return [ConfigProblem(("redis", "url"), _PASSWORD)] if isinstance(url, str) and holds_password(url) else []
 
 
-def _lines(path: Path | None, outside: Overlay, problems: list[Problem], environ: Mapping[str, str]) -> list[str]:
+def _lines(path: Path | None, outside: Overlay, problems: list[ConfigProblem], environ: Mapping[str, str]) -> list[str]:
     secrets = [environ[name] for name in SECRETS if environ.get(name)]
     where = "configuration" if path is None else str(path)
     lines = [

@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from poller.config.errors import Key, Problem, shown_key
+from poller.config.errors import ConfigProblem, Key, shown_key
 from poller.config.event_types import event_source, published, required_sources, unknown_source, unmatched
 from poller.config.http import RedisUrl, Url, reversed_host
 from poller.config.sources import FeedSettings, SourceSettings
@@ -26,9 +26,9 @@ from poller.config.types import (
     Duration,
     FilePath,
     Matching,
-    Share,
     Size,
     Table,
+    Threshold,
     did_you_mean,
     format_duration,
     format_share,
@@ -36,7 +36,7 @@ from poller.config.types import (
 from poller.errors import ConfigurationError
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen. Port 0: any that is free."""
 
     host: str
@@ -46,10 +46,10 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _address(value: object) -> Address | None:
+def _address(value: object) -> ListenAddress | None:
     if value is None or value == "off":
         return None
-    if isinstance(value, Address):
+    if isinstance(value, ListenAddress):
         return value
     match = (
         re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", value)
@@ -58,7 +58,7 @@ def _address(value: object) -> Address | None:
     )
     if match is None or int(match[3]) > 65535:  # noqa: PLR2004  # the largest port
         raise ValueError('expected HOST:PORT such as "127.0.0.1:8080" or "[::1]:8080", or "off"')
-    return Address(match[1] or match[2], int(match[3]))
+    return ListenAddress(match[1] or match[2], int(match[3]))
 
 
 def _state_directory() -> Path:
@@ -68,7 +68,7 @@ def _state_directory() -> Path:
 
 
 Bind = Annotated[
-    Address | None,
+    ListenAddress | None,
     PlainValidator(_address),
     PlainSerializer(lambda address: "off" if address is None else str(address), when_used="json"),
     WithJsonSchema({"type": "string", "pattern": r"^(off|.+:[0-9]{1,5})$"}),
@@ -119,7 +119,7 @@ class HttpSettings(Table):
     """The service for health, metrics, API and pages."""
 
     bind: Bind = Field(
-        default=Address("127.0.0.1", 8080),
+        default=ListenAddress("127.0.0.1", 8080),
         description='HOST:PORT to listen on, or "off". $POLLER_HTTP_BIND beats it, and so does $PORT. Default: '
         "127.0.0.1:8080.",
     )
@@ -306,9 +306,9 @@ class _AsWritten(GenerateJsonSchema):
         match dft:
             case timedelta():
                 return format_duration(dft)
-            case Share():
+            case Threshold():
                 return format_share(dft)
-            case Address():
+            case ListenAddress():
                 return str(dft)
             case BaseModel():
                 return None
@@ -355,10 +355,10 @@ NO_SOURCE: Final = (
 )
 
 
-def broken_relations(values: Mapping[str, Any]) -> list[Problem]:
+def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
     """Everything that is wrong between the tables of ``values``, which has the shape of the file, right or wrong."""
     if values.get("sources", []) in ([], ()):
-        return [Problem((), NO_SOURCE)]
+        return [ConfigProblem((), NO_SOURCE)]
     sources = list(_tables(values.get("sources"), ("sources",)))
     subscriptions = list(_tables(values.get("subscriptions"), ("subscriptions",)))
     problems = list(_repeated(sources, "name"))
@@ -394,23 +394,23 @@ def _feeds(key: Key, source: Mapping[str, Any]) -> list[tuple[Key, Mapping[str, 
     ]
 
 
-def _repeated(tables: list[tuple[Key, Mapping[str, Any]]], name: str) -> Iterator[Problem]:
+def _repeated(tables: list[tuple[Key, Mapping[str, Any]]], name: str) -> Iterator[ConfigProblem]:
     first: dict[str, Key] = {}
     for key, table in tables:
         value = table.get(name)
         if not isinstance(value, str):
             continue
         if value in first:
-            yield Problem((*key, name), f"expected another {name}: {shown_key(first[value])} has this one", value)
+            yield ConfigProblem((*key, name), f"expected another {name}: {shown_key(first[value])} has this one", value)
         first.setdefault(value, key)
 
 
-def _unknown(key: Key, subscription: Mapping[str, Any], known: list[str]) -> Iterator[Problem]:
+def _unknown(key: Key, subscription: Mapping[str, Any], known: list[str]) -> Iterator[ConfigProblem]:
     feeds = subscription.get("feeds")
     for at, feed in enumerate(feeds if isinstance(feeds, list | tuple) else ()):
         if isinstance(feed, str) and "/" in feed and feed not in known:
             hint = did_you_mean(feed, known) or f"; there are {', '.join(known)}"
-            yield Problem((*key, "feeds", at), f"expected a feed that exists{hint}", feed)
+            yield ConfigProblem((*key, "feeds", at), f"expected a feed that exists{hint}", feed)
 
 
 def _published(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]] | None:
@@ -450,23 +450,27 @@ def _prefix(source: Mapping[str, Any]) -> str | None:
     return prefix if isinstance(prefix, str) else None
 
 
-def _unpublished(key: Key, subscription: Mapping[str, Any], types: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
+def _unpublished(
+    key: Key, subscription: Mapping[str, Any], types: Mapping[str, tuple[str, ...]]
+) -> Iterator[ConfigProblem]:
     """The entries of ``types`` that match no event of the subscription's feeds."""
     wanted = subscription.get("types")
     if not isinstance(wanted, list | tuple) or not all(isinstance(one, str) for one in wanted):
         return
     there = _of_chosen(subscription, types)
     for place, entry, expected in unmatched(wanted, there) if there else ():
-        yield Problem((*key, "types", place), expected, entry)
+        yield ConfigProblem((*key, "types", place), expected, entry)
 
 
-def _unheard(key: Key, subscription: Mapping[str, Any], sources: Mapping[str, tuple[str, ...]]) -> Iterator[Problem]:
+def _unheard(
+    key: Key, subscription: Mapping[str, Any], sources: Mapping[str, tuple[str, ...]]
+) -> Iterator[ConfigProblem]:
     """The sources in ``filters`` that no event of the subscription's feeds has."""
     there = _of_chosen(subscription, sources)
     for place, wanted in required_sources(subscription.get("filters")) if there else ():
         expected = unknown_source(wanted, there)
         if expected:
-            yield Problem((*key, "filters", *place), expected, wanted)
+            yield ConfigProblem((*key, "filters", *place), expected, wanted)
 
 
 def _of_chosen(subscription: Mapping[str, Any], of_feeds: Mapping[str, tuple[str, ...]]) -> set[str]:

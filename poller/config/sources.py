@@ -33,12 +33,12 @@ from poller.config.types import (
     Pointer,
     Qualifications,
     Rate,
-    Share,
     ShareOrOff,
     Size,
     SourceName,
     Table,
     Text,
+    Threshold,
     TypePrefix,
     Whole,
     check_cron,
@@ -148,7 +148,7 @@ class FeedSettings(Table):
         "confirm.",
     )
     max_removals: ShareOrOff = Field(
-        default=Share(percent=10.0),
+        default=Threshold(percent=10.0),
         description="A round that would remove more than this share, and more than 50 records, is held until released; "
         'also a number of records, or "off". Default: 10%.',
     )

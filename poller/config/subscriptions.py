@@ -30,7 +30,7 @@ from poller.config.types import (
     Whole,
     distinct,
 )
-from poller.http.ssrf import Allowance, forbidden
+from poller.http.ssrf import AddressPolicy, forbidden
 
 # The filters of a subscription: the dialects exact, prefix, suffix, all, any and not of CloudEvents Subscriptions.
 #
@@ -202,7 +202,7 @@ class SubscriptionSettings(Table):
     @classmethod
     def _reachable(cls, sink: str, given: ValidationInfo) -> str:
         if {"allow_private", "allow_hosts"} <= given.data.keys():  # else they are wrong themselves
-            allowed = Allowance.of(given.data["allow_hosts"], private=given.data["allow_private"])
+            allowed = AddressPolicy.of(given.data["allow_hosts"], private=given.data["allow_private"])
             expected = forbidden(sink, allowed)
             if expected:
                 raise ValueError(f"expected {expected}")

@@ -66,7 +66,7 @@ SHARE: Final = r"([0-9]{1,3}(?:\.[0-9]{1,9})?) ?%"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Threshold:
     """How much of something is too much: a percentage, a number of records, or (both None) no bound.
 
     Attributes:
@@ -130,28 +130,28 @@ def format_size(value: int) -> str:
     return f"{value}B"
 
 
-def parse_share(value: object) -> Share:
-    """A :class:`Share` from ``"10%"``, a whole number of records or ``"off"``.
+def parse_share(value: object) -> Threshold:
+    """A :class:`Threshold` from ``"10%"``, a whole number of records or ``"off"``.
 
     Raises:
         ValueError: anything else; 0 % and more than 100 % included.
     """
     if value == "off":
-        return Share()
+        return Threshold()
     if isinstance(value, int) and not isinstance(value, bool):
         if not 0 <= value < 2**53:
             raise ValueError("expected a number of records that is not negative and below 2^53")
-        return Share(records=value)
+        return Threshold(records=value)
     match = re.fullmatch(SHARE, value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(EXPECTED_SHARE)
     percent = float(match[1])
     if not 0 < percent <= 100:  # noqa: PLR2004  # a whole is a hundred per cent
         raise ValueError("expected a share of more than 0% and at most 100%")
-    return Share(percent=percent)
+    return Threshold(percent=percent)
 
 
-def format_share(value: Share) -> str | int:
+def format_share(value: Threshold) -> str | int:
     """What :func:`parse_share` reads back: ``"10%"``, ``500``, ``"off"``."""
     if value.percent is not None:
         return f"{Decimal(repr(value.percent)):f}".removesuffix(".0") + "%"
@@ -238,8 +238,8 @@ def _duration_or_off(value: object) -> timedelta | None:
         raise ValueError(f'{refused}, or "off"') from None
 
 
-def _share(value: object) -> Share:
-    return value if isinstance(value, Share) else parse_share(value)
+def _share(value: object) -> Threshold:
+    return value if isinstance(value, Threshold) else parse_share(value)
 
 
 def _path(value: object) -> Path:
@@ -281,7 +281,7 @@ Size = Annotated[
     WithJsonSchema({"anyOf": AS_SIZE}),
 ]
 ShareOrOff = Annotated[
-    Share,
+    Threshold,
     PlainValidator(_share),
     PlainSerializer(format_share, when_used="json"),
     WithJsonSchema({"anyOf": AS_SHARE}),

@@ -14,7 +14,7 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from poller.config.errors import ABSENT, Key, Problem, shown_problem, sounds_secret
+from poller.config.errors import ABSENT, ConfigProblem, Key, shown_problem, sounds_secret
 from poller.config.settings import Settings, broken_relations, chosen, related
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import SLOWEST, Table, did_you_mean
@@ -53,7 +53,7 @@ _ELSEWHERE: Final = frozenset({"default_factory_not_called", "relations"})
 """The first follows from another problem; the second is said by ``relations`` itself, in more words."""
 
 
-def problems_of(invalid: ValidationError) -> Iterator[Problem]:
+def problems_of(invalid: ValidationError) -> Iterator[ConfigProblem]:
     """Everything that validation found, in its order."""
     for error in invalid.errors(include_url=False):
         if not _follows(error):
@@ -65,18 +65,18 @@ def _follows(error: ErrorDetails) -> bool:
     return error["type"] in _ELSEWHERE or (error["type"] == "too_short" and bool(error["input"]))
 
 
-def _problem(error: ErrorDetails) -> Problem:
+def _problem(error: ErrorDetails) -> ConfigProblem:
     key = tuple(part for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
-        return Problem(key, _unknown(key))
+        return ConfigProblem(key, _unknown(key))
     context: dict[str, Any] = {
         name: int(bound) if isinstance(bound, float) and bound.is_integer() else bound
         for name, bound in error.get("ctx", {}).items()
     }
     if error["type"] == "value_error":
-        return Problem(key, str(context["error"]), _value(error))
+        return ConfigProblem(key, str(context["error"]), _value(error))
     wording = _WORDS.get(error["type"], "expected another value")
-    return Problem(
+    return ConfigProblem(
         key, wording.format(**context).replace("'", '"'), ABSENT if error["type"] == "missing" else _value(error)
     )
 
@@ -162,7 +162,7 @@ def subscription_of(values: Any, settings: Settings, *, where: str) -> Subscript
     raise ConfigurationError("\n".join(dict.fromkeys(lines)))
 
 
-def subscription_or_problems(values: Any, settings: Settings) -> SubscriptionSettings | list[Problem]:
+def subscription_or_problems(values: Any, settings: Settings) -> SubscriptionSettings | list[ConfigProblem]:
     """As :func:`subscription_of`; where it cannot be used, what is wrong with it, each by its key."""
     try:
         subscription = _read(values)
@@ -172,7 +172,7 @@ def subscription_or_problems(values: Any, settings: Settings) -> SubscriptionSet
         problems = _unrelated(chosen(subscription), settings)
         if not problems:
             return subscription
-    return [Problem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
+    return [ConfigProblem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
 
 
 def kept_subscription(kept: bytes) -> SubscriptionSettings:
@@ -203,7 +203,7 @@ def _read(values: Any) -> SubscriptionSettings:
     return _Within.model_validate({"subscriptions": [values]}).subscriptions[0]
 
 
-def _unrelated(values: Any, settings: Settings) -> list[Problem]:
+def _unrelated(values: Any, settings: Settings) -> list[ConfigProblem]:
     """Feeds, types and event sources that the configuration does not have."""
     named = {key: values.get(key) for key in ("feeds", "types", "filters")} if isinstance(values, Mapping) else {}
     return broken_relations({"sources": [related(one) for one in settings.sources], "subscriptions": [named]})
@@ -218,7 +218,7 @@ def _unrelated(values: Any, settings: Settings) -> list[Problem]:
 # Pure.
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _RepeatedMembers(list[tuple[str, Any]]):
     """The members of an object, the same key as often as it stands there."""
 
 
@@ -229,10 +229,10 @@ def repeated_keys(text: str | bytes) -> Iterator[Key]:
         RecursionError: the text is nested too deep.
         ValueError: it is no JSON.
     """
-    waiting: list[tuple[Key, Any]] = [((), json.loads(text, object_pairs_hook=_Pairs))]
+    waiting: list[tuple[Key, Any]] = [((), json.loads(text, object_pairs_hook=_RepeatedMembers))]
     while waiting:
         key, value = waiting.pop()
-        if isinstance(value, _Pairs):
+        if isinstance(value, _RepeatedMembers):
             seen: set[str] = set()
             for name, inner in value:
                 if name in seen:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from poller import __version__
-from poller.changes.diff import Kind
+from poller.changes.diff import ChangeKind
 from poller.changes.schemas import Schema, event_schemas
 from poller.config.settings import Settings
 from poller.control.feeds import feed_of, keys_of
@@ -53,7 +53,7 @@ class _Stream(msgspec.Struct, frozen=True):
 
     @property
     def types(self) -> tuple[str, ...]:
-        return tuple(f"{stem_of(self.feed)}.{kind}.v1" for kind in Kind)
+        return tuple(f"{stem_of(self.feed)}.{kind}.v1" for kind in ChangeKind)
 
 
 def stem_of(feed: Feed) -> str:

@@ -22,7 +22,7 @@ from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.subscriptions import Registry, moment_of, require_registered
 
 
-class OpenedEvent(msgspec.Struct, frozen=True):
+class DeadEvent(msgspec.Struct, frozen=True):
     """An event that was given up on.
 
     Attributes:
@@ -34,7 +34,7 @@ class OpenedEvent(msgspec.Struct, frozen=True):
     letter: Letter
 
 
-class Redelivered(msgspec.Struct, frozen=True):
+class RedeliveryResult(msgspec.Struct, frozen=True):
     """What became of letters that were to be redelivered.
 
     Attributes:
@@ -52,7 +52,7 @@ class Redelivered(msgspec.Struct, frozen=True):
     overruns: tuple[LetterId, ...] = ()
 
 
-class Letters:
+class DeadLetters:
     """The dead letters of one store. Each method may raise StoreError."""
 
     def __init__(self, client: Redis, prefix: str) -> None:
@@ -82,7 +82,7 @@ class Letters:
         hidden = records.hidden + total - len(events) + len(together) - len(shown)
         return Listed(tuple(shown), max(hidden, 0))
 
-    async def opened(self, wanted: LetterId) -> Opened | OpenedEvent | None:
+    async def opened(self, wanted: LetterId) -> Opened | DeadEvent | None:
         """One with all that it holds; None where it is not there, or not any more."""
         if wanted.subscription is None:
             return await dead_letters.opened(self._client, wanted.feed, self._feed(wanted.feed), wanted.entry)
@@ -90,7 +90,7 @@ class Letters:
         if raw is None:
             return None
         letter = _letter(wanted, raw)
-        return OpenedEvent(_event(Owner(wanted.feed, wanted.subscription), wanted.entry, letter.at, letter), letter)
+        return DeadEvent(_event(Owner(wanted.feed, wanted.subscription), wanted.entry, letter.at, letter), letter)
 
     async def drop(self, wanted: LetterId) -> bool:
         """Drop it. False: it is not there, or not any more."""
@@ -124,7 +124,7 @@ class Letters:
             for entry in sorted(await given_up.entries(self._client, keys), key=place_of)
         ]
 
-    async def redeliver(self, wanted: Sequence[LetterId]) -> Redelivered:
+    async def redeliver(self, wanted: Sequence[LetterId]) -> RedeliveryResult:
         """Have events delivered once more, from their first attempt on, whoever delivers."""
         became: dict[LetterId, Moved | type[Overrun] | None] = {}
         try:
@@ -132,7 +132,7 @@ class Letters:
                 became[one] = await self._redeliver(one)
         finally:
             await self._registry.tell_parked()
-        return Redelivered(
+        return RedeliveryResult(
             sum(moved is Moved.MOVED for moved in became.values()),
             *(
                 tuple(one for one, moved in became.items() if moved is what)

@@ -25,7 +25,7 @@ from redis.asyncio import Redis
 
 from poller.changes.records import Record, Rejected, record_reader
 from poller.config.event_types import required_sources, unknown_source, unmatched
-from poller.config.settings import Address, Settings, chosen
+from poller.config.settings import ListenAddress, Settings, chosen
 from poller.config.sources import SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import did_you_mean
@@ -58,16 +58,16 @@ from poller.store.keys import MemberKeys, sample_keys
 from poller.store.members import members_seen
 from poller.store.session import command_client
 from poller.store.subscriptions import Subscriptions
-from poller.web.auth import CLOSED, Token, admin_token, is_closed, read_token
+from poller.web.auth import CLOSED, ServiceToken, admin_token, is_closed, read_token
 
 
-async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
+async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[CheckLine]:
     """Everything that can be asked without changing anything, as it is found.
 
     Raises:
         ConfigurationError: ``redis.url`` cannot be used, or a file that it names.
     """
-    kept = _Kept()
+    kept = _StoredState()
     async with aclosing(_check_store(settings, kept)) as findings:
         async for found in findings:
             yield found
@@ -81,13 +81,13 @@ async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerato
     for subscription in subscriptions:
         for found in check_choices(settings, subscription):
             yield found
-    permissions = Permissions(settings.http.public_url, kept.handshakes)
+    permissions = SinkPermissions(settings.http.public_url, kept.handshakes)
     async with aclosing(check_sinks(subscriptions, environ, permissions)) as findings:
         async for found in findings:
             yield found
 
 
-class _Kept(msgspec.Struct):
+class _StoredState(msgspec.Struct):
     """What the store says of that is checked elsewhere.
 
     Attributes:
@@ -101,7 +101,7 @@ class _Kept(msgspec.Struct):
     running: bool | None = None
 
 
-async def _check_store(settings: Settings, kept: _Kept) -> AsyncGenerator[Checked]:
+async def _check_store(settings: Settings, kept: _StoredState) -> AsyncGenerator[CheckLine]:
     """What is found, and what else is to be known goes to ``kept``."""
     url = settings.redis.url
     if url is None:
@@ -113,29 +113,29 @@ async def _check_store(settings: Settings, kept: _Kept) -> AsyncGenerator[Checke
                 return
             url = EmbeddedServer(directory).url
         except ConfigurationError as error:
-            yield Checked("error", "store", str(error))
+            yield CheckLine("error", "store", str(error))
             return
     client = command_client(url)  # what is no URL is a wrong configuration, not a store that does not answer
     try:
         async with client:
             findings = await check_store(client, now=partial(datetime.now, UTC))
-            yield Checked("ok", "store", f"{shown(url)} answers")
+            yield CheckLine("ok", "store", f"{shown(url)} answers")
             for finding in findings:
-                yield Checked(weighed(finding, settings.redis.durability).severity, "store", finding.text)
+                yield CheckLine(weighed(finding, settings.redis.durability).severity, "store", finding.text)
             rights = await check_rights(client, settings, url)
             if rights is not None:
                 yield rights
             registered = await registry_of(settings, client).all()
             kept.added, kept.handshakes = tuple(_added(registered)), registered.handshakes
             for one in await orphaned_feeds(client, settings, now=datetime.now(UTC), kept=registered):
-                yield Checked("warning", one.feed, one.text)
+                yield CheckLine("warning", one.feed, one.text)
             seen = await members_seen(client, MemberKeys.of(settings.redis.prefix))
             kept.running = bool(seen.roles)
             for difference in differences({HERE: stated(settings), **seen.configurations}):
-                yield Checked("warning", "configuration", difference.text)
+                yield CheckLine("warning", "configuration", difference.text)
     except (StoreError, ConfigurationError) as error:
         out = await other_protocol(url) if isinstance(error, StoreUnavailable) else None
-        yield Checked("error", "store", f"{error}; {out}" if out else str(error))
+        yield CheckLine("error", "store", f"{error}; {out}" if out else str(error))
 
 
 def _added(kept: Subscriptions) -> list[SubscriptionSettings]:
@@ -143,24 +143,24 @@ def _added(kept: Subscriptions) -> list[SubscriptionSettings]:
     return [kept_subscription(bytes(one.settings)) for one in kept.registered.values() if one.origin == "run"]
 
 
-def _not_started(directory: Path) -> Checked:
+def _not_started(directory: Path) -> CheckLine:
     if directory.is_dir():
-        return Checked("ok", "store", f"embedded server on {directory}: not running, it will be started")
+        return CheckLine("ok", "store", f"embedded server on {directory}: not running, it will be started")
     nearest = next((parent for parent in directory.parents if parent.exists()), Path("/"))
     if directory.exists() or not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        return Checked("error", "store", f"embedded server: {directory} cannot be made; set embedded.data_dir")
-    return Checked("ok", "store", f"embedded server will be started in {directory}")
+        return CheckLine("error", "store", f"embedded server: {directory} cannot be made; set embedded.data_dir")
+    return CheckLine("ok", "store", f"embedded server will be started in {directory}")
 
 
-async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> AsyncGenerator[Checked]:
+async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> AsyncGenerator[CheckLine]:
     """The feeds that stand for themselves side by side, then those that list by qualification."""
     try:
         client = client_of(source, environ)
         feeds = [feed_of(source, feed) for feed in source.feeds]
     except ConfigurationError as error:
-        yield Checked("error", f"source {source.name}", str(error))
+        yield CheckLine("error", f"source {source.name}", str(error))
         return
-    yield Checked("ok", f"source {source.name}", f"configured, {source.base_url}; what it answers, each feed says")
+    yield CheckLine("ok", f"source {source.name}", f"configured, {source.base_url}; what it answers, each feed says")
     seen: dict[str, None] = {}
     async with client as api:
         own = [feed for feed in feeds if not feed.resource.per_qualification]
@@ -172,13 +172,13 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> A
             if feed.resource.per_qualification:
                 yield await _check_listings(api, feed, seen, unanswered)
         if apart := clock_apart(api.date, now=datetime.now(UTC)):
-            yield Checked("warning", f"source {source.name}", apart)
+            yield CheckLine("warning", f"source {source.name}", apart)
 
 
-async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None], unanswered: Feed | None) -> Checked:
+async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None], unanswered: Feed | None) -> CheckLine:
     qualifications = (*feed.qualifications, *(seen if feed.discover else ()))
     if not qualifications:
-        return Checked("warning", feed.id, "not asked: no qualification is known so far")
+        return CheckLine("warning", feed.id, "not asked: no qualification is known so far")
     page = _said_of(await _first_page(api, feed, qualifications[0]), unanswered)
     return _judged(feed, page, {}, of=f" of qualification {qualifications[0]}")
 
@@ -199,10 +199,10 @@ def _said_of(page: Page | SourceError, unanswered: Feed | None) -> Page | Source
 
 def _judged(
     feed: Feed, page: Page | SourceError, seen: dict[str, None], *, of: str = "", proxied: bool = False
-) -> Checked:
+) -> CheckLine:
     if isinstance(page, SourceError):
         out = way_out(str(page), proxied=proxied)
-        return Checked("error", feed.id, f"{page}; {out}" if out else str(page))
+        return CheckLine("error", feed.id, f"{page}; {out}" if out else str(page))
     read = record_reader(feed.id_field)
     records = [read(raw) for raw in page.records]
     seen.update((one.qualification, None) for one in records if isinstance(one, Record) and one.qualification)
@@ -211,7 +211,7 @@ def _judged(
     delta = "a delta token" if page.delta_token else "no delta token"
     more = "further pages" if page.page_token else "no further page"
     text = "; ".join((f"answers: {len(records)} records on the first page{of}, {delta}, {more}", *warnings))
-    return Checked("warning" if warnings else "ok", feed.id, text)
+    return CheckLine("warning" if warnings else "ok", feed.id, text)
 
 
 def _warnings(feed: Feed, page: Page, rejected: Sequence[Rejected]) -> list[str]:
@@ -302,28 +302,28 @@ def clock_apart(date: str | None, *, now: datetime) -> str | None:
 # Pure.
 
 
-def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[Checked]:
+def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[CheckLine]:
     """One warning for each entry that matches nothing."""
     subject = f"subscription {subscription.id}"
     there = set(settings.feed_ids)
     for name in subscription.feeds or ():
         if name not in there:
             meant = did_you_mean(name, sorted(there))
-            yield Checked("warning", subject, f'feeds has "{name}", which is no feed of this configuration{meant}')
+            yield CheckLine("warning", subject, f'feeds has "{name}", which is no feed of this configuration{meant}')
     types = settings.types_of(subscription.feeds)
     for _, name, expected in unmatched(subscription.types or (), types):
-        yield Checked("warning", subject, f'types has "{name}", which no feed of it publishes: {expected}')
+        yield CheckLine("warning", subject, f'types has "{name}", which no feed of it publishes: {expected}')
     sources = settings.event_sources_of(subscription.feeds)
     for _, name in required_sources(chosen(subscription).get("filters")) if sources else ():
         known = unknown_source(name, sources)
         if known:
-            yield Checked("warning", subject, f'filters have the source "{name}", which no feed of it has: {known}')
+            yield CheckLine("warning", subject, f'filters have the source "{name}", which no feed of it has: {known}')
 
 
 # One line of what ``poller check`` finds.
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckLine(msgspec.Struct, frozen=True):
     """How it is, what was looked at, what was found."""
 
     severity: Severity
@@ -342,7 +342,7 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- where to as
 
 async def check_service(
     settings: Settings, environ: Mapping[str, str], *, running: bool | None = None
-) -> list[Checked]:
+) -> list[CheckLine]:
     """What is to be said of it; nothing where it is off and no token is named.
 
     Args:
@@ -355,39 +355,43 @@ async def check_service(
     tokens = {"read": read_token(http, environ), "admin": admin_token(http, environ)}
     texts = {name: _text(name, token, found) for name, token in tokens.items() if token}
     if texts.get("read") and texts.get("read") == texts.get("admin"):
-        found.append(Checked("warning", _SUBJECT, "read token and admin token are the same: who reads may change"))
+        found.append(CheckLine("warning", _SUBJECT, "read token and admin token are the same: who reads may change"))
     if is_closed(http, environ):
-        found.append(Checked("warning", _SUBJECT, f"nobody may read on {http.bind}: {CLOSED}"))
+        found.append(CheckLine("warning", _SUBJECT, f"nobody may read on {http.bind}: {CLOSED}"))
     elif http.open_reads and tokens["read"]:
-        found.append(Checked("warning", _SUBJECT, "http.open_reads has no effect: a read token is set, and is needed"))
+        found.append(
+            CheckLine("warning", _SUBJECT, "http.open_reads has no effect: a read token is set, and is needed")
+        )
     elif http.open_reads:
-        found.append(Checked("warning", _SUBJECT, "http.open_reads: everybody who reaches the port reads all records"))
+        found.append(
+            CheckLine("warning", _SUBJECT, "http.open_reads: everybody who reaches the port reads all records")
+        )
     return found
 
 
-def _text(name: str, token: Token, found: list[Checked]) -> str | None:
+def _text(name: str, token: ServiceToken, found: list[CheckLine]) -> str | None:
     """The token, once it is said whether it can be read."""
     try:
         text = token.text()
     except SourceError as error:
         who = f"; it is read as user id {os.getuid()}" if hasattr(os, "getuid") else ""
-        found.append(Checked("error", _SUBJECT, f"http.{name}_token_file: {error}{who}"))
+        found.append(CheckLine("error", _SUBJECT, f"http.{name}_token_file: {error}{who}"))
         return None
-    found.append(Checked("ok", _SUBJECT, f"the {name} token can be read"))
+    found.append(CheckLine("ok", _SUBJECT, f"the {name} token can be read"))
     return text
 
 
-async def _address(address: Address, *, running: bool | None) -> Checked:
+async def _address(address: ListenAddress, *, running: bool | None) -> CheckLine:
     host, port = address
     try:
         listener(host, port).close()
     except AddressTaken as taken:
         if running is not False and await _is_ours(_ANY.get(host, host), port):
-            return Checked("ok", _SUBJECT, f"a poller listens on {host} port {port}")
-        return Checked("warning", _SUBJECT, f'{taken}: set http.bind or POLLER_HTTP_BIND to another, or "off"')
+            return CheckLine("ok", _SUBJECT, f"a poller listens on {host} port {port}")
+        return CheckLine("warning", _SUBJECT, f'{taken}: set http.bind or POLLER_HTTP_BIND to another, or "off"')
     except ConfigurationError as error:
-        return Checked("error", _SUBJECT, f"{error}: set http.bind or POLLER_HTTP_BIND to an address of this machine")
-    return Checked("ok", _SUBJECT, f"{host} port {port} is free")
+        return CheckLine("error", _SUBJECT, f"{error}: set http.bind or POLLER_HTTP_BIND to an address of this machine")
+    return CheckLine("ok", _SUBJECT, f"{host} port {port} is free")
 
 
 async def _is_ours(host: str, port: int) -> bool:
@@ -410,7 +414,7 @@ _HELLO: Final = b"*1\r\n$4\r\nPING\r\n"
 _PORT: Final = 6379
 
 
-async def check_rights(client: Redis, settings: Settings, url: str) -> Checked | None:
+async def check_rights(client: Redis, settings: Settings, url: str) -> CheckLine | None:
     """Whether the user may do what is needed; None where that cannot be asked.
 
     Raises:
@@ -426,7 +430,7 @@ async def check_rights(client: Redis, settings: Settings, url: str) -> Checked |
     else:
         rules = " ".join(f"+{name}" for name in found.commands)
         text = f"user {user} may not {', '.join(found.commands)}: ACL SETUSER {user} {rules}"
-    return Checked("error", "store", f"{text}; keep it in the ACL file as well, as deploy/redis/users.acl has it")
+    return CheckLine("error", "store", f"{text}; keep it in the ACL file as well, as deploy/redis/users.acl has it")
 
 
 async def other_protocol(url: str) -> str | None:
@@ -486,7 +490,7 @@ _ADVICE = {
 }
 
 
-class Permissions(msgspec.Struct, frozen=True):
+class SinkPermissions(msgspec.Struct, frozen=True):
     """What is known of the permissions of sinks.
 
     Attributes:
@@ -498,18 +502,20 @@ class Permissions(msgspec.Struct, frozen=True):
     kept: Mapping[str, bytes] = {}
 
 
-_UNKNOWN: Final = Permissions()
+_UNKNOWN: Final = SinkPermissions()
 
 
 async def check_sinks(
-    subscriptions: Sequence[SubscriptionSettings], environ: Mapping[str, str], permissions: Permissions = _UNKNOWN
-) -> AsyncGenerator[Checked]:
+    subscriptions: Sequence[SubscriptionSettings], environ: Mapping[str, str], permissions: SinkPermissions = _UNKNOWN
+) -> AsyncGenerator[CheckLine]:
     """One line for each subscription, all asked side by side."""
     for asking in [asyncio.create_task(_checked(one, environ, permissions)) for one in subscriptions]:
         yield await asking
 
 
-async def _checked(settings: SubscriptionSettings, environ: Mapping[str, str], permissions: Permissions) -> Checked:
+async def _checked(
+    settings: SubscriptionSettings, environ: Mapping[str, str], permissions: SinkPermissions
+) -> CheckLine:
     subject = f"subscription {settings.id}"
     try:
         secrets = signing_secrets(settings.secret_files)
@@ -517,20 +523,20 @@ async def _checked(settings: SubscriptionSettings, environ: Mapping[str, str], p
         async with sink_of(settings, environ) as sink:
             answer = await sink.options(asked.headers if settings.handshake else ())
     except (ConfigurationError, SourceError) as error:
-        return Checked("error", subject, str(error))
+        return CheckLine("error", subject, str(error))
     outcome = answer.outcome
     if outcome.status is None:
         advice = _ADVICE.get(outcome.failure) if outcome.failure else None
-        return Checked("error", subject, outcome.text + (f"; {advice}" if advice else ""))
+        return CheckLine("error", subject, outcome.text + (f"; {advice}" if advice else ""))
     signed = f"signed with {len(secrets)} secret{'s' if len(secrets) > 1 else ''}" if secrets else "not signed"
     told = f"the sink is there (it answers {outcome.status} to OPTIONS), {signed}"
     refused = _refused(settings, answer, asked, permissions) if settings.handshake else None
-    return refused or Checked("ok", subject, told + (", and grants events" if settings.handshake else ""))
+    return refused or CheckLine("ok", subject, told + (", and grants events" if settings.handshake else ""))
 
 
 def _refused(
-    settings: SubscriptionSettings, answer: SinkResponse, asked: Asked, permissions: Permissions
-) -> Checked | None:
+    settings: SubscriptionSettings, answer: SinkResponse, asked: Asked, permissions: SinkPermissions
+) -> CheckLine | None:
     """What keeps events from a sink that is to grant them; None where it does, or has."""
     kept, status = stored_state(permissions.kept.get(settings.id)), answer.outcome.status
     if isinstance(kept, Granted) and kept.origin == asked.origin:
@@ -541,5 +547,5 @@ def _refused(
     subject = f"subscription {settings.id}"
     if status is not None and 200 <= status < 300 and permissions.public_url:  # noqa: PLR2004 -- the class of statuses
         said = ungranted(kept) if isinstance(kept, Awaiting) else "it is offered a callback when the daemon starts"
-        return Checked("warning", subject, f"the sink has not granted events yet: {said}")
-    return Checked("error", subject, f"the sink does not grant events: {ungranted(state)}")
+        return CheckLine("warning", subject, f"the sink has not granted events yet: {said}")
+    return CheckLine("error", subject, f"the sink does not grant events: {ungranted(state)}")

@@ -11,14 +11,14 @@ from poller.auth.base import Credential, EnvironmentToken, FileToken, IssuedToke
 from poller.auth.command import TokenCommand
 from poller.auth.oauth import Client, ClientCredentials
 from poller.changes.canonical import without
-from poller.changes.plan import Breaker
+from poller.changes.plan import RemovalGuard
 from poller.config.http import AuthSettings
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.http.transport import Transport
-from poller.source.client import ApiClient, Limits
+from poller.source.client import ApiClient, ClientLimits
 from poller.source.feed import Feed, resource_of
-from poller.source.paging import Query
+from poller.source.paging import ListQuery
 from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import SourceSeries
 
@@ -49,7 +49,7 @@ def client_of(
     return ApiClient(
         source.base_url,
         credential=credential_of(source.auth, environ, transport=transport, within=source.timeout),
-        limits=Limits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
+        limits=ClientLimits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
         transport=transport,
         jitter=lambda: random.uniform(0.5, 1.5),  # noqa: S311 -- spreads retries, guards nothing
         series=SourceSeries(source.name),
@@ -96,7 +96,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
     return Feed(
         id=source.feed_id(feed),
         resource=resource,
-        query=Query(
+        query=ListQuery(
             limit=feed.limit,
             fields=_fields(feed),
             style=feed.fields_style,
@@ -117,7 +117,7 @@ def feed_of(source: SourceSettings, feed: FeedSettings) -> Feed:
         reconcile=feed.reconcile,
         removals=feed.removals == "confirm",
         newest=feed.versions == "newest",
-        breaker=Breaker(feed.max_removals.percent, feed.max_removals.records),
+        breaker=RemovalGuard(feed.max_removals.percent, feed.max_removals.records),
         expired_statuses=frozenset(feed.expired_statuses),
         qualifications=tuple(name for name in feed.qualifications if name != AUTO),
         discover=resource.per_qualification and AUTO in feed.qualifications,

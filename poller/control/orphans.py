@@ -91,7 +91,7 @@ class OrphanedFeed(msgspec.Struct, frozen=True):
         )
 
 
-class _Outline(msgspec.Struct, frozen=True):
+class _SubscribedFeeds(msgspec.Struct, frozen=True):
     feeds: tuple[str, ...] | None = None
     start: Literal["now", "earliest"] = "now"
 
@@ -171,7 +171,7 @@ def _is_left(backlog: Backlog, marks: list[bytes | None], registered: Registered
 def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
     """Whether one that has nothing at a feed yet begins before its last entry."""
     try:
-        wanted = msgspec.json.decode(registered.settings, type=_Outline)
+        wanted = msgspec.json.decode(registered.settings, type=_SubscribedFeeds)
     except msgspec.MsgspecError:  # another version's
         return False
     if wanted.feeds is not None and feed not in wanted.feeds:

@@ -31,7 +31,7 @@ EARLIEST = "-"
 LATEST = "+"
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedReplay(msgspec.Struct, frozen=True):
     """A replay of one feed.
 
     Attributes:
@@ -56,14 +56,14 @@ class Planned(msgspec.Struct, frozen=True):
         return _moment(self.entry)
 
 
-class Subscribed(msgspec.Struct, frozen=True):
+class SubscriptionFeeds(msgspec.Struct, frozen=True):
     """The feeds of a subscription, and whether it is paused."""
 
     feeds: tuple[str, ...]
     paused: bool
 
 
-async def subscribed(client: Redis, settings: Settings, subscription: str) -> Subscribed:
+async def subscribed(client: Redis, settings: Settings, subscription: str) -> SubscriptionFeeds:
     """Which feeds a subscription has.
 
     Raises:
@@ -73,10 +73,10 @@ async def subscribed(client: Redis, settings: Settings, subscription: str) -> Su
     """
     kept = await registry_of(settings, client).all()
     one = kept_subscription(bytes(registered(kept, settings, subscription).settings))
-    return Subscribed(tuple(one.feeds or settings.feed_ids), subscription in kept.paused)
+    return SubscriptionFeeds(tuple(one.feeds or settings.feed_ids), subscription in kept.paused)
 
 
-class Replays:
+class ReplayControl:
     """The replays of one subscription. Each method may raise StoreError."""
 
     def __init__(self, client: Redis, prefix: str, subscription: str) -> None:
@@ -85,7 +85,7 @@ class Replays:
         self._prefix = prefix
         self._subscription = subscription
 
-    async def planned(self, feed: str, start: str, end: str, *, name: str) -> Planned | None:
+    async def planned(self, feed: str, start: str, end: str, *, name: str) -> PlannedReplay | None:
         """The replay of a feed from one place to another, both included; None where there are no events.
 
         Args:
@@ -115,7 +115,7 @@ class Replays:
         if first is None or last is None or place_of(first[0]) > place_of(last[0]):
             return None
         count = _sequence(last) - _sequence(first) + 1
-        return Planned(
+        return PlannedReplay(
             feed,
             self._subscription,
             ReplaySpan(name, before(first[0]), last[0]),
@@ -124,7 +124,7 @@ class Replays:
             max(count, 1),
         )
 
-    async def begin(self, wanted: Sequence[Planned]) -> list[str]:
+    async def begin(self, wanted: Sequence[PlannedReplay]) -> list[str]:
         """Ask for them; the feeds on which one is under way already, where nothing was changed.
 
         Raises:
@@ -135,11 +135,11 @@ class Replays:
         finally:
             await self._tell()
 
-    async def _begin(self, one: Planned) -> bool:
+    async def _begin(self, one: PlannedReplay) -> bool:
         events = FeedKeys.of(self._prefix, one.feed).events
         return await replays.begin(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
 
-    async def under_way(self, feed: str) -> Planned | None:
+    async def under_way(self, feed: str) -> PlannedReplay | None:
         """What is left of the replay of a feed that is under way; None where there is none."""
         span = await replays.replay_of(self._client, self._pair(feed))
         if span is None:
@@ -149,7 +149,7 @@ class Replays:
         last = await replays.last(self._client, events, span.to)
         left = _sequence(last) - _sequence(first) + 1 if first and last else 0
         entry, number = (first[0], _sequence(first)) if first else (span.to, 1)
-        return Planned(feed, self._subscription, span, entry, number, max(left, 0))
+        return PlannedReplay(feed, self._subscription, span, entry, number, max(left, 0))
 
     async def cancel(self, feeds: Sequence[str]) -> list[str]:
         """End those that are under way; on which of these feeds there was one."""
@@ -157,7 +157,7 @@ class Replays:
         await self._tell()
         return ended
 
-    async def progress(self, one: Planned, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
+    async def progress(self, one: PlannedReplay, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
         """How many of its events are settled or parked, again and again until all are.
 
         Args:
@@ -198,7 +198,7 @@ class Replays:
         await Registry(self._client, SubscriptionKeys.of(self._prefix)).tell_parked()
 
 
-def feeds_of(all_of: Subscribed, named: Sequence[str], subscription: str) -> tuple[str, ...]:
+def feeds_of(all_of: SubscriptionFeeds, named: Sequence[str], subscription: str) -> tuple[str, ...]:
     """Those that are named, or all.
 
     Raises:

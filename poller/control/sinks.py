@@ -23,7 +23,7 @@ from poller.delivery.signing import SecretUnusable, Signer, public_keys
 from poller.delivery.sinks.base import Batching, Event, Subscription
 from poller.delivery.sinks.webhook import Sink
 from poller.errors import CredentialUnusable
-from poller.http.ssrf import Allowance
+from poller.http.ssrf import AddressPolicy
 from poller.http.transport import Transport, tls_of
 
 _USER_AGENT: Final = f"poller/{__version__}"
@@ -76,7 +76,7 @@ def sink_of(
         headers=tuple(settings.headers.items()),
         credential=credential_of(settings.auth, environ, transport=transport, within=settings.timeout),
         authorization=authorization_of(brought) if brought else None,
-        allowed=Allowance.of(settings.allow_hosts, private=settings.allow_private),
+        allowed=AddressPolicy.of(settings.allow_hosts, private=settings.allow_private),
         tls=tls,
         now=now,
     )
@@ -96,7 +96,7 @@ def public_keys_of(settings: SubscriptionSettings, secrets: Sequence[str] = ()) 
     return public_keys(texts)
 
 
-class Form:
+class RequestBuilder:
     """The requests of a subscription, signed with whatever its secret files hold now."""
 
     def __init__(self, settings: SubscriptionSettings, secrets: Sequence[str], granted: Granted | None = None) -> None:

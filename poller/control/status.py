@@ -35,7 +35,7 @@ from poller.text import ago
 FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]
 
 
-class Counts(msgspec.Struct, frozen=True):
+class RoundCounts(msgspec.Struct, frozen=True):
     """What the last round counted; see :class:`poller.source.feed.RoundResult`."""
 
     pages: int = 0
@@ -106,7 +106,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
     error: str | None
     good_at: str | None
     good_age_seconds: float | None
-    round: Counts | None
+    round: RoundCounts | None
     records: int
     events: int
     stream_length: int
@@ -168,7 +168,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
         return None
 
 
-class _LastRound(Counts, frozen=True):
+class _LastRound(RoundCounts, frozen=True):
     mode: str | None = None
     ok: bool = True
     error: str | None = None
@@ -321,9 +321,9 @@ def _last_round(text: str | None) -> _LastRound | None:
         return None
 
 
-def _counts(last: _LastRound) -> Counts:
-    counted: dict[str, Any] = {name: getattr(last, name) for name in Counts.__struct_fields__}
-    return Counts(**counted)
+def _counts(last: _LastRound) -> RoundCounts:
+    counted: dict[str, Any] = {name: getattr(last, name) for name in RoundCounts.__struct_fields__}
+    return RoundCounts(**counted)
 
 
 # How each subscription does: whether it delivers, and if not why, and what waits. Reads only.
@@ -384,7 +384,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class _Outline(msgspec.Struct, frozen=True):
+class _SubscriptionOutline(msgspec.Struct, frozen=True):
     """What is shown of kept settings, whichever version wrote them."""
 
     sink: str = "?"
@@ -448,7 +448,7 @@ async def subscription_statuses(
 
 
 def _subscription_status(
-    name: str, outline: _Outline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
+    name: str, outline: _SubscriptionOutline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
 ) -> SubscriptionStatus:
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
     health = health_in(kept, name)
@@ -485,11 +485,11 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _outline(text: bytes) -> _Outline:
+def _outline(text: bytes) -> _SubscriptionOutline:
     try:
-        return msgspec.json.decode(text, type=_Outline)
+        return msgspec.json.decode(text, type=_SubscriptionOutline)
     except msgspec.DecodeError:
-        return _Outline()
+        return _SubscriptionOutline()
 
 
 def health_in(kept: Subscriptions, name: str) -> Health:

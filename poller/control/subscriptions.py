@@ -19,7 +19,7 @@ from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import kept_subscription, written
 from poller.control.feeds import keys_of
-from poller.control.sinks import Form, signing_secrets, sink_of
+from poller.control.sinks import RequestBuilder, signing_secrets, sink_of
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.endpoint_health import Health, resumed
 from poller.delivery.formats import Request
@@ -219,7 +219,7 @@ def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> S
 
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:
     """Where it may have something: the feeds that are configured, and those that it names."""
-    named = msgspec.json.decode(kept.registered[subscription].settings, type=_Named).feeds or ()
+    named = msgspec.json.decode(kept.registered[subscription].settings, type=_SubscriptionName).feeds or ()
     return tuple(dict.fromkeys((*settings.feed_ids, *named)))
 
 
@@ -231,7 +231,7 @@ def health_resumed(health: bytes) -> bytes:
         return health
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _SubscriptionName(msgspec.Struct, frozen=True):
     feeds: tuple[str, ...] | None = None
 
 
@@ -266,7 +266,7 @@ class NotGranted(PollerError):
     """The sink has to grant events before any is sent, and has not."""
 
 
-class Sampled(msgspec.Struct, frozen=True):
+class SampleResult(msgspec.Struct, frozen=True):
     """What was sent, without the credential, and how it ended."""
 
     request: Request
@@ -282,7 +282,7 @@ async def sample(
     event_id: str,
     now: datetime,
     brought: bytes | None = None,
-) -> Sampled:
+) -> SampleResult:
     """Send one sample event.
 
     Args:
@@ -307,9 +307,9 @@ async def sample(
             f"{settings.id}: validate = true, and its sink has not granted events: {why}; nothing was sent"
         )
     event = sample_event(settings.id, event_id=event_id, now=now)
-    request = Form(settings, secrets, granted)([(envelope_of(event), event)], int(now.timestamp()))
+    request = RequestBuilder(settings, secrets, granted)([(envelope_of(event), event)], int(now.timestamp()))
     async with sink_of(settings, environ, brought=brought, now=lambda: now) as sink:
-        return Sampled(request, await sink.post(tuple(request.headers.items()), request.body))
+        return SampleResult(request, await sink.post(tuple(request.headers.items()), request.body))
 
 
 def sample_event(subscription: str, *, event_id: str, now: datetime) -> bytes:

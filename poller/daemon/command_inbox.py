@@ -29,8 +29,8 @@ _KNOWN: Final = frozenset(map(str, Order))  # others are a newer version's, and 
 _log = structlog.get_logger("poller.daemon")
 
 
-class Obeying(Protocol):
-    """A feed and its rounds; see :class:`poller.daemon.poll_role.FeedLot`."""
+class CommandInbox(Protocol):
+    """A feed and its rounds; see :class:`poller.daemon.poll_role.FeedLease`."""
 
     name: str
 
@@ -67,7 +67,7 @@ class Obeying(Protocol):
 
 async def obey(
     asking: Asking,
-    lots: Iterable[Obeying],
+    lots: Iterable[CommandInbox],
     *,
     member: str,
     now: Callable[[], datetime],
@@ -108,7 +108,7 @@ def _forgotten(age: timedelta, *, obeyed: bool) -> bool:
     return age > KEPT or (age < -KEPT and not obeyed)
 
 
-async def _obeyed(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:
+async def _obeyed(asking: Asking, order: AskedOrder, lot: CommandInbox, member: str) -> None:
     """Carry it out and say so. Where that cannot be done here, or not be said, it waits on."""
     with suppress(StoreError):
         if not await lot.confirmed():  # this process was asleep, and another one has the feed
@@ -126,7 +126,7 @@ async def _obeyed(asking: Asking, order: AskedOrder, lot: Obeying, member: str) 
     _log.info("order", feed=lot.name, order=order.order)
 
 
-async def _by_a_round(asking: Asking, order: AskedOrder, lot: Obeying, member: str) -> None:
+async def _by_a_round(asking: Asking, order: AskedOrder, lot: CommandInbox, member: str) -> None:
     """Have rounds until one has carried it out, which is told by the store, or fails, or has found nothing to do.
 
     A round that begins now knows of the order. Where it stands all the same (nothing is there that could be read), the

@@ -22,9 +22,9 @@ from redis.asyncio import Redis
 from poller.config.settings import Settings
 from poller.control.orphans import Configurations, waiting_at
 from poller.control.subscriptions import filed
-from poller.daemon.cluster.leases import Sharing
-from poller.daemon.cluster.membership import Membership, Watch
-from poller.daemon.subscription_runner import RegistryNotes, Running, Shared, mend, wanted
+from poller.daemon.cluster.leases import LeaseBalancer
+from poller.daemon.cluster.membership import Membership, StoreObserver
+from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, mend, wanted
 from poller.delivery.operational_events import announce
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of, unless
@@ -53,7 +53,7 @@ _ADVICE: Final = (
 _log = structlog.get_logger("poller.delivery")
 
 
-class Filing:
+class FileSubscriptions:
     """The file of one process. Used within one event loop."""
 
     def __init__(
@@ -138,7 +138,7 @@ _REGISTRY: Final = "the subscriptions"
 _ARRIVALS: Final = "what arrives in the streams"
 
 
-class Deliverer:
+class DeliverRole:
     """All subscriptions of one process."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Deliverer:
         configurations: Configurations,
         *,
         shebang: str,
-        watch: Watch,
+        watch: StoreObserver,
         now: Callable[[], datetime],
     ) -> None:
         """Take what they work with.
@@ -168,23 +168,23 @@ class Deliverer:
         prefix, clock = settings.redis.prefix, asyncio.get_running_loop().time
         self._membership = membership
         self._configurations = configurations
-        self._sharing = Sharing(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
+        self._sharing = LeaseBalancer(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
         self._registry = Registry(store.client, SubscriptionKeys.of(prefix))
-        self._filing = Filing(settings, self._registry, store.client, membership, role=ROLE)
-        self._shared = Shared(
+        self._filing = FileSubscriptions(settings, self._registry, store.client, membership, role=ROLE)
+        self._shared = RunnerContext(
             settings,
             environ,
             store,
             DeliveryScripts(store.client, shebang=shebang),
             self._registry,
-            RegistryNotes(self._registry, store, prefix, beside=self._beside),
+            RegistryWriter(self._registry, store, prefix, beside=self._beside),
             self._sharing,
             membership.name,
             watch,
             now,
         )
         self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, SubscriptionRunner] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._seen: Marks | None = None
         self._kept: Subscriptions | None = None
@@ -219,7 +219,7 @@ class Deliverer:
         Raises:
             ConfigurationError: two subscriptions have one id.
         """
-        leases = keep_renewed(_Held(self._running), ttl=self._shared.settings.lease.ttl, sleep=asyncio.sleep)
+        leases = keep_renewed(_ConsumerLeases(self._running), ttl=self._shared.settings.lease.ttl, sleep=asyncio.sleep)
         tasks = [
             asyncio.create_task(leases, name="leases of deliveries"),
             asyncio.create_task(self._listen(), name="arrivals"),
@@ -330,7 +330,7 @@ class Deliverer:
         for name in now_wanted:
             if name not in self._running:
                 after = self._leaving.get(name)
-                self._running[name] = Running(name, kept, self._shared, feeds=self._feeds[name], after=after)
+                self._running[name] = SubscriptionRunner(name, kept, self._shared, feeds=self._feeds[name], after=after)
 
     def _leave(self, name: str) -> None:
         running, before = self._running.pop(name), self._leaving.get(name)
@@ -367,7 +367,7 @@ def _lost(kept: Subscriptions, marks: Marks) -> bool:
     return marks.version < kept.version or fewer
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _NamedSettings(msgspec.Struct, frozen=True):
     feeds: tuple[str, ...] | None = None
 
 
@@ -388,7 +388,7 @@ def _feeds_of(
         waiting: the subscriptions for which something is left at each orphaned feed.
     """
     try:
-        named = msgspec.json.decode(settings, type=_Named).feeds
+        named = msgspec.json.decode(settings, type=_NamedSettings).feeds
     except msgspec.MsgspecError:  # told when it is begun
         named = None
     having = configurations.claimed
@@ -401,17 +401,17 @@ def _feeds_of(
     return tuple(dict.fromkeys((*feeds, *left)))
 
 
-async def _left(running: Running, before: asyncio.Task[None] | None) -> None:
+async def _left(running: SubscriptionRunner, before: asyncio.Task[None] | None) -> None:
     """When this has ended, the subscription is delivered by nobody here."""
     if before is not None:
         await asyncio.wait([before])
     await running.stop()
 
 
-class _Held:
+class _ConsumerLeases:
     """The leases of all pairs, as they are when they are looked at."""
 
-    def __init__(self, running: Mapping[str, Running]) -> None:
+    def __init__(self, running: Mapping[str, SubscriptionRunner]) -> None:
         self._running = running
 
     def __iter__(self) -> Iterator[PairStore]:

@@ -1,19 +1,15 @@
-"""The store while the daemon runs: looked at each minute, and whatever is amiss told when it begins and when it ends.
+"""Health of the store and of this process, for probes, logs and status.
 
-Theory of operation
--------------------
-Two things are known of the store. What it says about itself (:func:`poller.redis.health.check_store`) is asked for each
-minute, and more often while something is amiss; a finding is logged when it appears and when it has gone. And whoever
-works with it says when the store did not do its part, and when it did again (:meth:`StoreWatch.failed`,
-:meth:`StoreWatch.worked`): a server may answer questions and take no commit. Thousands of feeds meet one store that is
-away, so that is one warning for all of them, and one line when all of them work again.
+:class:`StoreMonitor` runs the store's checks (:func:`poller.redis.health.check_store`) every minute, more often while a
+check fails. It logs a finding when it appears and when it is gone. Components also report to it when a command fails
+and when commands work again: thousands of feeds meet the same unavailable store, and that is one warning, not
+thousands.
 
-Whoever asks for the latest (:meth:`StoreWatch.fresh`) has it at most :data:`FRESH` old: a store that stopped answering
-is known at once, and not at the next minute.
+**Invariants**
 
-What fails in the moment in which this process wakes up, it has slept through, and nobody is told.
-
-Writes nothing into the store, ends nothing: a store that becomes worse is told, and waited for.
+- :meth:`StoreMonitor.fresh` is at most :data:`FRESH` old.
+- A failure at the moment the process wakes from a suspension is not reported; the process slept through it.
+- It writes nothing to the store and stops nothing.
 """
 
 from __future__ import annotations
@@ -53,14 +49,14 @@ _ANSWER: Final = 0.8  # seconds that whoever asks waits for a look; common probe
 _log = structlog.get_logger("poller.store")
 
 
-class Reason(msgspec.Struct, frozen=True):
+class ReadinessProblem(msgspec.Struct, frozen=True):
     """Something that is amiss: a name that stays the same, and one line of text."""
 
     name: str
     text: str
 
 
-class StoreWatch:
+class StoreMonitor:
     """What one process knows of its store."""
 
     def __init__(
@@ -125,17 +121,17 @@ class StoreWatch:
         """Whether it was told that the store is away, and not yet that it works again."""
         return self._amiss_since is not None
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[ReadinessProblem]:
         """Why nothing can be relied on at the moment; empty: all is well, as far as is known."""
-        found = [Reason(one.name, one.text) for one in self.findings if one.severity == "error"]
+        found = [ReadinessProblem(one.name, one.text) for one in self.findings if one.severity == "error"]
         if self._failing:
             text, *others = self._failing.values()
-            found.insert(0, Reason("store", text + (f" (and {len(others)} more)" if others else "")))
+            found.insert(0, ReadinessProblem("store", text + (f" (and {len(others)} more)" if others else "")))
         elif self._client is None:
-            found.insert(0, Reason("store", "has not answered yet"))
+            found.insert(0, ReadinessProblem("store", "has not answered yet"))
         return found
 
-    async def fresh(self) -> list[Reason]:
+    async def fresh(self) -> list[ReadinessProblem]:
         """As :meth:`reasons`, from a look that is not older than :data:`FRESH`, or of one that takes too long."""
         if self._client is None or (self._looked_at is not None and self._clock() - self._looked_at < FRESH):
             return self.reasons()
@@ -143,7 +139,7 @@ class StoreWatch:
         await asyncio.wait({looking}, timeout=_ANSWER)
         if looking.done() or self._failing:
             return self.reasons()
-        return [Reason("store", f"does not answer within {_ANSWER:g} s"), *self.reasons()]
+        return [ReadinessProblem("store", f"does not answer within {_ANSWER:g} s"), *self.reasons()]
 
     async def run(self) -> None:
         """Look, again and again, until cancelled. Only once there is a store; see :meth:`attach`."""
@@ -209,7 +205,7 @@ class StoreWatch:
 # Refuses to know: HTTP.
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReadinessReport(msgspec.Struct, frozen=True):
     """The answer, key for key.
 
     Attributes:
@@ -221,7 +217,7 @@ class Report(msgspec.Struct, frozen=True):
     """
 
     ready: bool
-    reasons: tuple[Reason, ...]
+    reasons: tuple[ReadinessProblem, ...]
     failing: Mapping[str, str]
     store: tuple[StoreCheck, ...]
     subscriptions: Mapping[str, str] = {}
@@ -230,7 +226,7 @@ class Report(msgspec.Struct, frozen=True):
 class Readiness:
     """How this process does, from its start to its end."""
 
-    def __init__(self, watch: StoreWatch) -> None:
+    def __init__(self, watch: StoreMonitor) -> None:
         """Begin, not ready."""
         self._watch = watch
         self._phase = "starting"
@@ -255,16 +251,16 @@ class Readiness:
         """Who tells of the subscriptions that fail here, each with why."""
         self._undelivered = failing
 
-    async def report(self) -> Report:
+    async def report(self) -> ReadinessReport:
         """How it is now; asks the store where what is known of it is old."""
         reasons = await self._watch.fresh()
         if self._phase == "stopping":
-            reasons = [Reason("stopping", "this process was told to stop")]
+            reasons = [ReadinessProblem("stopping", "this process was told to stop")]
         elif self._phase == "starting" and not reasons:
-            reasons = [Reason("starting", "this process has not begun its work yet")]
-        return Report(
+            reasons = [ReadinessProblem("starting", "this process has not begun its work yet")]
+        return ReadinessReport(
             ready=not reasons,
-            reasons=tuple(Reason(one.name, without_credentials(one.text)) for one in reasons),
+            reasons=tuple(ReadinessProblem(one.name, without_credentials(one.text)) for one in reasons),
             failing={feed: without_credentials(text) for feed, text in sorted(self._failing.items())},
             store=tuple(StoreCheck(one.name, one.severity, one.text) for one in self._watch.findings),
             subscriptions={name: without_credentials(text) for name, text in sorted(self._undelivered().items())},

@@ -17,13 +17,13 @@ from typing import Final
 import structlog
 from redis.asyncio import Redis
 
-from poller.daemon.cluster.leases import Lot, Sharing
+from poller.daemon.cluster.leases import LeaseBalancer, LeaseTarget
 from poller.daemon.cluster.membership import Membership
 from poller.daemon.command_inbox import obey
-from poller.daemon.round_runner import AfterRound, Polled
+from poller.daemon.round_runner import PolledFeed, RoundObserver
 from poller.daemon.schedule import SOONEST, Schedule
 from poller.lifecycle import ended, first_of
-from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.store.commands import Asking
 from poller.store.feed import HeldElsewhere
 from poller.store.lease import keep_renewed, release_all
@@ -36,10 +36,10 @@ _log = structlog.get_logger("poller.daemon")
 
 async def poll_until(
     stop: asyncio.Event,
-    feeds: Sequence[Polled],
+    feeds: Sequence[PolledFeed],
     membership: Membership,
     client: Redis,
-    after: AfterRound,
+    after: RoundObserver,
     *,
     prefix: str,
     ttl: timedelta,
@@ -60,7 +60,7 @@ async def poll_until(
     stores = [polled.store for polled in feeds]
     schedule = Schedule(now=now)
     clock = asyncio.get_running_loop().time
-    sharing = Sharing(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
+    sharing = LeaseBalancer(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
     lots = lots_of(feeds, schedule, sharing.rested, after, now)
     for lot in lots:
         sharing.add(lot)
@@ -82,20 +82,20 @@ async def poll_until(
 
 
 def lots_of(
-    feeds: Sequence[Polled],
+    feeds: Sequence[PolledFeed],
     schedule: Schedule,
-    rested: Callable[[Lot], None],
-    after: AfterRound,
+    rested: Callable[[LeaseTarget], None],
+    after: RoundObserver,
     now: Callable[[], datetime],
-) -> list[FeedLot]:
+) -> list[FeedLease]:
     """All feeds as they are shared; ``rested`` is told of each that was busy and is not any more."""
-    sources: dict[str, list[Polled]] = defaultdict(list)
+    sources: dict[str, list[PolledFeed]] = defaultdict(list)
     for polled in feeds:
         sources[polled.feed.id.partition("/")[0]].append(polled)
     lots = []
     for own in sources.values():
-        siblings = Siblings(len(own), own[0].api.share)
-        lots += [FeedLot(polled, schedule, siblings, rested=rested, after=after, now=now) for polled in own]
+        siblings = SourceGroup(len(own), own[0].api.share)
+        lots += [FeedLease(polled, schedule, siblings, rested=rested, after=after, now=now) for polled in own]
     return lots
 
 
@@ -107,17 +107,17 @@ def _second_look(result: RoundResult, interval: timedelta | None) -> timedelta |
     return wanted
 
 
-class FeedLot:
-    """A feed, its lease, and its rounds; see :class:`poller.daemon.cluster.leases.Lot`."""
+class FeedLease:
+    """A feed, its lease, and its rounds; see :class:`poller.daemon.cluster.leases.LeaseTarget`."""
 
     def __init__(
         self,
-        polled: Polled,
+        polled: PolledFeed,
         schedule: Schedule,
-        siblings: Siblings,
+        siblings: SourceGroup,
         *,
-        rested: Callable[[Lot], None],
-        after: AfterRound,
+        rested: Callable[[LeaseTarget], None],
+        after: RoundObserver,
         now: Callable[[], datetime],
     ) -> None:
         """Nothing is polled yet."""
@@ -269,7 +269,7 @@ Share = Callable[[Fraction], None]
 """Uses this part of a source's rate and concurrency; see :meth:`poller.source.client.ApiClient.share`."""
 
 
-class Siblings:
+class SourceGroup:
     """The feeds of one source. Used within one event loop."""
 
     def __init__(self, count: int, share: Share) -> None:
@@ -307,7 +307,7 @@ class Siblings:
 
         None: it found some, or nobody has named any for long.
         """
-        found = not (feed.discover and result.ok and result.mode is Mode.BASELINE and not result.pages)
+        found = not (feed.discover and result.ok and result.mode is RoundMode.BASELINE and not result.pages)
         turns = self._fruitless.get(feed.id, 0)
         if found or turns >= _FRUITLESS:
             return None

@@ -39,7 +39,7 @@ _PART_OF_SIZE: Final = 20
 _log = structlog.get_logger("poller.retention")
 
 
-class Appended(Protocol):
+class PolledStream(Protocol):
     """A feed that is polled here; see :class:`poller.store.feed.FeedStore`."""
 
     @property
@@ -58,14 +58,14 @@ class Appended(Protocol):
         ...
 
 
-class Retaining:
+class RetentionRole:
     """The streams of some feeds."""
 
     def __init__(
         self,
         settings: Settings,
         client: Redis,
-        feeds: Mapping[str, Appended],
+        feeds: Mapping[str, PolledStream],
         configurations: Configurations | None = None,
         *,
         shebang: str,
@@ -100,9 +100,11 @@ class Retaining:
         self._clock = clock
         self._member = member
         self._let_go = let_go
-        self._orphans: dict[str, _Feed] = {}
+        self._orphans: dict[str, _StreamState] = {}
         self._feeds = [
-            _Feed(name, feed, Trimmer(client, scripts, prefix=prefix, feed=name, nonce=feed.nonce), self._rule, clock)
+            _StreamState(
+                name, feed, Trimmer(client, scripts, prefix=prefix, feed=name, nonce=feed.nonce), self._rule, clock
+            )
             for name, feed in feeds.items()
         ]
 
@@ -143,12 +145,12 @@ class Retaining:
                 feed.looked()
                 await self._retain_orphan(FeedKeys.of(self._settings.redis.prefix, name).lease, feed)
 
-    def _orphan(self, name: str) -> _Feed:
+    def _orphan(self, name: str) -> _StreamState:
         nonce = nonce_of(self._member)
         trimmer = Trimmer(self._client, self._scripts, prefix=self._settings.redis.prefix, feed=name, nonce=nonce)
-        return _Feed(name, _Unpolled(nonce), trimmer, self._rule, self._clock)
+        return _StreamState(name, _OrphanedStream(nonce), trimmer, self._rule, self._clock)
 
-    async def _retain_orphan(self, lease: str, feed: _Feed) -> None:
+    async def _retain_orphan(self, lease: str, feed: _StreamState) -> None:
         nonce, milliseconds = feed.nonce, int(self._settings.lease.ttl.total_seconds() * 1000)
         try:
             with answered(self._client):
@@ -161,7 +163,7 @@ class Retaining:
         except StoreError as error:  # it runs out by itself
             _log.debug("not trimmed", feed=feed.name, error=str(error))
 
-    async def _retain(self, feed: _Feed) -> None:
+    async def _retain(self, feed: _StreamState) -> None:
         try:
             gone = await feed.trimmer.trim(self._rule, lambda: self._known(feed.name), now=self._now())
             if gone:
@@ -202,7 +204,7 @@ class Retaining:
         await announce(self._client, self._settings.redis.prefix, announcement)
 
 
-class _Unpolled(msgspec.Struct, frozen=True):
+class _OrphanedStream(msgspec.Struct, frozen=True):
     """An orphaned feed: nothing is added to it."""
 
     nonce: str
@@ -210,10 +212,12 @@ class _Unpolled(msgspec.Struct, frozen=True):
     appended: int = 0
 
 
-class _Feed:
+class _StreamState:
     """A feed, and when it is to be looked at next."""
 
-    def __init__(self, name: str, store: Appended, trimmer: Trimmer, rule: Rule, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, store: PolledStream, trimmer: Trimmer, rule: Rule, clock: Callable[[], float]
+    ) -> None:
         self.name = name
         self.nonce = store.nonce
         self.trimmer = trimmer
@@ -236,7 +240,7 @@ class _Feed:
         self._next, self._appended = self._clock() + self._every, self._store.appended
 
 
-class _Outline(msgspec.Struct, frozen=True):
+class _RetentionSettings(msgspec.Struct, frozen=True):
     """What counts here of kept settings."""
 
     feeds: tuple[str, ...] | None = None
@@ -266,8 +270,8 @@ def watched(feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], p
     }
 
 
-def _outline(text: bytes) -> _Outline:
+def _outline(text: bytes) -> _RetentionSettings:
     try:
-        return msgspec.json.decode(text, type=_Outline)
+        return msgspec.json.decode(text, type=_RetentionSettings)
     except msgspec.DecodeError:
-        return _Outline(start="earliest")
+        return _RetentionSettings(start="earliest")

@@ -16,13 +16,13 @@ from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.control.feeds import client_of, feed_of, keys_of
-from poller.daemon.health import Readiness, StoreWatch
-from poller.daemon.schedule import Timing, timing_of
+from poller.daemon.health import Readiness, StoreMonitor
+from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import Announcement, Kind, announce
 from poller.errors import StoreError
 from poller.source.client import ApiClient, round_of, tell_round
-from poller.source.conditional import Unchanged
-from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.conditional import ConditionalReader
+from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.round import poll
 from poller.store.feed import FeedStore, named_qualifications
 from poller.store.feed_state import Loss
@@ -31,7 +31,7 @@ from poller.store.lease import member_name, nonce_of
 from poller.store.recovery import Memory
 from poller.store.scripts import Scripts
 from poller.store.subscriptions import milliseconds_of
-from poller.telemetry.metrics import KINDS, ROUNDS, Costs, counted
+from poller.telemetry.metrics import KINDS, ROUNDS, RoundCosts, counted
 
 _log = structlog.get_logger("poller.round")
 _LOSSES: Final = {
@@ -42,7 +42,7 @@ _LOSSES: Final = {
 _PLACES: Final = ("advice", "generation", "sequence", "former", "former_sequence")
 
 
-class Polled:
+class PolledFeed:
     """One feed with everything that its rounds need."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Polled:
         store: FeedStore,
         api: ApiClient,
         *,
-        timing: Timing,
+        timing: PollTiming,
         siblings: Sequence[FeedKeys],
         client: Redis,
         prefix: str,
@@ -73,7 +73,7 @@ class Polled:
         self.store = store
         self.timing = timing
         self.api = api
-        self._listings = Unchanged(partial(api.ask, patience=feed.patience))
+        self._listings = ConditionalReader(partial(api.ask, patience=feed.patience))
         self._siblings = siblings
         self._client = client
         self._prefix = prefix
@@ -128,7 +128,7 @@ class Polled:
         return await named_qualifications(self._client, self._siblings, since)
 
 
-def _report(result: RoundResult, costs: Costs, *, stream: str) -> None:
+def _report(result: RoundResult, costs: RoundCosts, *, stream: str) -> None:
     learnt = result.learnt
     if learnt is not None:
         _log.info(
@@ -149,7 +149,9 @@ def _report(result: RoundResult, costs: Costs, *, stream: str) -> None:
         "delta_token": result.token,
         "stream": stream,
     }
-    if result.away or (result.ok and result.mode is Mode.SKIPPED):  # a store that is away is told once for all feeds
+    if result.away or (
+        result.ok and result.mode is RoundMode.SKIPPED
+    ):  # a store that is away is told once for all feeds
         _log.debug("round", **fields)
     elif not result.ok:
         _log.warning("round", **fields)
@@ -172,7 +174,7 @@ async def polled_feeds(
     now: Callable[[], datetime],
     only: frozenset[str] | None = None,
     member: str | None = None,
-) -> AsyncIterator[tuple[Polled, ...]]:
+) -> AsyncIterator[tuple[PolledFeed, ...]]:
     """All feeds of the configuration (or those in ``only``), their sources' clients open.
 
     ``member`` is the process's name in the leases; one of its own by default.
@@ -183,7 +185,7 @@ async def polled_feeds(
     scripts = Scripts(client, shebang=shebang)
     member = member or member_name()
     async with AsyncExitStack() as stack:
-        feeds: list[Polled] = []
+        feeds: list[PolledFeed] = []
         for source in settings.sources:
             api = await stack.enter_async_context(client_of(source, environ, now=now))
             ids = [source.feed_id(feed) for feed in source.feeds]
@@ -192,7 +194,7 @@ async def polled_feeds(
                 if only is not None and feed_id not in only:
                     continue
                 feeds.append(
-                    Polled(
+                    PolledFeed(
                         feed_of(source, feed),
                         _store(settings, scripts, client, feed_id, member=member, now=now),
                         api,
@@ -235,10 +237,10 @@ LONGEST: Final = timedelta(seconds=10)
 _FIRST: Final = timedelta(seconds=1)
 
 
-class AfterRound:
+class RoundObserver:
     """Told of each round of this process."""
 
-    def __init__(self, watch: StoreWatch, readiness: Readiness) -> None:
+    def __init__(self, watch: StoreMonitor, readiness: Readiness) -> None:
         """Take who wants to know: ``watch`` what the store did, ``readiness`` how the feed does."""
         self.watch = watch
         self._readiness = readiness
@@ -270,7 +272,7 @@ class AfterRound:
 
 
 def _count(result: RoundResult) -> None:
-    skipped = result.ok and result.mode is Mode.SKIPPED
+    skipped = result.ok and result.mode is RoundMode.SKIPPED
     ROUNDS.ended(
         result.feed,
         mode=result.mode.value,

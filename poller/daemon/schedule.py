@@ -45,7 +45,7 @@ _JUMP: Final = timedelta(milliseconds=500)
 _log = structlog.get_logger("poller.schedule")
 
 
-class Timing(msgspec.Struct, frozen=True):
+class PollTiming(msgspec.Struct, frozen=True):
     """When a feed is polled: every ``interval``, or by a five-field ``cron`` expression in UTC; ``jitter`` around it.
 
     One of ``interval`` and ``cron`` is None.
@@ -71,9 +71,9 @@ class Timing(msgspec.Struct, frozen=True):
         return IntervalTrigger(seconds=seconds, jitter=self.jitter.total_seconds() or None, timezone=UTC)
 
 
-def timing_of(feed: FeedSettings) -> Timing:
+def timing_of(feed: FeedSettings) -> PollTiming:
     """When this feed is polled."""
-    return Timing(feed.interval, feed.cron, feed.jitter)
+    return PollTiming(feed.interval, feed.cron, feed.jitter)
 
 
 Round = Callable[[], Awaitable[timedelta | None]]
@@ -143,7 +143,7 @@ class Schedule:
         self._ahead = timedelta()  # of the store's clock over the wall clock
         self._lived = wall() - timedelta(seconds=clock())
         self._looking: asyncio.Task[None] | None = None
-        self._timings: dict[str, Timing] = {}
+        self._timings: dict[str, PollTiming] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._draining = False
         self._turns_from = datetime.min.replace(tzinfo=UTC)
@@ -152,7 +152,7 @@ class Schedule:
             timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
         )
 
-    def add(self, name: str, round_: Round, timing: Timing, *, at_once: bool = True) -> None:
+    def add(self, name: str, round_: Round, timing: PollTiming, *, at_once: bool = True) -> None:
         """Poll ``name`` from now on; its first round comes at once, or in its first turn, or by :meth:`hasten`."""
         self._compare()
         start = {"next_run_time": self._first_turn() - self._ahead} if at_once else {}

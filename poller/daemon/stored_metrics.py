@@ -22,7 +22,7 @@ from poller.config.sources import FeedSettings
 from poller.control.orphans import differences, orphaned_feeds
 from poller.control.status import health_in, is_ungranted
 from poller.control.subscriptions import registry_of
-from poller.daemon.cluster.membership import Watch
+from poller.daemon.cluster.membership import StoreObserver
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.feed_state import (
@@ -41,7 +41,7 @@ from poller.store.keys import MemberKeys
 from poller.store.members import members_seen
 from poller.store.stats import FeedAmounts, Pair, PairAmounts, feed_amounts, pair_amounts
 from poller.store.subscriptions import Subscriptions, milliseconds_of
-from poller.telemetry.metrics import Described, Sample, declared, labelled
+from poller.telemetry.metrics import MetricDescription, Sample, declared, labelled
 
 FRESH: Final = 5.0
 """Seconds that a reading serves."""
@@ -72,7 +72,7 @@ class StoredReadings:
     """The readings of one process. Used within one event loop."""
 
     def __init__(
-        self, settings: Settings, watch: Watch, *, now: Callable[[], datetime], clock: Callable[[], float]
+        self, settings: Settings, watch: StoreObserver, *, now: Callable[[], datetime], clock: Callable[[], float]
     ) -> None:
         """Begin without a store.
 
@@ -359,7 +359,7 @@ class StoredFigures(msgspec.Struct, frozen=True):
     differences: int = 0
 
 
-def _of_feed(field: str, name: str, text: str) -> tuple[str, Described]:
+def _of_feed(field: str, name: str, text: str) -> tuple[str, MetricDescription]:
     kind = "counter" if name.endswith("_total") else "gauge"
     return field, declared(f"poller_feed_{name}", kind, text, "feed")  # type: ignore[arg-type]  # one of the two
 
@@ -408,7 +408,7 @@ _STREAMS: Final = (
 )
 
 
-def _of_subscription(field: str, name: str, text: str) -> tuple[str, Described]:
+def _of_subscription(field: str, name: str, text: str) -> tuple[str, MetricDescription]:
     kind = "counter" if name.endswith("_total") else "gauge"
     return field, declared(f"poller_subscription_{name}", kind, text, "subscription")  # type: ignore[arg-type]  # as above
 

@@ -22,9 +22,9 @@ from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import kept_subscription
 from poller.control.diagnostics import check_choices
-from poller.control.sinks import Form, sink_of, subscription_of
-from poller.daemon.cluster.leases import Owned, Sharing
-from poller.daemon.cluster.membership import Watch
+from poller.control.sinks import RequestBuilder, sink_of, subscription_of
+from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
+from poller.daemon.cluster.membership import StoreObserver
 from poller.delivery.endpoint import Subscriber
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
 from poller.delivery.feed_consumer import LAST_WAIT, Pair
@@ -54,7 +54,7 @@ MadeOf = tuple[bytes, tuple[str, ...], bytes | None]
 sink."""
 
 
-class Shared(msgspec.Struct, frozen=True):
+class RunnerContext(msgspec.Struct, frozen=True):
     """What the subscriptions of a process have in common.
 
     Attributes:
@@ -76,9 +76,9 @@ class Shared(msgspec.Struct, frozen=True):
     scripts: DeliveryScripts
     registry: Registry
     notes: Notes
-    sharing: Sharing
+    sharing: LeaseBalancer
     member: str
-    watch: Watch
+    watch: StoreObserver
     now: Callable[[], datetime]
 
 
@@ -91,14 +91,14 @@ def wanted(kept: Subscriptions) -> dict[str, MadeOf]:
     }
 
 
-class Running:
+class SubscriptionRunner:
     """A subscription that is being delivered, from when this is made until :meth:`stop`."""
 
     def __init__(
         self,
         name: str,
         kept: Subscriptions,
-        shared: Shared,
+        shared: RunnerContext,
         *,
         feeds: tuple[str, ...],
         after: asyncio.Task[None] | None = None,
@@ -121,7 +121,7 @@ class Running:
         self._name = name
         self._shared = shared
         self._pairs: dict[str, Pair] = {}
-        self._owned: list[Owned] = []
+        self._owned: list[LeaseKeeper] = []
         self._subscriber: Subscriber | None = None
         self._idle_because: str | None = None
         self._stop = asyncio.Event()
@@ -227,7 +227,7 @@ class Running:
             self._subscriber = Subscriber(
                 subscription_of(settings, granted),
                 sink,
-                Form(settings, secrets, granted),
+                RequestBuilder(settings, secrets, granted),
                 self._shared.notes,
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=self.paused_until,
@@ -272,12 +272,12 @@ class Running:
                 sharing.drop(owned)
             await ended(*running)
 
-    def _owned_of(self, feed: str, subscriber: Subscriber, known: Registered) -> Owned:
+    def _owned_of(self, feed: str, subscriber: Subscriber, known: Registered) -> LeaseKeeper:
         store, clock = self._store_of(feed, known), asyncio.get_running_loop().time
         pair = Pair(feed, subscriber, store, now=self._shared.now, clock=clock, chance=random.random)
         self._pairs[feed] = pair
         self.stores.append(store)
-        return Owned(
+        return LeaseKeeper(
             _Informed(pair, self, subscriber),
             store,
             subscription=self._name,
@@ -315,7 +315,7 @@ class Running:
 class _Informed:
     """A pair that begins with what was noted last, be it by another process, and leaves noted what it knows."""
 
-    def __init__(self, pair: Pair, running: Running, subscriber: Subscriber) -> None:
+    def __init__(self, pair: Pair, running: SubscriptionRunner, subscriber: Subscriber) -> None:
         self.feed = pair.feed
         self.ready = pair.ready
         self.stop = pair.stop
@@ -392,7 +392,7 @@ async def mend(
 # What is to be known of a subscription when the process that delivers it is no more, and what is announced of it.
 
 
-class RegistryNotes:
+class RegistryWriter:
     """What outlives a process, written into the registry and announced.
 
     See :class:`poller.delivery.endpoint.Notes`.

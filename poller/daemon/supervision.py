@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from poller.daemon.health import Readiness, Report
+from poller.daemon.health import Readiness, ReadinessReport
 from poller.lifecycle import unless
 
 LONGEST_STATUS: Final = 300
@@ -29,7 +29,7 @@ _STARTING: Final = 0.25  # seconds between looks whether it is ready
 _CALM: Final = 10.0  # seconds between looks where no watchdog asks for less
 
 
-class Supervisor:
+class SupervisorNotifier:
     """Whoever started this process and wants to hear of it, or nobody."""
 
     def __init__(self, environ: Mapping[str, str], *, pid: int | None = None) -> None:
@@ -56,7 +56,7 @@ class Supervisor:
 
 
 async def supervised(
-    supervisor: Supervisor,
+    supervisor: SupervisorNotifier,
     readiness: Readiness,
     doing: Callable[[], str],
     *,
@@ -93,7 +93,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def status(report: Report, doing: str) -> str:
+def status(report: ReadinessReport, doing: str) -> str:
     """One line: what the process does, and what is amiss."""
     amiss = [f"{one.name}: {one.text}" for one in report.reasons]
     amiss += [f"{feed} fails: {text}" for feed, text in (*report.failing.items(), *report.subscriptions.items())]

@@ -28,7 +28,7 @@ from poller.failpoints import reach
 from poller.lifecycle import ended
 from poller.telemetry import tracing
 from poller.telemetry.metrics import AttemptSeries, Step, attempts_of
-from poller.telemetry.tracing import Current, Kind, Link, Nothing, Span, tell_answer
+from poller.telemetry.tracing import ActiveSpan, Link, NullSpan, Span, SpanScope, tell_answer
 
 # What is told of each attempt at each event: one event in the log, and the counts.
 #
@@ -320,7 +320,7 @@ class Requests:
 # held all of that would never end. Each attempt names its own span to the sink, in the header ``traceparent``.
 
 
-def attempt_at(events: Sequence[Event], *, feed: str, subscription: str) -> Current | Nothing:
+def attempt_at(events: Sequence[Event], *, feed: str, subscription: str) -> ActiveSpan | NullSpan:
     """The trace of one attempt with these."""
     if not tracing.on():
         return tracing.NOTHING
@@ -329,7 +329,7 @@ def attempt_at(events: Sequence[Event], *, feed: str, subscription: str) -> Curr
     if len(events) == 1:
         words["poller.event.id"] = events[0][0].id
     links = [_link(event) for event in events]
-    return tracing.root("deliver", kind=Kind.CLIENT, attributes=words, links=links)
+    return tracing.root("deliver", kind=SpanScope.CLIENT, attributes=words, links=links)
 
 
 def tell_attempt(span: Span, told: Sequence[Told], outcome: Outcome | None) -> None:

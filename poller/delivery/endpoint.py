@@ -37,7 +37,7 @@ from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import CREDENTIAL_WAIT, is_unexplained
 from poller.delivery.sinks.base import Event, Form, Notes, Poster, Subscription
 from poller.errors import ConfigurationError, CredentialUnusable
-from poller.limits import Pace, Throttle, part_of
+from poller.limits import AdaptiveRate, RateLimiter, part_of
 from poller.text import one_line
 
 MANY_FAILURES: Final = 20
@@ -94,8 +94,8 @@ class Subscriber:
         self._now = now
         self._clock = clock
         self._most = self._free = subscription.concurrency
-        self._pace = Pace(subscription.rate)
-        self._throttle = Throttle()
+        self._pace = RateLimiter(subscription.rate)
+        self._throttle = AdaptiveRate()
         self._throttled = asyncio.Lock()
         self._tell_rate = clock()
         self._paused_until = clock() + (paused_until - now()).total_seconds() if paused_until else clock()

@@ -41,13 +41,13 @@ _NO_ROOM: Final = (
 )
 
 
-class PromptProtocol(H11Protocol):
+class DeadlineProtocol(H11Protocol):
     """One connection."""
 
     def __init__(
         self,
         *given: Any,
-        connections: Connections,
+        connections: ConnectionLimit,
         seconds: float = REQUEST_SECONDS,
         stalled: float = STALLED_SECONDS,
         **more: Any,
@@ -152,7 +152,7 @@ _KEEP_ALIVE_SECONDS: Final = 75  # as common servers have it; a client of 5 s fi
 _BACKLOG: Final = 2048
 
 
-class _Server(uvicorn.Server):
+class _SilentServer(uvicorn.Server):
     """uvicorn that leaves signals alone and tells when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -194,9 +194,9 @@ async def listening(
         ConfigurationError: the address cannot be listened on.
     """
     most = most_connections() if most is None else most
-    connections = Connections(most, clock=asyncio.get_running_loop().time)
+    connections = ConnectionLimit(most, clock=asyncio.get_running_loop().time)
     with listener(host, port) as sock:
-        protocol = partial(PromptProtocol, connections=connections, seconds=request_seconds, stalled=stalled_seconds)
+        protocol = partial(DeadlineProtocol, connections=connections, seconds=request_seconds, stalled=stalled_seconds)
         config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -213,7 +213,7 @@ async def listening(
             timeout_graceful_shutdown=_GRACE_SECONDS,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
-        server = _Server(config)
+        server = _SilentServer(config)
         served = asyncio.create_task(server.serve(sockets=[sock]), name="http server")
         started = asyncio.create_task(server.listening.wait())
         try:
@@ -269,7 +269,7 @@ _SAID_AGAIN: Final = 60.0  # seconds
 _log = structlog.get_logger("poller.http")
 
 
-class Droppable(Protocol):
+class ClosableConnection(Protocol):
     """A connection that can be given up."""
 
     def drop(self) -> None:
@@ -303,18 +303,18 @@ def most_connections() -> int:
     return max(1, min(MOST, descriptor_limit() // _QUARTER))
 
 
-class Connections:
+class ConnectionLimit:
     """Those of one listener."""
 
     def __init__(self, most: int, *, clock: Callable[[], float]) -> None:
         """Take how many there may be, and seconds that only go forward."""
         self._most = most
         self._clock = clock
-        self._held: set[Droppable] = set()
-        self._waiting: dict[Droppable, None] = {}
+        self._held: set[ClosableConnection] = set()
+        self._waiting: dict[ClosableConnection, None] = {}
         self._said: float | None = None
 
-    def has_room(self, one: Droppable) -> bool:
+    def has_room(self, one: ClosableConnection) -> bool:
         """Hold a new connection, which waits for its client; False: there is no room, and no other could go."""
         if len(self._held) >= self._most:
             self._say()
@@ -327,14 +327,14 @@ class Connections:
         self._waiting[one] = None
         return True
 
-    def waits(self, one: Droppable, *, for_client: bool) -> None:
+    def waits(self, one: ClosableConnection, *, for_client: bool) -> None:
         """Note whether a connection waits for its client, or its client for an answer."""
         if not for_client:
             self._waiting.pop(one, None)
         elif one in self._held:
             self._waiting.setdefault(one)
 
-    def forget(self, one: Droppable) -> None:
+    def forget(self, one: ClosableConnection) -> None:
         """It is closed."""
         self._held.discard(one)
         self._waiting.pop(one, None)

@@ -72,7 +72,7 @@ _NOWHERE_TABLE: Final = tuple((ip_network(network), reason) for network, reason 
 _INWARDS_TABLE: Final = tuple((ip_network(network), reason) for network, reason in _INWARDS)
 
 
-class Allowance(msgspec.Struct, frozen=True):
+class AddressPolicy(msgspec.Struct, frozen=True):
     """What is allowed although it leads inwards.
 
     Attributes:
@@ -86,7 +86,7 @@ class Allowance(msgspec.Struct, frozen=True):
     hosts: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, entries: tuple[str, ...], *, private: bool = False) -> Allowance:
+    def of(cls, entries: tuple[str, ...], *, private: bool = False) -> AddressPolicy:
         """Of entries as configured: networks (``10.1.0.0/16``), addresses and names."""
         networks = {entry: network_of(entry) for entry in entries}
         return cls(
@@ -174,7 +174,7 @@ def misspelling(host: str) -> str | None:
     return None
 
 
-def forbidden(url: str, allowed: Allowance) -> str | None:
+def forbidden(url: str, allowed: AddressPolicy) -> str | None:
     """Why a sink's URL is refused before anything is resolved, fit to follow "expected …"; None: it is not.
 
     What its host resolves to is looked at each time that a connection is made.
@@ -196,7 +196,7 @@ def forbidden(url: str, allowed: Allowance) -> str | None:
     return _inwards(host, allowed) or _plain(parts.scheme, host, allowed)
 
 
-def _inwards(host: str, allowed: Allowance) -> str | None:
+def _inwards(host: str, allowed: AddressPolicy) -> str | None:
     address = address_of(host)
     if address is not None:
         reason = allowed.refusal(address)
@@ -206,7 +206,7 @@ def _inwards(host: str, allowed: Allowance) -> str | None:
     return None
 
 
-def _plain(scheme: str, host: str, allowed: Allowance) -> str | None:
+def _plain(scheme: str, host: str, allowed: AddressPolicy) -> str | None:
     if scheme == "http" and not (allowed.private or allowed.names(host)):
         return f"https://; http:// only with {PRIVATE}, or to a host of allow_hosts"
     return None

@@ -192,7 +192,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-class ClosedUnanswered(aiohttp.ClientConnectionError):
+class ConnectionClosedEarly(aiohttp.ClientConnectionError):
     """The connection was closed before there was an answer."""
 
 
@@ -207,7 +207,7 @@ async def _not_repeated(request: aiohttp.ClientRequest, send: aiohttp.ClientHand
     except aiohttp.ClientConnectorError:
         raise  # there was no connection to be closed, and this one is not made again
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise ClosedUnanswered(str(error)) from error
+        raise ConnectionClosedEarly(str(error)) from error
 
 
 # ``Retry-After`` and the dates of HTTP, read with care: the text is whatever a stranger has sent.

@@ -24,7 +24,7 @@ from poller.sandbox.history import RESOURCES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from poller.sandbox.history import History, Resource, Version
+    from poller.sandbox.history import History, SandboxResource, Version
 
 
 DEFAULT_LIMIT = 100
@@ -52,7 +52,9 @@ class Parameters(msgspec.Struct, frozen=True):
     fields: tuple[str, ...]
 
 
-def place(resource: Resource, qualification: str | None, query: Sequence[tuple[str, str]], latest: int) -> PageToken:
+def place(
+    resource: SandboxResource, qualification: str | None, query: Sequence[tuple[str, str]], latest: int
+) -> PageToken:
     """Where in which round a list request stands.
 
     Args:
@@ -88,7 +90,7 @@ def _continued(listing: tuple[str, str | None], parameters: Parameters, latest: 
 
 
 def _parameters(
-    resource: Resource, listing: tuple[str, str | None], query: Sequence[tuple[str, str]], latest: int
+    resource: SandboxResource, listing: tuple[str, str | None], query: Sequence[tuple[str, str]], latest: int
 ) -> Parameters:
     last = dict(query)
     return Parameters(
@@ -108,7 +110,7 @@ def _limit(text: str | None) -> int | None:
     return int(text)
 
 
-def _since(resource: Resource, listing: tuple[str, str | None], text: str | None, latest: int) -> int | None:
+def _since(resource: SandboxResource, listing: tuple[str, str | None], text: str | None, latest: int) -> int | None:
     if text is None:
         return None
     if not resource.takes_delta:
@@ -119,7 +121,7 @@ def _since(resource: Resource, listing: tuple[str, str | None], text: str | None
     return token.version
 
 
-def _fields(resource: Resource, sent: list[str]) -> tuple[str, ...]:
+def _fields(resource: SandboxResource, sent: list[str]) -> tuple[str, ...]:
     """Repeated, comma-separated and bracketed names alike, as a sorted set that has the id."""
     if not sent:
         return ()
@@ -134,7 +136,7 @@ def _token(parameter: str, text: str, kind: type[Token], listing: tuple[str, str
     code = f"invalid{parameter[0].upper()}{parameter[1:]}"
     try:
         token = decode(text, kind)
-    except NonsenseToken as error:
+    except MalformedToken as error:
         raise BadParameter(code, f"{parameter} is not a token of this API") from error
     if (token.resource, token.qualification) != listing:
         raise BadParameter(code, f"{parameter} belongs to another listing")
@@ -149,7 +151,7 @@ def _token(parameter: str, text: str, kind: type[Token], listing: tuple[str, str
 # It does not know: sockets, credentials (the server checks them before it asks), time.
 
 
-class Ask(msgspec.Struct, frozen=True):
+class SandboxRequest(msgspec.Struct, frozen=True):
     """A GET of the API.
 
     Attributes:
@@ -167,7 +169,7 @@ class Ask(msgspec.Struct, frozen=True):
     if_none_match: str | None = None
 
 
-class Wire(Enum):
+class WireMode(Enum):
     """How an answer that does not arrive whole is sent."""
 
     DRIP = "a byte now and then"
@@ -180,22 +182,22 @@ class Wire(Enum):
     RESET = "no answer: the connection is reset"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SandboxResponse(msgspec.Struct, frozen=True):
     """A response: status, body, the headers beyond its length and date, and how it is sent if not as a whole."""
 
     status: int
     body: bytes
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
-    wire: Wire | None = None
+    wire: WireMode | None = None
 
 
-Respond = Callable[["History", Ask], Answer]
+Respond = Callable[["History", SandboxRequest], SandboxResponse]
 """The type of :func:`answer`."""
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def answer(history: History, ask: Ask) -> Answer:
+def answer(history: History, ask: SandboxRequest) -> SandboxResponse:
     """What the API says: 200 with a record or a list envelope, 400 or 404 with an error body."""
     if ask.id is not None:
         return _single(history, ask.resource, ask.id)
@@ -205,20 +207,20 @@ def answer(history: History, ask: Ask) -> Answer:
         at = place(RESOURCES[ask.resource], ask.qualification, ask.query, history.version)
     except BadParameter as error:
         return refusal(HTTPStatus.BAD_REQUEST, error.code, str(error))
-    return Answer(HTTPStatus.OK, _envelope(history, at))
+    return SandboxResponse(HTTPStatus.OK, _envelope(history, at))
 
 
-def refusal(status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+def refusal(status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = ()) -> SandboxResponse:
     """An answer with the error body ``{"error": {"code", "message"}}``."""
     body = msgspec.json.encode({"error": {"code": code, "message": message}})
-    return Answer(status, body, (("content-type", "application/json"), *headers))
+    return SandboxResponse(status, body, (("content-type", "application/json"), *headers))
 
 
-def _single(history: History, resource: str, id_: str) -> Answer:
+def _single(history: History, resource: str, id_: str) -> SandboxResponse:
     version = history.find(resource, id_)
     if version is None or version.record is None:
         return refusal(HTTPStatus.NOT_FOUND, "notFound", f"no such record in {resource}")
-    return Answer(HTTPStatus.OK, version.record)
+    return SandboxResponse(HTTPStatus.OK, version.record)
 
 
 def _envelope(history: History, at: PageToken) -> bytes:
@@ -252,7 +254,7 @@ def _selected(record: bytes, fields: tuple[str, ...]) -> bytes:
 _CHECKSUM_BYTES = 6
 
 
-class NonsenseToken(ValueError):
+class MalformedToken(ValueError):
     """Not a token of this kind."""
 
 
@@ -311,10 +313,10 @@ def decode(text: str, kind: type[Token]) -> Token:
         raw = b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         checksum, content = raw[:_CHECKSUM_BYTES], raw[_CHECKSUM_BYTES:]
         if checksum != _checksum(content):
-            raise NonsenseToken("wrong checksum")
+            raise MalformedToken("wrong checksum")
         return msgspec.json.decode(content, type=kind)
     except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
-        raise NonsenseToken(str(error)) from error
+        raise MalformedToken(str(error)) from error
 
 
 def _checksum(content: bytes) -> bytes:

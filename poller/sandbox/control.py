@@ -36,7 +36,7 @@ _DIGITS = 15
 _BREAKS = bytes.maketrans(b"\r\n", b"  ")
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogLine(msgspec.Struct, frozen=True):
     """A version as the log shows it; ``record`` is null when the record was removed."""
 
     version: int
@@ -121,7 +121,7 @@ class Control:
 
 def _line(version: Version) -> bytes:
     record = version.record
-    line = Line(
+    line = LogLine(
         version=version.number,
         at=instant(version.at),
         resource=version.resource,
@@ -161,7 +161,7 @@ def _json(value: object, status: int = HTTPStatus.OK) -> Response:
 _DONE: Final = HTTPStatus.NO_CONTENT
 
 
-class Switching:
+class SwitchControl:
     """The calls, bound to the switches of one sandbox."""
 
     __slots__ = ("_switches",)

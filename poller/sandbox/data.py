@@ -309,7 +309,7 @@ _ENOUGH_FOR_ALL = 20
 _YEARS_OF_PAST = 3
 
 
-class Shares(msgspec.Struct, frozen=True):
+class RecordMix(msgspec.Struct, frozen=True):
     """How many of each there are to be. Qualifications are ids only and not counted as records."""
 
     qualifications: int
@@ -319,7 +319,7 @@ class Shares(msgspec.Struct, frozen=True):
     unavailabilities: int
 
 
-def shares(total: int, qualifications: int | None = None) -> Shares:
+def shares(total: int, qualifications: int | None = None) -> RecordMix:
     """Divide ``total`` records among the resources: most are unavailabilities, no resource is left out from 20 on.
 
     Each of the ``qualifications`` that are asked for has an evidence variant, as far as there are records enough.
@@ -328,7 +328,7 @@ def shares(total: int, qualifications: int | None = None) -> Shares:
     contract_types = max(fewest, min(_MOST_CONTRACT_TYPES, total // 50))
     variants = max(fewest, total // 20, min(qualifications or 0, total // 2))
     achievements = max(fewest, total // 5) if variants else 0
-    return Shares(
+    return RecordMix(
         # An achievements listing is one request each: few qualifications keep a reading of them affordable.
         qualifications=min(variants, qualifications or max(fewest, min(_MOST_QUALIFICATIONS, total // 40))),
         contract_types=contract_types,
@@ -338,7 +338,7 @@ def shares(total: int, qualifications: int | None = None) -> Shares:
     )
 
 
-def shared(count: Shares) -> str:
+def shared(count: RecordMix) -> str:
     """Which records there are, in words: those of one resource are not all of them."""
     each = {
         EMPLOYMENT_UNAVAILABILITIES: count.unavailabilities,
@@ -356,7 +356,7 @@ def seed(history: History, rng: Random, *, records: int, at: datetime, qualifica
         history.put(resource, record, at)
 
 
-def _made(rng: Random, count: Shares, at: datetime) -> Iterator[tuple[str, Record]]:
+def _made(rng: Random, count: RecordMix, at: datetime) -> Iterator[tuple[str, Record]]:
     for _ in range(count.contract_types):
         yield CONTRACT_TYPES.name, contract_type(rng, _past(rng, at))
     qualifications = [new_id(rng) for _ in range(count.qualifications)]

@@ -31,7 +31,7 @@ _STAMPS = frozenset({"createdAt", "lastModifiedAt"})
 _EXTERNAL = frozenset({"externalCode", "externalId"})
 
 
-class Resource(msgspec.Struct, frozen=True):
+class SandboxResource(msgspec.Struct, frozen=True):
     """One kind of record.
 
     Attributes:
@@ -47,14 +47,14 @@ class Resource(msgspec.Struct, frozen=True):
     of_qualification: bool = False
 
 
-EVIDENCE_VARIANTS = Resource(
+EVIDENCE_VARIANTS = SandboxResource(
     "evidenceVariants", frozenset({"id", "qualificationID", "code", "name", "interval"}) | _EXTERNAL | _STAMPS
 )
-EMPLOYMENT_UNAVAILABILITIES = Resource(
+EMPLOYMENT_UNAVAILABILITIES = SandboxResource(
     "employmentUnavailabilities", frozenset({"id", "employmentID", "reason", "interval"}) | _STAMPS
 )
-CONTRACT_TYPES = Resource("contractTypes", frozenset({"id", "code", "name"}) | _EXTERNAL | _STAMPS)
-ACHIEVEMENTS = Resource(
+CONTRACT_TYPES = SandboxResource("contractTypes", frozenset({"id", "code", "name"}) | _EXTERNAL | _STAMPS)
+ACHIEVEMENTS = SandboxResource(
     "achievements",
     frozenset({"id", "qualificationID", "evidenceVariantID", "employmentID", "submittedByID", "approvedByID"})
     | frozenset({"issueDate", "expirationDate", "overriddenExpirationDate", "remark", "scoreOrder"})
@@ -96,7 +96,7 @@ class Version(msgspec.Struct, frozen=True, gc=False):
     record: bytes | None
 
 
-class _Identity(msgspec.Struct, gc=False):
+class _RecordIdentity(msgspec.Struct, gc=False):
     id: str
 
 
@@ -105,7 +105,7 @@ class _QualifiedIdentity(msgspec.Struct, gc=False):
     qualificationID: str | None = None  # noqa: N815 - the API's spelling
 
 
-_identity = msgspec.json.Decoder(_Identity)
+_identity = msgspec.json.Decoder(_RecordIdentity)
 _qualified_identity = msgspec.json.Decoder(_QualifiedIdentity)
 
 
@@ -117,7 +117,7 @@ class History:
     def __init__(self) -> None:
         self._versions: list[Version] = []
         self._current: dict[tuple[str, str], Version] = {}
-        self._listings: defaultdict[tuple[str, str | None], Listing[Version]] = defaultdict(Listing)
+        self._listings: defaultdict[tuple[str, str | None], LogList[Version]] = defaultdict(LogList)
         self._qualifications: set[str] = set()
 
     @property
@@ -158,10 +158,10 @@ class History:
         """The version of a record that holds now; None if it does not exist, or not any more."""
         return self._current.get((resource, id_.lower()))
 
-    def page(self, resource: str, qualification: str | None, *, after: int, limit: int) -> Page[Version]:
+    def page(self, resource: str, qualification: str | None, *, after: int, limit: int) -> LogPage[Version]:
         """At most ``limit`` records whose latest change has a number above ``after``, in that order."""
         listing = self._listings.get((resource, qualification and qualification.lower()))
-        return Page([], more=False) if listing is None else listing.page(after=after, limit=limit)
+        return LogPage([], more=False) if listing is None else listing.page(after=after, limit=limit)
 
     def knows_qualification(self, id_: str) -> bool:
         """Whether any record ever named this qualification; they have no records of their own."""
@@ -189,7 +189,7 @@ class History:
                 listing.append(version)
         return version
 
-    def _listings_of(self, version: Version) -> list[Listing[Version]]:
+    def _listings_of(self, version: Version) -> list[LogList[Version]]:
         """The resource's own listing, of which records are picked, and the qualification's, which the API shows."""
         listings = [self._listings[version.resource, None]]
         if version.qualification is not None:
@@ -197,7 +197,7 @@ class History:
         return listings
 
 
-def _identify(resource: Resource, encoded: bytes) -> tuple[str, str | None]:
+def _identify(resource: SandboxResource, encoded: bytes) -> tuple[str, str | None]:
     try:
         if "qualificationID" not in resource.fields:
             return _identity.decode(encoded).id, None
@@ -239,7 +239,7 @@ _FEW = 64
 """Struck rows below this are not worth a compaction."""
 
 
-class Page(msgspec.Struct, Generic[Row], frozen=True):
+class LogPage(msgspec.Struct, Generic[Row], frozen=True):
     """Some consecutive rows.
 
     Attributes:
@@ -251,7 +251,7 @@ class Page(msgspec.Struct, Generic[Row], frozen=True):
     more: bool
 
 
-class Listing(Generic[Row]):
+class LogList(Generic[Row]):
     """The log of one list. Appending and striking cost O(log n), a page O(its length)."""
 
     __slots__ = ("_numbers", "_rows", "_struck")
@@ -276,7 +276,7 @@ class Listing(Generic[Row]):
         if self._struck > _FEW and self._struck * 2 > len(self._rows):
             self._compact()
 
-    def page(self, *, after: int, limit: int) -> Page[Row]:
+    def page(self, *, after: int, limit: int) -> LogPage[Row]:
         """At most ``limit`` rows whose number is above ``after``."""
         start = bisect_right(self._numbers, after)
         rows: list[Row] = []
@@ -285,7 +285,7 @@ class Listing(Generic[Row]):
             stretch = self._rows[start : start + limit + 1 - len(rows)]
             rows += [row for row in stretch if row is not None]
             start += len(stretch)
-        return Page(rows[:limit], more=len(rows) > limit)
+        return LogPage(rows[:limit], more=len(rows) > limit)
 
     def pick(self, rng: Random) -> Row | None:
         """Any live row, each equally likely; None from an empty listing."""

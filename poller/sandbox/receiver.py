@@ -56,7 +56,7 @@ def objection(secret: str, headers: Mapping[str, str], body: bytes, *, now: floa
     return None
 
 
-class _Exchange(BaseHTTPRequestHandler):
+class _ReceiverConnection(BaseHTTPRequestHandler):
     """One connection, request after request."""
 
     protocol_version = "HTTP/1.1"
@@ -83,7 +83,7 @@ class _Exchange(BaseHTTPRequestHandler):
         """The report says it."""
 
 
-class _Server(ThreadingHTTPServer):
+class _QuietServer(ThreadingHTTPServer):
     """Quiet about connections that others close."""
 
     def handle_error(self, *_: object) -> None:
@@ -97,7 +97,7 @@ def serve(secret: str, reports: BinaryIO) -> BaseServer:
         secret: what requests are signed with.
         reports: where lines go; without a buffer, so that each write is one line.
     """
-    server = _Server(("127.0.0.1", 0), partial(_Exchange, secret, reports))
+    server = _QuietServer(("127.0.0.1", 0), partial(_ReceiverConnection, secret, reports))
     reports.write(f"http://127.0.0.1:{server.server_port}\n".encode())
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

@@ -24,11 +24,11 @@ from starlette.routing import Route
 
 from poller.http.server import listening
 from poller.lifecycle import stopped_by_signals
-from poller.sandbox.api import Answer, Ask, Wire, answer, refusal
-from poller.sandbox.control import Control, Switching
+from poller.sandbox.api import SandboxRequest, SandboxResponse, WireMode, answer, refusal
+from poller.sandbox.control import Control, SwitchControl
 from poller.sandbox.data import mutate
 from poller.sandbox.data import seed as sow
-from poller.sandbox.faults.base import Scene, Switches
+from poller.sandbox.faults.base import SandboxScene, Switches
 from poller.sandbox.faults.registry import composed
 from poller.sandbox.history import RESOURCES, History
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from poller.sandbox.api import Respond
-    from poller.sandbox.faults.registry import Choice
+    from poller.sandbox.faults.registry import ChosenProfile
 
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from poller.sandbox.api import Respond
-    from poller.sandbox.faults.registry import Choice
+    from poller.sandbox.faults.registry import ChosenProfile
     from poller.sandbox.history import History
 
     Endpoint = Callable[[Request], Awaitable[Response]]
@@ -67,7 +67,7 @@ def application(
     rng: Random,
     now: Callable[[], datetime],
     respond: Respond = answer,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[ChosenProfile] = (),
 ) -> Starlette:
     """The API's seven endpoints and the sandbox's own calls over one history.
 
@@ -80,8 +80,8 @@ def application(
         choices: the profiles and faults around it.
     """
     switches = Switches(token)
-    respond = composed(choices, Scene(switches, now), lambda: _own_chance(rng), respond)
-    own = [*Control(history, rng, now).routes(), *Switching(switches).routes()]
+    respond = composed(choices, SandboxScene(switches, now), lambda: _own_chance(rng), respond)
+    own = [*Control(history, rng, now).routes(), *SwitchControl(switches).routes()]
     routes = [*_api(history, switches, respond), *own]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
     app.router.redirect_slashes = False  # a path that the reference does not have is 404
@@ -94,7 +94,7 @@ def _own_chance(rng: Random) -> Random:
 
 
 def _api(history: History, switches: Switches, respond: Respond) -> list[Route]:
-    def endpoint(ask: Callable[[Request], Ask]) -> Endpoint:
+    def endpoint(ask: Callable[[Request], SandboxRequest]) -> Endpoint:
         async def call(request: Request) -> Response:
             return _response(_unauthorized(request, switches.token) or respond(history, ask(request)))
 
@@ -110,16 +110,20 @@ def _api(history: History, switches: Switches, respond: Respond) -> list[Route]:
     return routes
 
 
-def _asks_list(name: str) -> Callable[[Request], Ask]:
-    return lambda request: Ask(name, query=_query(request), if_none_match=_if_none_match(request))
+def _asks_list(name: str) -> Callable[[Request], SandboxRequest]:
+    return lambda request: SandboxRequest(name, query=_query(request), if_none_match=_if_none_match(request))
 
 
-def _asks_single(name: str) -> Callable[[Request], Ask]:
-    return lambda request: Ask(name, request.path_params["id"], None, _query(request), _if_none_match(request))
+def _asks_single(name: str) -> Callable[[Request], SandboxRequest]:
+    return lambda request: SandboxRequest(
+        name, request.path_params["id"], None, _query(request), _if_none_match(request)
+    )
 
 
-def _asks_qualification(name: str) -> Callable[[Request], Ask]:
-    return lambda request: Ask(name, None, request.path_params["id"], _query(request), _if_none_match(request))
+def _asks_qualification(name: str) -> Callable[[Request], SandboxRequest]:
+    return lambda request: SandboxRequest(
+        name, None, request.path_params["id"], _query(request), _if_none_match(request)
+    )
 
 
 def _query(request: Request) -> tuple[tuple[str, str], ...]:
@@ -130,7 +134,7 @@ def _if_none_match(request: Request) -> str | None:
     return request.headers.get("if-none-match")
 
 
-def _unauthorized(request: Request, token: str) -> Answer | None:
+def _unauthorized(request: Request, token: str) -> SandboxResponse | None:
     scheme, _, credential = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and credential.strip() == token:
         return None
@@ -146,7 +150,7 @@ async def _refused(_request: Request, error: Exception) -> Response:
     return _response(refusal(error.status_code, code, error.detail, tuple((error.headers or {}).items())))
 
 
-def _response(said: Answer) -> Response:
+def _response(said: SandboxResponse) -> Response:
     if said.wire is not None:
         return Broken(said)
     return Response(said.body, status_code=said.status, headers=dict(said.headers))
@@ -220,7 +224,7 @@ async def serving(
     changes_per_second: float = 0.0,
     now: Callable[[], datetime] = utc_now,
     respond: Respond = answer,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[ChosenProfile] = (),
 ) -> AsyncIterator[str]:
     """Serve a history while the block runs; gives the base URL, without a slash at its end.
 
@@ -282,18 +286,18 @@ def with_connection(app: ASGIApp) -> ASGIApp:
 class Broken(Response):
     """An answer whose ``wire`` says how it is sent."""
 
-    def __init__(self, said: Answer, *, pause: float = DRIP_SECONDS) -> None:
+    def __init__(self, said: SandboxResponse, *, pause: float = DRIP_SECONDS) -> None:
         super().__init__(said.body, status_code=said.status, headers=dict(said.headers))
         self._wire = said.wire
         self._pause = pause
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what there is to send."""
-        if self._wire is Wire.DRIP:
+        if self._wire is WireMode.DRIP:
             await self._drip(receive, send)
-        elif self._wire is Wire.ENDLESS:
+        elif self._wire is WireMode.ENDLESS:
             await self._pour(receive, send)
-        elif self._wire is Wire.SILENT:
+        elif self._wire is WireMode.SILENT:
             await _left(receive)
         else:
             self._break(scope[_CONNECTION])
@@ -320,11 +324,11 @@ class Broken(Response):
             await asyncio.sleep(0)
 
     def _break(self, transport: asyncio.Transport) -> None:
-        if self._wire is Wire.RESET:
+        if self._wire is WireMode.RESET:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             transport.abort()
             return
-        if self._wire is Wire.NOT_HTTP:
+        if self._wire is WireMode.NOT_HTTP:
             transport.write(_NOT_HTTP)
             transport.close()
             return
@@ -334,9 +338,9 @@ class Broken(Response):
     def _head(self) -> bytes:
         lines = [f"HTTP/1.1 {self.status_code} {HTTPStatus(self.status_code).phrase}".encode()]
         lines += [name + b": " + value for name, value in self.raw_headers if name != b"content-length"]
-        if self._wire is Wire.CUT_WITH_LENGTH:
+        if self._wire is WireMode.CUT_WITH_LENGTH:
             lines.append(b"content-length: %d" % len(self.body))
-        elif self._wire is Wire.CUT_CHUNKED:
+        elif self._wire is WireMode.CUT_CHUNKED:
             lines.append(b"transfer-encoding: chunked")
         else:
             lines.append(b"connection: close")
@@ -344,7 +348,7 @@ class Broken(Response):
 
     def _half(self) -> bytes:
         half = bytes(self.body)[: len(self.body) // 2]
-        return b"%x\r\n%b\r\n" % (len(half), half) if self._wire is Wire.CUT_CHUNKED else half
+        return b"%x\r\n%b\r\n" % (len(half), half) if self._wire is WireMode.CUT_CHUNKED else half
 
 
 async def _left(receive: Receive) -> None:
@@ -372,7 +376,7 @@ async def run_sandbox(
     say: Callable[[str], None],
     host: str = LOOPBACK,
     respond: Respond = answer,
-    choices: Sequence[Choice] = (),
+    choices: Sequence[ChosenProfile] = (),
     qualifications: int | None = None,
 ) -> None:
     """Serve made-up records until SIGTERM or SIGINT, then return.

@@ -22,19 +22,29 @@ import msgspec
 
 from poller.auth.base import Credential, NoCredential
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from poller.http.transport import FAILURES, ClosedUnanswered, Transport, http_client, reason_of, tls_of
-from poller.limits import Pace, Slots
-from poller.source.conditional import Answer, Validators, validators_of
+from poller.http.transport import FAILURES, ConnectionClosedEarly, Transport, http_client, reason_of, tls_of
+from poller.limits import ConcurrencyLimit, RateLimiter
+from poller.source.conditional import ConditionalResponse, Validators, validators_of
 from poller.source.feed import RoundResult
 from poller.source.paging import Params
-from poller.source.retry import ATTEMPTS, PATIENCE, Gate, Outcome, Pause, Stands, Step, affordable, step_after
+from poller.source.retry import (
+    ATTEMPTS,
+    PATIENCE,
+    ExchangeOutcome,
+    NoRetry,
+    PauseSource,
+    RequestGate,
+    Step,
+    affordable,
+    step_after,
+)
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
 from poller.telemetry.metrics import Failure, SourceSeries
-from poller.telemetry.tracing import Current, Kind, Nothing, Span, request_words, sent_again, tell_answer
+from poller.telemetry.tracing import ActiveSpan, NullSpan, Span, SpanScope, request_words, sent_again, tell_answer
 from poller.text import gist, hidden, one_line
 
-__all__ = ["ATTEMPTS", "ApiClient", "Limits"]
+__all__ = ["ATTEMPTS", "ApiClient", "ClientLimits"]
 
 
 class ApiClient:
@@ -45,7 +55,7 @@ class ApiClient:
         base_url: str,
         *,
         credential: Credential | None = None,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
         transport: Transport | None = None,
         jitter: Callable[[], float] = lambda: 1.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -70,18 +80,18 @@ class ApiClient:
             ConfigurationError: a certificate file cannot be used.
         """
         self._credential = credential or NoCredential()
-        limits = limits or Limits()
+        limits = limits or ClientLimits()
         self._base_url = base_url
-        self._exchange = Exchange(base_url, limits, transport or Transport(), series=series)
+        self._exchange = HttpSession(base_url, limits, transport or Transport(), series=series)
         self._series = series
         self._jitter = jitter
         self._sleep = sleep
         self._clock = clock
         self._now = now
-        self._gate = Gate(clock=clock, now=now, sleep=sleep, jitter=jitter)
+        self._gate = RequestGate(clock=clock, now=now, sleep=sleep, jitter=jitter)
         self.date: str | None = None
-        self._slots = Slots(limits.concurrency)
-        self._pace = Pace(limits.rate)
+        self._slots = ConcurrencyLimit(limits.concurrency)
+        self._pace = RateLimiter(limits.rate)
 
     @property
     def opens_at(self) -> datetime | None:
@@ -122,20 +132,22 @@ class ApiClient:
 
     async def ask(
         self, path: str, params: Params = (), *, unless: Validators | None = None, patience: timedelta = PATIENCE
-    ) -> Answer:
+    ) -> ConditionalResponse:
         """As :meth:`get`, on condition that the answer is another than these validators say."""
         reply = await self._settled(path, params, unless.headers if unless else {}, patience)
-        return Answer(None if reply.outcome.status == httpx.codes.NOT_MODIFIED else reply.body, reply.validators)
+        return ConditionalResponse(
+            None if reply.outcome.status == httpx.codes.NOT_MODIFIED else reply.body, reply.validators
+        )
 
-    async def _settled(self, path: str, params: Params, condition: dict[str, str], patience: timedelta) -> Reply:
+    async def _settled(self, path: str, params: Params, condition: dict[str, str], patience: timedelta) -> HttpReply:
         """The answer that no further attempt would better, if it is a good one."""
         deadline, attempt = self._clock() + patience, 1
         reply, step = await self._attempt(path, params, condition, attempt, deadline)
-        while not isinstance(step, Stands):
+        while not isinstance(step, NoRetry):
             left = deadline - self._clock()
             if not affordable(step.after, attempt=attempt, left=left) or not self._gate.answering:
                 raise self._given_up(reply, step, attempt)
-            if not isinstance(step, Pause):  # a pause is everybody's: the gate waits
+            if not isinstance(step, PauseSource):  # a pause is everybody's: the gate waits
                 await self._sleep(step.after.total_seconds())
             costs.retried()
             try:
@@ -151,7 +163,7 @@ class ApiClient:
 
     async def _attempt(
         self, path: str, params: Params, condition: dict[str, str], attempt: int, deadline: timedelta
-    ) -> tuple[Reply, Step]:
+    ) -> tuple[HttpReply, Step]:
         while True:
             await self._gate.passed(path, deadline=deadline)
             token = await self._credential.token()
@@ -168,7 +180,7 @@ class ApiClient:
 
     async def _answer(
         self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
-    ) -> Reply:
+    ) -> HttpReply:
         """One answer; where it is 401, once more with another token, if there is one to be had."""
         reply = await self._asked(path, params, condition, token, again=again)
         if reply.outcome.status != httpx.codes.UNAUTHORIZED:
@@ -185,17 +197,17 @@ class ApiClient:
 
     async def _asked(
         self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
-    ) -> Reply:
+    ) -> HttpReply:
         with request_of(self._base_url, path, again=again) as span:
             reply = await self._exchange.get(path, params, condition, token)
             tell_reply(span, reply)
             return reply
 
-    def _given_up(self, reply: Reply, step: Step, attempts: int) -> SourceUnavailable:
-        asked = f"; {self._gate.asked}" if isinstance(step, Pause) else ""
+    def _given_up(self, reply: HttpReply, step: Step, attempts: int) -> SourceUnavailable:
+        asked = f"; {self._gate.asked}" if isinstance(step, PauseSource) else ""
         return SourceUnavailable(f"{reply.text} ({attempts} attempt{'s' if attempts > 1 else ''}){asked}")
 
-    def _refusal(self, reply: Reply, *, conditional: bool) -> SourceError | None:
+    def _refusal(self, reply: HttpReply, *, conditional: bool) -> SourceError | None:
         """What is wrong with an answer that stands; None where it is one to read."""
         status = reply.outcome.status
         if reply.too_large:
@@ -213,7 +225,7 @@ class ApiClient:
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
-class Inflater:
+class BodyDecoder:
     """Decodes the pieces of one body, in their order."""
 
     def __init__(self, encoding: str, *, most: int) -> None:
@@ -260,7 +272,7 @@ class Inflater:
 _COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
 
 
-def round_of(feed: str) -> Current | Nothing:
+def round_of(feed: str) -> ActiveSpan | NullSpan:
     """The trace of one round."""
     return tracing.root("round", attributes={"poller.feed": feed})
 
@@ -273,15 +285,15 @@ def tell_round(span: Span, result: RoundResult) -> None:
         span.fail("round", result.error or "")
 
 
-def request_of(base_url: str, path: str, *, again: int) -> Current | Nothing:
+def request_of(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSpan:
     """One request to the API; ``again`` says which repetition it is, 0: none."""
     if not tracing.on():
         return tracing.NOTHING
     words = {**request_words("GET", base_url + path), **sent_again(again)}
-    return tracing.child("GET", kind=Kind.CLIENT, attributes=words)
+    return tracing.child("GET", kind=SpanScope.CLIENT, attributes=words)
 
 
-def tell_reply(span: Span, reply: Reply) -> None:
+def tell_reply(span: Span, reply: HttpReply) -> None:
     """Tell what came."""
     tell_answer(span, reply.outcome.status, text=reply.text)
     if reply.too_large:
@@ -298,7 +310,7 @@ def tell_reply(span: Span, reply: Reply) -> None:
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ClientLimits(msgspec.Struct, frozen=True):
     """The bounds of a source's exchanges. ``rate`` is requests a second, None for no limit; sizes are bytes."""
 
     timeout: timedelta = timedelta(seconds=30)
@@ -307,7 +319,7 @@ class Limits(msgspec.Struct, frozen=True):
     concurrency: int = 4
 
 
-class Reply(msgspec.Struct, frozen=True):
+class HttpReply(msgspec.Struct, frozen=True):
     """How an exchange ended.
 
     Attributes:
@@ -320,7 +332,7 @@ class Reply(msgspec.Struct, frozen=True):
         received: bytes of the body as they were sent, as far as they are known.
     """
 
-    outcome: Outcome
+    outcome: ExchangeOutcome
     text: str
     body: bytes = b""
     too_large: bool = False
@@ -329,11 +341,11 @@ class Reply(msgspec.Struct, frozen=True):
     received: int = 0
 
 
-class Exchange:
+class HttpSession:
     """The connections to one API. An async context manager: enter it before the first call."""
 
     def __init__(
-        self, base_url: str, limits: Limits, transport: Transport, *, series: SourceSeries | None = None
+        self, base_url: str, limits: ClientLimits, transport: Transport, *, series: SourceSeries | None = None
     ) -> None:
         """Take where to ask, ``base_url`` without a trailing slash, and where requests are counted.
 
@@ -362,7 +374,7 @@ class Exchange:
         self._http = None
         await self._open.aclose()
 
-    async def get(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+    async def get(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> HttpReply:
         """Ask once.
 
         Args:
@@ -385,23 +397,25 @@ class Exchange:
         if self._series:
             self._series.ended(answer, seconds)
 
-    async def _ended(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> Reply:
+    async def _ended(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> HttpReply:
         seconds = self._limits.timeout.total_seconds()
         headers = condition | ({"Authorization": f"Bearer {token}"} if token else {})
         try:
             async with asyncio.timeout(seconds):
                 return await self._get(path, params, headers, token)
         except TimeoutError:
-            return Reply(Outcome(), f"GET {path}: no complete answer within {seconds:g} s", failure="timeout")
+            return HttpReply(
+                ExchangeOutcome(), f"GET {path}: no complete answer within {seconds:g} s", failure="timeout"
+            )
         except FAILURES as error:
             return _failed(path, error, token, *self._secrets)
 
-    async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> Reply:
+    async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> HttpReply:
         if self._http is None:
             raise RuntimeError("the client is not open")
         async with self._http.stream("GET", self._base_url + path, params=params or None, headers=headers) as response:
             status, sent = response.status_code, response.headers
-            outcome = Outcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
+            outcome = ExchangeOutcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
             try:
                 body, received = await self._body(response)
             except FAILURES as error:
@@ -409,17 +423,17 @@ class Exchange:
         if body is None:
             most = self._limits.max_page_bytes
             text = f"GET {path}: the answer is larger than {most} bytes (max_page_bytes)"
-            return Reply(outcome, text, too_large=True, failure="body", received=received)
+            return HttpReply(outcome, text, too_large=True, failure="body", received=received)
         beginning = "" if status == httpx.codes.OK else self._said(body, token)
         text = f"GET {path}: the API answered {status}" + (f": {beginning}" if beginning else "")
-        return Reply(outcome, text, body, validators=validators_of(sent), received=received)
+        return HttpReply(outcome, text, body, validators=validators_of(sent), received=received)
 
     def _said(self, body: bytes, token: str | None) -> str:
         return gist(hidden(body.decode("utf-8", "replace"), token, *self._secrets))
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
         """The body, None where it is too large, decoded or as it was sent; and how many bytes were sent."""
-        inflater = Inflater(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
+        inflater = BodyDecoder(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
         chunks: list[bytes] = []
         size = sent = 0
         async for wire in response.aiter_raw():
@@ -433,8 +447,8 @@ class Exchange:
         return b"".join(chunks), sent
 
 
-def _failed(path: str, error: Exception, *secrets: str | None) -> Reply:
-    closed = isinstance(error.__cause__, ClosedUnanswered)
+def _failed(path: str, error: Exception, *secrets: str | None) -> HttpReply:
+    closed = isinstance(error.__cause__, ConnectionClosedEarly)
     connecting = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
     text = f"GET {path}: {one_line(reason_of(error, *secrets))}"
-    return Reply(Outcome(closed=closed), text, failure="connect" if connecting else "other")
+    return HttpReply(ExchangeOutcome(closed=closed), text, failure="connect" if connecting else "other")

@@ -64,7 +64,7 @@ def validators_of(headers: Mapping[str, str]) -> Validators:
     return Validators()
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ReadingMark(msgspec.Struct, frozen=True):
     """What a feed's state was: ``read_at`` is the mark that each full reading leaves, so no two of them are equal."""
 
     generation: str
@@ -72,33 +72,33 @@ class Standing(msgspec.Struct, frozen=True):
     read_at: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ConditionalResponse(msgspec.Struct, frozen=True):
     """A body, None where the API says "unchanged"; and what the answer says of its version."""
 
     body: bytes | None
     validators: Validators = Validators()
 
 
-class Ask(Protocol):
+class ConditionalRequest(Protocol):
     """One exchange with the API, on condition that the listing is another than the validators say."""
 
-    async def __call__(self, path: str, params: Params, *, unless: Validators) -> Answer:
+    async def __call__(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
         """The answer; errors as :meth:`poller.source.client.ApiClient.get`."""
         ...
 
 
-class Unchanged:
+class ConditionalReader:
     """The listings of one feed, round after round: ``begin``, any number of ``get``, then ``keep`` if it went well."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: ConditionalRequest) -> None:
         """Take the way to the API."""
         self.ask = ask
-        self._left: Standing | None = None
+        self._left: ReadingMark | None = None
         self._kept: dict[tuple[str, Params], Validators] = {}
         self._full = self._usable = False
         self._asked: dict[str, tuple[Params, Validators] | None] = {}  # None: in more than one request
 
-    def begin(self, standing: Standing | None) -> None:
+    def begin(self, standing: ReadingMark | None) -> None:
         """A round begins; ``standing`` is what its feed's state is, None where it has to read whatever there is."""
         self._full = standing is not None
         self._usable = self._full and standing == self._left
@@ -114,7 +114,7 @@ class Unchanged:
         self._asked[path] = None if path in self._asked else (params, current)
         return answer.body
 
-    def keep(self, standing: Standing | None) -> None:
+    def keep(self, standing: ReadingMark | None) -> None:
         """The round read all listings and its end is committed; that left this standing.
 
         None: there is something that the next full reading has to look at, though the listings may be as they were.
@@ -124,10 +124,10 @@ class Unchanged:
         self._kept = {(path, params): validators for path, params, validators in single if validators.headers}
 
 
-def unconditional(get: Get) -> Ask:
+def unconditional(get: Get) -> ConditionalRequest:
     """A way to ask that knows no conditions."""
 
-    async def ask(path: str, params: Params, *, unless: Validators) -> Answer:  # noqa: ARG001 -- there is no condition
-        return Answer(await get(path, params))
+    async def ask(path: str, params: Params, *, unless: Validators) -> ConditionalResponse:  # noqa: ARG001 -- there is no condition
+        return ConditionalResponse(await get(path, params))
 
     return ask

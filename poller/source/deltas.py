@@ -25,14 +25,14 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 
 from poller.changes.events import recorded_time
-from poller.errors import OutOfTime, SourceError, SourceRefused
-from poller.source.drain import Draining
-from poller.source.feed import Feed, Mode
-from poller.source.writer import Noted, Writer
+from poller.errors import RoundTimeExceeded, SourceError, SourceRefused
+from poller.source.drain import SubstreamDrain
+from poller.source.feed import Feed, RoundMode
+from poller.source.writer import RoundWriter, SeenKeysObserver
 from poller.store.feed_state import DELTA_TOKEN, DELTA_TOKEN_AT
 
 
-class Deltas:
+class DeltaReader:
     """The deltas beside one full reading.
 
     Attributes:
@@ -46,11 +46,11 @@ class Deltas:
     def __init__(
         self,
         feed: Feed,
-        draining: Draining,
-        writer: Writer,
+        draining: SubstreamDrain,
+        writer: RoundWriter,
         token: str,
         *,
-        seen: Noted | None,
+        seen: SeenKeysObserver | None,
         now: Callable[[], datetime],
     ) -> None:
         """Take what they work with.
@@ -110,8 +110,8 @@ class Deltas:
         self._due = self._clock() + slot.total_seconds()
         pages, path = self._draining.pages, self._feed.resource.path
         try:
-            drain = await self._draining.drain(path, mode=Mode.DELTA, since=self.token, seen=self)
-        except OutOfTime:
+            drain = await self._draining.drain(path, mode=RoundMode.DELTA, since=self.token, seen=self)
+        except RoundTimeExceeded:
             raise
         except SourceError as failure:
             if isinstance(failure, SourceRefused) and pages == self._draining.pages:

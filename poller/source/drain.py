@@ -26,14 +26,23 @@ from typing import Final, Protocol
 import msgspec
 
 from poller.changes.confirmation import Confirmation, after_reading
-from poller.changes.plan import Listing, Seen
-from poller.errors import OutOfTime, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
+from poller.changes.plan import SeenKeys, SubstreamSnapshot
+from poller.errors import RoundTimeExceeded, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.failpoints import reach
 from poller.lifecycle import ended
-from poller.source.conditional import Answer, Ask, Validators
-from poller.source.feed import Feed, Mode, RoundClock
-from poller.source.paging import REFUSING, Drain, Get, Learnt, Params, Query, read_pages, taken
-from poller.source.writer import Noted, Writer
+from poller.source.conditional import ConditionalRequest, ConditionalResponse, Validators
+from poller.source.feed import Feed, RoundClock, RoundMode
+from poller.source.paging import (
+    REFUSING,
+    DetectedCapabilities,
+    Get,
+    ListingReader,
+    ListQuery,
+    Params,
+    read_pages,
+    taken,
+)
+from poller.source.writer import RoundWriter, SeenKeysObserver
 
 Named = Callable[[int], Awaitable[Mapping[str, int]]]
 """The qualifications named since a time, and when each was last: both milliseconds of the store's clock."""
@@ -48,20 +57,20 @@ _KEPT_TOGETHER: Final = 64  # listings in one commit
 class _Turn(msgspec.Struct, frozen=True):
     name: str
     begun: int
-    query: Query
-    first: asyncio.Task[Answer]
+    query: ListQuery
+    first: asyncio.Task[ConditionalResponse]
 
 
-class Each:
+class SubstreamReader:
     """One round over the listings of a feed."""
 
     def __init__(
         self,
         feed: Feed,
-        draining: Draining,
-        writer: Writer,
-        ask: Ask,
-        listings: dict[str, Listing],
+        draining: SubstreamDrain,
+        writer: RoundWriter,
+        ask: ConditionalRequest,
+        listings: dict[str, SubstreamSnapshot],
         *,
         now: Callable[[], datetime],
         clock: RoundClock,
@@ -95,11 +104,11 @@ class Each:
         self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=_milliseconds(now()))
         self._named = dict.fromkeys(feed.qualifications, 0)
         self._looked = self._look_at = 0.0
-        self._unkept: dict[str, Listing] = {}
+        self._unkept: dict[str, SubstreamSnapshot] = {}
         self._failures: list[SourceError] = []
         self._unavailable = 0
 
-    async def read(self, named: Named, *, mode: Mode, slot: timedelta | None) -> None:
+    async def read(self, named: Named, *, mode: RoundMode, slot: timedelta | None) -> None:
         """Read the listings whose turn it is, for so long as the slot lasts; None: all of them.
 
         Raises:
@@ -145,9 +154,9 @@ class Each:
         """Whether every listing was tried in this rotation, whatever became of it."""
         return all(self.listings.get(name, _NEVER).tried >= self._since for name in self._rotation.names)
 
-    def seen(self) -> Seen:
+    def seen(self) -> SeenKeys:
         """What any listing holds, those that nobody names any more included."""
-        seen = Seen()
+        seen = SeenKeys()
         for listing in self.listings.values():
             seen.update(listing.keys)
         return seen
@@ -195,12 +204,12 @@ class Each:
         asking = self._ask(self._feed.resource.listing_path(name), query.first(None), unless=_validators(known))
         return _Turn(name, begun, query, asyncio.create_task(asking))
 
-    async def _read(self, turn: _Turn, mode: Mode) -> None:
+    async def _read(self, turn: _Turn, mode: RoundMode) -> None:
         kept = self.listings.get(turn.name, _NEVER)
-        if kept.confirming and mode is not Mode.RESYNC:
-            mode = Mode.RECONCILE
-        elif mode is Mode.BASELINE and kept.read:
-            mode = Mode.FULL  # what is new here since is no first reading any more
+        if kept.confirming and mode is not RoundMode.RESYNC:
+            mode = RoundMode.RECONCILE
+        elif mode is RoundMode.BASELINE and kept.read:
+            mode = RoundMode.FULL  # what is new here since is no first reading any more
         pages = self._draining.pages
         try:
             after = await self._ended(turn, kept, mode)
@@ -209,9 +218,9 @@ class Each:
                 raise
             gone = refused.status in _GONE and self._draining.pages == pages  # else it refused a page token
             after = kept.after(turn.begun, gone=True) if gone else self._failed(kept, turn, refused)
-        except OutOfTime as failure:
+        except RoundTimeExceeded as failure:
             after = self._failed(kept, turn, failure)
-            if kept.confirmation is not None and mode is Mode.RECONCILE:
+            if kept.confirmation is not None and mode is RoundMode.RECONCILE:
                 after = msgspec.structs.replace(after, confirmation=kept.confirmation.after(None))
         except (SourceNonsense, SourceUnavailable) as failure:
             after = self._failed(kept, turn, failure)
@@ -219,17 +228,17 @@ class Each:
         if len(self._unkept) >= _KEPT_TOGETHER:
             await self._keep()
 
-    async def _ended(self, turn: _Turn, kept: Listing, mode: Mode) -> Listing:
+    async def _ended(self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode) -> SubstreamSnapshot:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
-        first, keys = _First(turn.first, self._ask), set[str]()
+        first, keys = _PrefetchedPage(turn.first, self._ask), set[str]()
         path, pages = self._feed.resource.listing_path(turn.name), self._draining.pages
         try:
-            drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=Ahead(turn.query, first.get))
+            drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=Prefetch(turn.query, first.get))
         except SourceRefused as refused:
             if self._draining.pages == pages or refused.status not in self._feed.expired_statuses:
                 raise
             # A page token expired: the listing is read once more from its first page.
-            again = Ahead(self._draining.query, first.get)
+            again = Prefetch(self._draining.query, first.get)
             drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=again)
         self._unavailable = 0
         if not drain.pages:
@@ -244,16 +253,16 @@ class Each:
             confirmation=self._confirmation(kept, drain.pages, changes, mode),
         )
 
-    def _confirmation(self, kept: Listing, pages: int, changes: int, mode: Mode) -> Confirmation | None:
+    def _confirmation(self, kept: SubstreamSnapshot, pages: int, changes: int, mode: RoundMode) -> Confirmation | None:
         """What is to be confirmed of a listing after this reading. Without deltas, what a further one brings is late.
 
         An ordinary reading says of a listing that was given up whether it has come to rest.
         """
-        if mode is Mode.FULL and kept.read:
+        if mode is RoundMode.FULL and kept.read:
             return kept.confirmation if changes else None
-        return after_reading(kept.confirmation, pages=pages, confirming=mode is Mode.RECONCILE, late=changes)
+        return after_reading(kept.confirmation, pages=pages, confirming=mode is RoundMode.RECONCILE, late=changes)
 
-    def _failed(self, kept: Listing, turn: _Turn, failure: SourceError) -> Listing:
+    def _failed(self, kept: SubstreamSnapshot, turn: _Turn, failure: SourceError) -> SubstreamSnapshot:
         self._failures.append(failure)
         self._unavailable = self._unavailable + 1 if isinstance(failure, SourceUnavailable) else 0
         return kept.failed(turn.begun)
@@ -264,15 +273,15 @@ class Each:
             await self._writer.listings(unkept)
 
 
-_NEVER: Final = Listing()
+_NEVER: Final = SubstreamSnapshot()
 
 
-class _First:
+class _PrefetchedPage:
     """The way to ask for a listing whose first page is on its way already."""
 
-    def __init__(self, first: asyncio.Task[Answer], ask: Ask) -> None:
+    def __init__(self, first: asyncio.Task[ConditionalResponse], ask: ConditionalRequest) -> None:
         self.validators: dict[str, str] = {}
-        self._first: asyncio.Task[Answer] | None = first
+        self._first: asyncio.Task[ConditionalResponse] | None = first
         self._ask = ask
 
     async def get(self, path: str, params: Params) -> bytes | None:
@@ -316,15 +325,15 @@ async def _in_turn(start: Callable[[], _Turn | None], *, at_once: int) -> AsyncG
 # kind of reading this is, what follows when a listing has ended.
 
 
-class Ahead(msgspec.Struct, frozen=True):
+class Prefetch(msgspec.Struct, frozen=True):
     """A first request: what it asks for, and the way to its answer."""
 
-    query: Query
+    query: ListQuery
     get: Get
 
 
-class Beside(Protocol):
-    """What is read between the pages of a listing; see :class:`poller.source.deltas.Deltas`."""
+class BetweenPages(Protocol):
+    """What is read between the pages of a listing; see :class:`poller.source.deltas.DeltaReader`."""
 
     changed: set[str]
 
@@ -333,7 +342,7 @@ class Beside(Protocol):
         ...
 
 
-class Draining:
+class SubstreamDrain:
     """The listings of one round, one after the other.
 
     Attributes:
@@ -342,7 +351,9 @@ class Draining:
         pages: how many were committed.
     """
 
-    def __init__(self, feed: Feed, writer: Writer, get: Get, learnt: Learnt, clock: RoundClock) -> None:
+    def __init__(
+        self, feed: Feed, writer: RoundWriter, get: Get, learnt: DetectedCapabilities, clock: RoundClock
+    ) -> None:
         """Take the feed as it is configured, what earlier rounds have learnt, and how long this one may take."""
         self.query = learnt.applied(feed.query)
         self.learnt = learnt
@@ -357,12 +368,12 @@ class Draining:
         self,
         path: str,
         *,
-        mode: Mode,
+        mode: RoundMode,
         since: str | None = None,
-        seen: Noted | None = None,
-        ahead: Ahead | None = None,
-        beside: Beside | None = None,
-    ) -> Drain:
+        seen: SeenKeysObserver | None = None,
+        ahead: Prefetch | None = None,
+        beside: BetweenPages | None = None,
+    ) -> ListingReader:
         """Read one listing; no page was taken where it is unchanged.
 
         Args:
@@ -377,7 +388,7 @@ class Draining:
             SourceError: what went wrong; the pages before that are committed.
             StoreError: likewise.
         """
-        before, first = self.pages, ahead or Ahead(self.query, self._get)
+        before, first = self.pages, ahead or Prefetch(self.query, self._get)
         try:
             return await self._read(path, mode, since, seen, first, beside=beside)
         except SourceRefused as refused:
@@ -385,12 +396,19 @@ class Draining:
                 raise
             if first.query == self.query and not await self._narrowed(path):
                 raise
-        return await self._read(path, mode, since, seen, Ahead(self.query, self._get), beside=beside)
+        return await self._read(path, mode, since, seen, Prefetch(self.query, self._get), beside=beside)
 
     async def _read(
-        self, path: str, mode: Mode, since: str | None, seen: Noted | None, first: Ahead, *, beside: Beside | None
-    ) -> Drain:
-        drain = Drain(first.query, since)
+        self,
+        path: str,
+        mode: RoundMode,
+        since: str | None,
+        seen: SeenKeysObserver | None,
+        first: Prefetch,
+        *,
+        beside: BetweenPages | None,
+    ) -> ListingReader:
+        drain = ListingReader(first.query, since)
         newer: Collection[str] = ()
         async with aclosing(read_pages(first.get, path, drain)) as pages:
             async for page in pages:
@@ -418,7 +436,7 @@ class Draining:
         self._writer.asking_for(query.fields)
         return True
 
-    async def _takes(self, path: str, query: Query) -> bool:
+    async def _takes(self, path: str, query: ListQuery) -> bool:
         try:
             await self._get(path, query.first(None))
         except SourceRefused as refused:
@@ -452,7 +470,7 @@ class Rotation:
     """The turns of one rotation that are left."""
 
     def __init__(
-        self, listings: Mapping[str, Listing], *, since: int, resumed: bool = False, now: int | None = None
+        self, listings: Mapping[str, SubstreamSnapshot], *, since: int, resumed: bool = False, now: int | None = None
     ) -> None:
         """Begin or go on.
 

@@ -16,10 +16,10 @@ import msgspec
 from poller.changes.confirmation import confirmation_of
 from poller.changes.diff import Snapshot
 from poller.changes.events import Cause, EventFrame
-from poller.changes.plan import Breaker, Tally
+from poller.changes.plan import RecordCounts, RemovalGuard
 from poller.changes.records import Record, Rejected, record_reader, subject_of
-from poller.errors import OutOfTime
-from poller.source.paging import Learnt, Query
+from poller.errors import RoundTimeExceeded
+from poller.source.paging import DetectedCapabilities, ListQuery
 from poller.source.retry import PATIENCE
 from poller.store.feed_state import PROGRESS, FeedState, Loss
 
@@ -124,7 +124,7 @@ APART: Final = timedelta(seconds=2)
 SECOND_LOOK: Final = timedelta(minutes=1)
 
 
-class Mode(StrEnum):
+class RoundMode(StrEnum):
     """The kind of reading that a round is; all but the last are the causes of events too."""
 
     BASELINE = "baseline"
@@ -169,7 +169,7 @@ class Feed(msgspec.Struct, frozen=True):
 
     id: str
     resource: Resource
-    query: Query
+    query: ListQuery
     event_source: str
     type_prefix: str
     base_url: str = ""
@@ -182,7 +182,7 @@ class Feed(msgspec.Struct, frozen=True):
     silent_baseline: bool = False
     reconcile: timedelta | None = None
     removals: bool = True
-    breaker: Breaker = Breaker()
+    breaker: RemovalGuard = RemovalGuard()
     apart: timedelta = APART
     newest: bool = False
     second_look: timedelta = SECOND_LOOK
@@ -195,7 +195,7 @@ class Feed(msgspec.Struct, frozen=True):
     patience: timedelta = PATIENCE
 
     def frame(
-        self, *, generation: str, mode: Mode, path: str, extensions: Mapping[str, str] = MappingProxyType({})
+        self, *, generation: str, mode: RoundMode, path: str, extensions: Mapping[str, str] = MappingProxyType({})
     ) -> EventFrame:
         """What the events of one listing share."""
         return EventFrame(
@@ -239,26 +239,26 @@ class Feed(msgspec.Struct, frozen=True):
         return self.query.fingerprint(f"{self.binding}\0{self.resource.path}")
 
 
-def due(feed: Feed, state: FeedState, now: datetime) -> tuple[Mode, str | None]:
+def due(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, str | None]:
     """The kind of reading that is due, and the delta token it starts from.
 
     A feed that was never read completely has its baseline before it, however often it was begun. A token that belongs
     to another query is not used. A feed that is being confirmed is read in full, its deltas beside that.
     """
     if state.read_at is None:
-        return Mode.BASELINE, None
+        return RoundMode.BASELINE, None
     if state.resync or state.query != feed.fingerprint:
-        return Mode.RESYNC, None
+        return RoundMode.RESYNC, None
     if not feed.delta or state.delta_token is None or (feed.delta_on_trial and state.refusals >= REFUSALS):
-        return Mode.FULL, None
+        return RoundMode.FULL, None
     # A reading that is to come was noted by a clock that has been set back: how long ago it was nobody knows.
     late = feed.reconcile is not None and abs(now - state.read_at) >= feed.reconcile
     if state.released or late or _second_look_is_due(feed, state):
-        return Mode.RECONCILE, None
+        return RoundMode.RECONCILE, None
     confirmation = confirmation_of(state.confirmation)
     if confirmation is not None and confirmation.due:
-        return Mode.RECONCILE, None
-    return Mode.DELTA, state.delta_token
+        return RoundMode.RECONCILE, None
+    return RoundMode.DELTA, state.delta_token
 
 
 def _second_look_is_due(feed: Feed, state: FeedState) -> bool:
@@ -369,7 +369,7 @@ class RoundClock:
         self,
         mode: str,
         longest: timedelta,
-        tally: Callable[[], Tally],
+        tally: Callable[[], RecordCounts],
         write: Callable[[Mapping[str, str | None]], Awaitable[None]],
     ) -> None:
         """Begin to count.
@@ -393,9 +393,9 @@ class RoundClock:
         """Whether the round has taken as long as it may."""
         return self._clock() - self._began >= self._longest.total_seconds()
 
-    def given_up(self, pages: int) -> OutOfTime:
+    def given_up(self, pages: int) -> RoundTimeExceeded:
         """The error of a round that is over before everything was read."""
-        return OutOfTime(
+        return RoundTimeExceeded(
             f"the round is given up after {self._longest.total_seconds():g} s (max_round), {pages} pages and "
             f"{self._tally().records} records; what was read is kept; if a whole reading takes longer than that, "
             "make max_round longer"
@@ -459,7 +459,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     feed: str
-    mode: Mode
+    mode: RoundMode
     ok: bool
     pages: int = 0
     records: int = 0
@@ -471,7 +471,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     error: str | None = None
     held: str | None = None
-    learnt: Learnt | None = None
+    learnt: DetectedCapabilities | None = None
     away: bool = False
     token: Literal["moved", "kept", "none"] = "none"  # noqa: S105 -- a word
     loss: Loss | None = None
@@ -484,7 +484,9 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     wait: timedelta | None = None
 
     @classmethod
-    def of(cls, feed: str, mode: Mode, tally: Tally, *, pages: int, seconds: float, error: str | None) -> RoundResult:
+    def of(
+        cls, feed: str, mode: RoundMode, tally: RecordCounts, *, pages: int, seconds: float, error: str | None
+    ) -> RoundResult:
         """The result of a round that read something, or tried to."""
         counts = {name: getattr(tally, name) for name in tally.__struct_fields__}
         return cls(

@@ -33,7 +33,7 @@ from poller.source.envelope import Ending, Page, decode_page
 Params = tuple[tuple[str, str], ...]
 
 
-class Query(msgspec.Struct, frozen=True):
+class ListQuery(msgspec.Struct, frozen=True):
     """How a listing is asked for, the same in every round.
 
     Attributes:
@@ -78,7 +78,7 @@ class Query(msgspec.Struct, frozen=True):
         return tuple((name, field) for field in self.fields)
 
 
-class Drain:
+class ListingReader:
     """One listing while it is being read: takes each page, says what to ask next.
 
     Attributes:
@@ -88,7 +88,7 @@ class Drain:
         tokens_on: on how many pages a delta token stood; ``token_first``, ``token_last``: whether on that one.
     """
 
-    def __init__(self, query: Query, since: str | None = None) -> None:
+    def __init__(self, query: ListQuery, since: str | None = None) -> None:
         self.pages = 0
         self.delta_token: str | None = None
         self.ending: Ending | None = None
@@ -158,7 +158,7 @@ Get = Callable[[str, Params], Awaitable[bytes | None]]
 """One exchange: path and parameters to body; None where the API says that the whole listing is unchanged."""
 
 
-async def read_pages(get: Get, path: str, drain: Drain) -> AsyncGenerator[Page]:
+async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerator[Page]:
     """The pages of one listing, in order. Close it (``contextlib.aclosing``): a page may be on its way.
 
     A listing that is unchanged has none.
@@ -225,7 +225,7 @@ REFUSING: Final = frozenset({400, 413, 414, 422})
 Place = Literal["every page", "the first page", "the last page", "some pages", "none"]
 
 
-class Learnt(msgspec.Struct, frozen=True, omit_defaults=True):
+class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one feed's list endpoint.
 
     Attributes:
@@ -242,25 +242,25 @@ class Learnt(msgspec.Struct, frozen=True, omit_defaults=True):
     paging: Ending | None = None
     delta_token: Place | None = None
 
-    def applied(self, query: Query) -> Query:
+    def applied(self, query: ListQuery) -> ListQuery:
         """The query without what the API refused."""
         limit = query.limit if self.limit is None else (self.limit or None)
         return msgspec.structs.replace(query, limit=limit, fields=() if self.no_fields else query.fields)
 
-    def refusing(self, asked: Query, taken: Query) -> Learnt:
+    def refusing(self, asked: ListQuery, taken: ListQuery) -> DetectedCapabilities:
         """The same, and that the API takes ``taken`` of what is ``asked`` for."""
         limit = None if taken.limit == asked.limit else (taken.limit or 0)
         return msgspec.structs.replace(self, limit=limit, no_fields=bool(asked.fields) and not taken.fields)
 
-    def seeing(self, drain: Drain) -> Learnt:
+    def seeing(self, drain: ListingReader) -> DetectedCapabilities:
         """The same after a listing was read to its end. A single page says less than several have said before."""
         if drain.pages == 1 and self.paging is not None:
             return self
         return msgspec.structs.replace(self, paging=drain.ending, delta_token=_place(drain))
 
-    def about(self, query: str) -> Learnt:
+    def about(self, query: str) -> DetectedCapabilities:
         """The same if it is about the query with this fingerprint, else nothing yet."""
-        return self if self.query == query else Learnt(query)
+        return self if self.query == query else DetectedCapabilities(query)
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -269,15 +269,15 @@ class Learnt(msgspec.Struct, frozen=True, omit_defaults=True):
         return (*limit, *(("fields",) if self.no_fields else ()))
 
 
-def learnt_of(text: str | None) -> Learnt:
+def learnt_of(text: str | None) -> DetectedCapabilities:
     """What an earlier round left in the feed's state; nothing where another version wrote it."""
     try:
-        return msgspec.json.decode(text, type=Learnt) if text else Learnt()
+        return msgspec.json.decode(text, type=DetectedCapabilities) if text else DetectedCapabilities()
     except msgspec.MsgspecError:
-        return Learnt()
+        return DetectedCapabilities()
 
 
-async def taken(query: Query, takes: Callable[[Query], Awaitable[bool]]) -> Query | None:
+async def taken(query: ListQuery, takes: Callable[[ListQuery], Awaitable[bool]]) -> ListQuery | None:
     """The query that comes nearest to a refused one and is taken; None where its parameters are not to blame.
 
     Args:
@@ -286,7 +286,7 @@ async def taken(query: Query, takes: Callable[[Query], Awaitable[bool]]) -> Quer
     """
     limit, fields = query.limit, query.fields
 
-    async def without(size: int | None, names: tuple[str, ...]) -> Query | None:
+    async def without(size: int | None, names: tuple[str, ...]) -> ListQuery | None:
         candidate = msgspec.structs.replace(query, limit=size, fields=names)
         return candidate if await takes(candidate) else None
 
@@ -303,7 +303,7 @@ async def taken(query: Query, takes: Callable[[Query], Awaitable[bool]]) -> Quer
     return msgspec.structs.replace(query, limit=None, fields=fields)
 
 
-def _place(drain: Drain) -> Place:
+def _place(drain: ListingReader) -> Place:
     stood = drain.tokens_on
     if not stood:
         return "none"

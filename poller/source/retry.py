@@ -50,7 +50,7 @@ _PASSING: Final = frozenset({408, 425, _TOO_MANY})
 _SERVER_ERRORS: Final = range(500, 1000)
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ExchangeOutcome(msgspec.Struct, frozen=True):
     """How an exchange ended, as far as manners are concerned.
 
     Attributes:
@@ -76,26 +76,26 @@ class Outcome(msgspec.Struct, frozen=True):
         return not self.transient or self.status == _TOO_MANY
 
 
-class Stands(msgspec.Struct, frozen=True):
+class NoRetry(msgspec.Struct, frozen=True):
     """The answer stands, good or not."""
 
 
-class Again(msgspec.Struct, frozen=True):
+class RetryLater(msgspec.Struct, frozen=True):
     """Worth another attempt ``after`` a while."""
 
     after: timedelta
 
 
-class Pause(msgspec.Struct, frozen=True):
+class PauseSource(msgspec.Struct, frozen=True):
     """The whole source is left alone for so long (``after``); then it is worth another attempt."""
 
     after: timedelta
 
 
-Step = Stands | Again | Pause
+Step = NoRetry | RetryLater | PauseSource
 
 
-def step_after(outcome: Outcome, *, attempt: int, jitter: float, now: datetime) -> Step:
+def step_after(outcome: ExchangeOutcome, *, attempt: int, jitter: float, now: datetime) -> Step:
     """What follows from this outcome.
 
     Args:
@@ -105,12 +105,12 @@ def step_after(outcome: Outcome, *, attempt: int, jitter: float, now: datetime) 
         now: the wall clock, UTC.
     """
     if not outcome.transient:
-        return Stands()
+        return NoRetry()
     if outcome.status == _TOO_MANY or (outcome.status in _SERVER_ERRORS and outcome.retry_after is not None):
-        return Pause(pause_asked(outcome.retry_after, date=outcome.date, now=now))
+        return PauseSource(pause_asked(outcome.retry_after, date=outcome.date, now=now))
     if outcome.closed and attempt == 1:
-        return Again(timedelta(0))
-    return Again(FIRST_PAUSE * 2 ** min(attempt - 1, DOUBLINGS) * jitter)
+        return RetryLater(timedelta(0))
+    return RetryLater(FIRST_PAUSE * 2 ** min(attempt - 1, DOUBLINGS) * jitter)
 
 
 def affordable(wait: timedelta, *, attempt: int, left: timedelta) -> bool:
@@ -118,10 +118,10 @@ def affordable(wait: timedelta, *, attempt: int, left: timedelta) -> bool:
     return attempt < ATTEMPTS and wait < left
 
 
-Learn = Callable[[Outcome, Step], None]
+Learn = Callable[[ExchangeOutcome, Step], None]
 
 
-class Gate:
+class RequestGate:
     """Whether a request may start. Used within one event loop."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Gate:
         self._now = now
         self._sleep = sleep
         self._jitter = jitter
-        self._circuit = Circuit()
+        self._circuit = CircuitBreaker()
         self._shut_until = clock()
 
     @property
@@ -180,10 +180,10 @@ class Gate:
         self._circuit = self._circuit.started()
         probe, learned = self._circuit.probing, False
 
-        def learn(outcome: Outcome, step: Step) -> None:
+        def learn(outcome: ExchangeOutcome, step: Step) -> None:
             nonlocal learned
             learned = True
-            if isinstance(step, Pause):
+            if isinstance(step, PauseSource):
                 self._shut_until = max(self._shut_until, self._clock() + step.after)
             if outcome.answering:
                 self._circuit = self._circuit.answered()
@@ -263,7 +263,7 @@ SHORTEST: Final = timedelta(seconds=1)
 LONGEST: Final = timedelta(seconds=60)
 
 
-class Circuit(msgspec.Struct, frozen=True):
+class CircuitBreaker(msgspec.Struct, frozen=True):
     """Where a source stands.
 
     Attributes:
@@ -284,23 +284,23 @@ class Circuit(msgspec.Struct, frozen=True):
         """Whether a request may start now; where the circuit is open, as its probe."""
         return self.due is None or (at >= self.due and not self.probing)
 
-    def started(self) -> Circuit:
+    def started(self) -> CircuitBreaker:
         """A request that was admitted starts."""
         return self if self.due is None else msgspec.structs.replace(self, probing=True)
 
-    def answered(self) -> Circuit:
+    def answered(self) -> CircuitBreaker:
         """The API answered."""
-        return Circuit()
+        return CircuitBreaker()
 
-    def failed(self, at: timedelta, *, probe: bool, jitter: float) -> Circuit:
+    def failed(self, at: timedelta, *, probe: bool, jitter: float) -> CircuitBreaker:
         """A request failed; ``probe`` says whether it was the probe, ``jitter`` is a factor about 1."""
         failures, since = self.failures + 1, at if self.since is None else self.since
         if failures < THRESHOLD or (self.due is not None and not probe):
             # One that was sent before the circuit opened says nothing new, and must not make the pause longer.
             return msgspec.structs.replace(self, failures=failures, since=since)
         pause = min(max(self.pause * 2, SHORTEST), LONGEST)
-        return Circuit(failures, since, due=at + min(pause * jitter, LONGEST), pause=pause)
+        return CircuitBreaker(failures, since, due=at + min(pause * jitter, LONGEST), pause=pause)
 
-    def abandoned(self) -> Circuit:
+    def abandoned(self) -> CircuitBreaker:
         """The probe was called off before it was answered: the next request may be the probe."""
         return msgspec.structs.replace(self, probing=False)

@@ -25,13 +25,13 @@ import msgspec
 
 from poller.changes.confirmation import Confirmation, after_reading, confirmation_mark, confirmation_of
 from poller.changes.events import recorded_time
-from poller.changes.plan import Seen
+from poller.changes.plan import SeenKeys
 from poller.errors import (
     Fenced,
     OriginHeld,
-    OutOfTime,
     PollerError,
     RoundHeld,
+    RoundTimeExceeded,
     SourceError,
     SourceRefused,
     Stale,
@@ -39,12 +39,12 @@ from poller.errors import (
     StoreUnavailable,
 )
 from poller.failpoints import reach
-from poller.source.conditional import Standing, Unchanged, unconditional
-from poller.source.deltas import Deltas
-from poller.source.drain import Draining, Each, Named
-from poller.source.feed import Feed, Mode, RoundClock, RoundResult, due, is_known, is_withheld, withheld_reason
-from poller.source.paging import Get, Learnt, learnt_of
-from poller.source.writer import RoundStore, Writer, settle_absent
+from poller.source.conditional import ConditionalReader, ReadingMark, unconditional
+from poller.source.deltas import DeltaReader
+from poller.source.drain import Named, SubstreamDrain, SubstreamReader
+from poller.source.feed import Feed, RoundClock, RoundMode, RoundResult, due, is_known, is_withheld, withheld_reason
+from poller.source.paging import DetectedCapabilities, Get, learnt_of
+from poller.source.writer import RoundStore, RoundWriter, settle_absent
 from poller.store.commands import Pause
 from poller.store.feed import HeldElsewhere
 from poller.store.feed_state import (
@@ -83,7 +83,7 @@ async def poll(
     *,
     now: Callable[[], datetime],
     qualifications: Named,
-    unchanged: Unchanged | None = None,
+    unchanged: ConditionalReader | None = None,
     next_at: Callable[[], datetime | None] = lambda: None,
     began: Callable[[], None] = lambda: None,
 ) -> RoundResult:
@@ -105,14 +105,14 @@ async def poll(
         state = await store.begin()
     except StoreError as error:
         away, seconds = isinstance(error, StoreUnavailable), round(clock() - started, 3)
-        return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)
+        return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)
     began()
     if isinstance(state, HeldElsewhere):
-        return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=True, wait=state.remaining)
+        return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=True, wait=state.remaining)
     if isinstance(state, Pause):
-        return RoundResult(feed=feed.id, mode=Mode.SKIPPED, ok=True, paused=state.text)
+        return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=True, paused=state.text)
     reach("lease.taken")
-    reading = _Reading(feed, store, get, state, now, unchanged=unchanged)
+    reading = _RoundRun(feed, store, get, state, now, unchanged=unchanged)
     failure = await reading.run(qualifications)
     result = reading.result(failure, seconds=clock() - started)
     if isinstance(failure, StoreUnavailable | Fenced | Stale):
@@ -124,7 +124,7 @@ async def poll(
         return msgspec.structs.replace(result, ok=False, error=result.error or str(unwritten), away=away)
 
 
-class _Reading:
+class _RoundRun:
     """A round while it runs."""
 
     def __init__(
@@ -135,7 +135,7 @@ class _Reading:
         state: FeedState,
         now: Callable[[], datetime],
         *,
-        unchanged: Unchanged | None,
+        unchanged: ConditionalReader | None,
     ) -> None:
         self._feed = feed
         self._store = store
@@ -143,18 +143,18 @@ class _Reading:
         self._now = now
         self._state = state
         self._start = start_of(feed, state, now())
-        self._writer = Writer(feed, store, state, get, now)
+        self._writer = RoundWriter(feed, store, state, get, now)
         self._clock = RoundClock(self._start.mode, feed.max_round, lambda: self._writer.tally, self._writer.marks)
-        self._draining = Draining(feed, self._writer, get, self._start.learnt, self._clock)
-        self._seen = Seen() if self._start.mode is not Mode.DELTA else None
+        self._draining = SubstreamDrain(feed, self._writer, get, self._start.learnt, self._clock)
+        self._seen = SeenKeys() if self._start.mode is not RoundMode.DELTA else None
         self._complete = False  # everything was read, or tried
         self._concluded = False  # and what that means for removals is settled, or held
         self._settled = False  # nothing is left that the next full reading has to look for
         self._as_before = False  # the listing is unchanged, and was not read
         self._delta_token: str | None = None
         self._pages = 1
-        self._deltas: Deltas | None = None
-        self._each: Each | None = None
+        self._deltas: DeltaReader | None = None
+        self._each: SubstreamReader | None = None
         self._unchanged = None if feed.resource.per_qualification else unchanged
         self._ask = unchanged.ask if unchanged else unconditional(get)
         if self._unchanged is not None:
@@ -231,7 +231,7 @@ class _Reading:
 
     async def conclude(self, result: RoundResult, failure: PollerError | None, next_at: datetime | None) -> RoundResult:
         """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
-        end = End(
+        end = RoundEnd(
             at=self._now(),
             result=result,
             complete=self._concluded,
@@ -242,7 +242,7 @@ class _Reading:
             next_at=next_at,
             pages=self._pages,
             late=result.late,
-            out_of_time=isinstance(failure, OutOfTime),
+            out_of_time=isinstance(failure, RoundTimeExceeded),
         )
         marks = marks_of(self._feed, self._start, end)
         if self._each is not None:
@@ -251,15 +251,15 @@ class _Reading:
         if self._clock.shown or self._state.progress is not None:
             marks[PROGRESS] = None
         await self._writer.marks(marks)
-        if self._unchanged is not None and result.ok and self._start.mode is not Mode.DELTA:
+        if self._unchanged is not None and result.ok and self._start.mode is not RoundMode.DELTA:
             self._unchanged.keep(self._standing(self._start.begun) if self._settled else None)
         reach("round.done")
         if DELTA_TOKEN not in marks:
             return result
         return msgspec.structs.replace(result, token="moved" if marks[DELTA_TOKEN] else "none")
 
-    def _standing(self, read_at: datetime | None) -> Standing:
-        return Standing(*self._writer.place, recorded_time(read_at) if read_at else "")
+    def _standing(self, read_at: datetime | None) -> ReadingMark:
+        return ReadingMark(*self._writer.place, recorded_time(read_at) if read_at else "")
 
     async def _read_all(self) -> None:
         once_more = True
@@ -273,7 +273,7 @@ class _Reading:
                     raise
                 if self._start.since and not begun:
                     # Whether the delta token is what the API does not like, the same request without it decides.
-                    self._start, self._seen = self._start.without_token(), Seen()
+                    self._start, self._seen = self._start.without_token(), SeenKeys()
                 elif begun and once_more:
                     # A page token died on the way: once more from the start, and what was read already is silent.
                     once_more = False
@@ -283,7 +283,7 @@ class _Reading:
     async def _drain(self) -> None:
         path, start = self._feed.resource.path, self._start
         if start.deltas_since and self._deltas is None:
-            self._deltas = Deltas(
+            self._deltas = DeltaReader(
                 self._feed, self._draining, self._writer, start.deltas_since, seen=self._seen, now=self._now
             )
         drain = await self._draining.drain(
@@ -294,7 +294,7 @@ class _Reading:
         if self._deltas is not None and drain.pages > 1:
             await self._catch_up(self._deltas)
 
-    async def _catch_up(self, deltas: Deltas) -> None:
+    async def _catch_up(self, deltas: DeltaReader) -> None:
         """A last delta, for what has changed since the one before: after it the feed is where its token is."""
         await deltas.read()
         if deltas.refused:
@@ -303,7 +303,7 @@ class _Reading:
             self._delta_token = deltas.token
 
     async def _read_each(self, qualifications: Named) -> None:
-        self._each = each = Each(
+        self._each = each = SubstreamReader(
             self._feed,
             self._draining,
             self._writer,
@@ -338,7 +338,7 @@ class _Reading:
         now_ms, marked_ms = self._state.now_ms, self._state.missing_at
         return None if marked_ms is None else timedelta(milliseconds=now_ms - marked_ms)
 
-    async def _settle(self, seen: Seen | None) -> None:
+    async def _settle(self, seen: SeenKeys | None) -> None:
         """After a full reading: remove what it did not hold. A baseline has nothing to compare with."""
         if seen is not None and not self._as_before and self._complete:
             await self._writer.let_go(seen)
@@ -349,7 +349,7 @@ class _Reading:
             self._settled = True
         elif self._unidentified:
             self._settled = False  # any of the absent ones may be one of those, and the next reading may tell
-        elif seen is not None and self._start.mode is not Mode.BASELINE:
+        elif seen is not None and self._start.mode is not RoundMode.BASELINE:
             self._settled = await settle_absent(
                 self._feed,
                 self._store,
@@ -384,10 +384,10 @@ class _Reading:
 
 # The readings that find all of their listing in the store already, if it is as it was. In the others something is
 # missing: the first reading itself, what a lost token may have skipped, or what another query asks for.
-_ON_CONDITION: Final = frozenset({Mode.FULL, Mode.RECONCILE})
+_ON_CONDITION: Final = frozenset({RoundMode.FULL, RoundMode.RECONCILE})
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
     """Where a round starts.
 
     Attributes:
@@ -406,13 +406,13 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         confirmation: what is to be confirmed of the readings before; None: nothing.
     """
 
-    mode: Mode
+    mode: RoundMode
     since: str | None
     begun: datetime
     resumed: bool
     orders: tuple[str, ...]
     refusals: int
-    learnt: Learnt
+    learnt: DetectedCapabilities
     held_at: datetime | None = None
     holds: bool = False
     held_origin: str | None = None
@@ -433,16 +433,16 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def confirms(self) -> bool:
         """Whether the reading is one of those that confirm the ones before."""
-        return self.mode is Mode.RECONCILE and self.confirmation is not None and self.confirmation.due
+        return self.mode is RoundMode.RECONCILE and self.confirmation is not None and self.confirmation.due
 
-    def without_token(self) -> Start:
+    def without_token(self) -> RoundStart:
         """The same where the API has refused the delta token."""
         return msgspec.structs.replace(
-            self, mode=Mode.RESYNC, since=None, deltas_since=None, refusals=self.refusals + 1
+            self, mode=RoundMode.RESYNC, since=None, deltas_since=None, refusals=self.refusals + 1
         )
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     """What a round came to.
 
     Attributes:
@@ -473,15 +473,15 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     out_of_time: bool = False
 
 
-def start_of(feed: Feed, state: FeedState, now: datetime) -> Start:
+def start_of(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
     """Where a round of this feed starts now."""
     mode, since = due(feed, state, now)
     orders = tuple(name for name, given in ((RELEASED, state.released), (RESYNC, state.resync)) if given)
-    goes_on = feed.slot is not None and (mode is Mode.BASELINE or (mode in _ON_CONDITION and not orders))
+    goes_on = feed.slot is not None and (mode is RoundMode.BASELINE or (mode in _ON_CONDITION and not orders))
     # One from what is still to come was begun before the store's clock was set back: it would have no end until then.
     rotation = state.rotation if goes_on and state.rotation is not None and state.rotation <= now else None
     anew = state.resync or state.query != feed.fingerprint
-    return Start(
+    return RoundStart(
         mode=mode,
         since=since,
         begun=rotation or now,
@@ -495,12 +495,12 @@ def start_of(feed: Feed, state: FeedState, now: datetime) -> Start:
         adopts=state.origin != feed.origin.mark
         and is_known(feed.origin, state)
         and state.query in (None, feed.fingerprint),
-        deltas_since=state.delta_token if mode is Mode.RECONCILE else None,
+        deltas_since=state.delta_token if mode is RoundMode.RECONCILE else None,
         confirmation=confirmation_of(state.confirmation),
     )
 
 
-def marks_of(feed: Feed, start: Start, end: End) -> dict[str, str | None]:
+def marks_of(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
     """What a round leaves behind: its result and, if it was complete, where the next one starts. None: a mark goes."""
     now = recorded_time(end.at)
     marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode(), ROUND_AT: now}
@@ -525,7 +525,7 @@ def marks_of(feed: Feed, start: Start, end: End) -> dict[str, str | None]:
     return marks
 
 
-def rotation_marks(start: Start, *, over: bool, oldest: int | None) -> dict[str, str | None]:
+def rotation_marks(start: RoundStart, *, over: bool, oldest: int | None) -> dict[str, str | None]:
     """What a round over many listings leaves besides.
 
     Args:
@@ -537,8 +537,8 @@ def rotation_marks(start: Start, *, over: bool, oldest: int | None) -> dict[str,
     return {ROTATION: None if over else recorded_time(start.begun), OLDEST: shown}
 
 
-def _where_the_next_one_starts(feed: Feed, start: Start, end: End) -> dict[str, str | None]:
-    full = start.mode is not Mode.DELTA
+def _where_the_next_one_starts(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
+    full = start.mode is not RoundMode.DELTA
     marks: dict[str, str | None] = {
         QUERY: feed.fingerprint,
         ID_FIELD: feed.id_field,
@@ -565,6 +565,6 @@ def _where_the_next_one_starts(feed: Feed, start: Start, end: End) -> dict[str, 
     return marks
 
 
-def _to_be_confirmed(start: Start, end: End) -> Confirmation | None:
-    confirming = start.mode is Mode.RECONCILE
+def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
+    confirming = start.mode is RoundMode.RECONCILE
     return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late)

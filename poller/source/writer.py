@@ -18,13 +18,13 @@ import msgspec
 
 from poller.changes.diff import Snapshot, checked
 from poller.changes.events import EventFrame, recorded_time
-from poller.changes.held_versions import HeldVersion, Holding, full_reading_due
-from poller.changes.plan import Commit, Listing, Rules, Seen, Tally, plan, plan_removals
+from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
+from poller.changes.plan import Commit, PublishRules, RecordCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import Record, Rejected, identities, latest_versions, record_reader, shape_of
 from poller.errors import RoundHeld, SourceError, SourceRefused
 from poller.lifecycle import finished
 from poller.source.envelope import Page
-from poller.source.feed import Feed, Mode
+from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Get, slices
 from poller.store.commands import Pause
 from poller.store.feed import Absent, HeldElsewhere
@@ -32,7 +32,7 @@ from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, SECOND
 from poller.telemetry import tracing
 
 
-class Noted(Protocol):
+class SeenKeysObserver(Protocol):
     """Whoever wants to know the keys of a reading."""
 
     def update(self, keys: list[str], /) -> None:
@@ -55,7 +55,7 @@ class RoundStore(Protocol):
         """The live snapshots that were not seen."""
         ...
 
-    async def listings(self) -> dict[str, Listing]:
+    async def listings(self) -> dict[str, SubstreamSnapshot]:
         """Read what is kept of the listings."""
         ...
 
@@ -68,7 +68,7 @@ class RoundStore(Protocol):
         ...
 
 
-class Writer:
+class RoundWriter:
     """The writing side of one round of one feed.
 
     Attributes:
@@ -78,7 +78,7 @@ class Writer:
 
     def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, now: Callable[[], datetime]) -> None:
         """Begin where the feed's state is; ``get`` asks for single records where a delta brings parts."""
-        self.tally = Tally()
+        self.tally = RecordCounts()
         self.unidentified = 0
         self._feed = feed
         self._store = store
@@ -88,7 +88,7 @@ class Writer:
         self._sequence = state.sequence
         self._read = record_reader(feed.id_field)
         self._fields_before = state.fields
-        self._rules = Rules(feed.strip, round_start=state.sequence)
+        self._rules = PublishRules(feed.strip, round_start=state.sequence)
         self._carried = tracing.current().carried
         self._first_marks: Mapping[str, str | None] = {}
         self._tombstones = state.tombstones or 0
@@ -159,9 +159,9 @@ class Writer:
         self,
         page: Page,
         *,
-        mode: Mode,
+        mode: RoundMode,
         path: str,
-        seen: Noted | None,
+        seen: SeenKeysObserver | None,
         changed: set[str] | None = None,
         newer: Collection[str] = (),
     ) -> None:
@@ -176,12 +176,12 @@ class Writer:
             newer: the keys of records of which a newer version may be known; they are seen and not compared.
         """
         frame = self._frame(mode, path)
-        silent = self._feed.silent_baseline and mode is Mode.BASELINE
-        partial = self._feed.partial and mode is Mode.DELTA
-        holding = Holding(
+        silent = self._feed.silent_baseline and mode is RoundMode.BASELINE
+        partial = self._feed.partial and mode is RoundMode.DELTA
+        holding = VersionPolicy(
             self._held,
             newest=self._feed.newest,
-            begun=None if mode is Mode.DELTA else self._begun_ms,
+            begun=None if mode is RoundMode.DELTA else self._begun_ms,
             now=self._store_ms(),
             apart=self._feed.second_look,
         )
@@ -191,7 +191,7 @@ class Writer:
         if newer:
             records = [one for one in records if not (isinstance(one, Record) and one.key in newer)]
         passed_over = len(received) - len(records)
-        self.tally += Tally(records=passed_over, unchanged=passed_over)
+        self.tally += RecordCounts(records=passed_over, unchanged=passed_over)
         keys = [record.key for record in received if isinstance(record, Record)]
         if seen is not None:
             seen.update(keys)
@@ -225,7 +225,7 @@ class Writer:
         if rejected and seen is not None:
             await self._note(rejected, seen)
 
-    async def _note(self, rejected: Iterable[Rejected], seen: Noted) -> None:
+    async def _note(self, rejected: Iterable[Rejected], seen: SeenKeysObserver) -> None:
         """What cannot be used stands in the listing all the same."""
         found = [identities(one.raw, self._feed.id_field) for one in rejected]
         self.unidentified += found.count(None)
@@ -236,7 +236,7 @@ class Writer:
         if back:
             await self._store.commit(Commit(self._generation, self._sequence, back))
 
-    async def remove(self, gone: Mapping[str, Snapshot], *, mode: Mode) -> None:
+    async def remove(self, gone: Mapping[str, Snapshot], *, mode: RoundMode) -> None:
         """Commit that these records are gone."""
         if not gone:
             return
@@ -266,7 +266,7 @@ class Writer:
             marks = {MISSING_AT: str(self._store_ms())}
             await self._store.commit(Commit(self._generation, self._sequence, marked, marks=marks))
 
-    async def listings(self, listings: Mapping[str, Listing]) -> None:
+    async def listings(self, listings: Mapping[str, SubstreamSnapshot]) -> None:
         """Commit what is to be kept of these listings."""
         await self._store.commit(Commit(self._generation, self._sequence, listings=listings))
 
@@ -278,10 +278,10 @@ class Writer:
         """The server's clock: as it was when the lease was taken, and the time lived since."""
         return int((self._clock() - self._began) * 1000)
 
-    def _frame(self, mode: Mode, path: str) -> EventFrame:
+    def _frame(self, mode: RoundMode, path: str) -> EventFrame:
         return self._feed.frame(generation=self._generation, mode=mode, path=path, extensions=self._carried)
 
-    async def _commit(self, planned: tuple[Commit, Tally]) -> None:
+    async def _commit(self, planned: tuple[Commit, RecordCounts]) -> None:
         commit, tally = planned
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})
@@ -435,7 +435,7 @@ async def settle_absent(
     feed: Feed,
     store: AbsenceStore,
     get: Get,
-    seen: Seen,
+    seen: SeenKeys,
     *,
     released: bool,
     since_marked: timedelta | None,
@@ -496,7 +496,7 @@ class _Readings:
         return not unsure
 
 
-async def _settle_by_readings(store: AbsenceStore, absent: Absent, seen: Seen, readings: _Readings) -> bool:
+async def _settle_by_readings(store: AbsenceStore, absent: Absent, seen: SeenKeys, readings: _Readings) -> bool:
     if readings.too_soon:
         return not absent.missing
     settled = True
@@ -519,7 +519,7 @@ class _Confirming:
         self._clock = asyncio.get_running_loop().time
         self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
 
-    async def settle(self, absent: Absent, seen: Seen) -> bool:
+    async def settle(self, absent: Absent, seen: SeenKeys) -> bool:
         settled, failure = True, None
         try:
             while absent.some:

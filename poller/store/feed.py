@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 
 from poller.changes.diff import Snapshot, checked
 from poller.changes.held_versions import HeldVersion
-from poller.changes.plan import Commit, Listing
+from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import Rejected
 from poller.errors import Fenced, Stale, StoreError
 from poller.failpoints import reach
@@ -39,7 +39,7 @@ from poller.store.snapshots import SnapshotCodec, UnknownDictionary, kept_versio
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
 from poller.telemetry.metrics import CommitResult, committed
-from poller.telemetry.tracing import Kind, Value
+from poller.telemetry.tracing import SpanScope, Value
 
 LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
 MANY: Final = 50
@@ -256,7 +256,7 @@ class FeedStore:
             if not cursor:
                 return count
 
-    async def listings(self) -> dict[str, Listing]:
+    async def listings(self) -> dict[str, SubstreamSnapshot]:
         """What is kept of each listing, by qualification."""
         return await kept_listings(self._client, self.keys.listings)
 
@@ -373,7 +373,7 @@ async def told(commit: Commit, written: Awaitable[Any]) -> Any:
         return await written
     words: dict[str, Value] = {"db.system.name": "redis"}
     words |= {f"poller.commit.{part}": len(getattr(commit, part)) for part in _PARTS}
-    with tracing.child("commit", kind=Kind.CLIENT, attributes=words) as span:
+    with tracing.child("commit", kind=SpanScope.CLIENT, attributes=words) as span:
         answer = await written
         span.tell({"poller.commit.result": answer.decode().lower()})
         if answer in _REFUSALS:
@@ -387,17 +387,17 @@ async def told(commit: Commit, written: Awaitable[Any]) -> Any:
 
 _LISTED_AT_ONCE: Final = 500
 
-_decode: Final = msgspec.msgpack.Decoder(Listing).decode
+_decode: Final = msgspec.msgpack.Decoder(SubstreamSnapshot).decode
 encode_listing: Final = msgspec.msgpack.Encoder().encode
 
 
-async def kept_listings(client: Redis, key: str) -> dict[str, Listing]:
+async def kept_listings(client: Redis, key: str) -> dict[str, SubstreamSnapshot]:
     """All listings of a feed, by qualification.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    listings: dict[str, Listing] = {}
+    listings: dict[str, SubstreamSnapshot] = {}
     cursor = 0
     while True:
         with translated(client):
@@ -408,11 +408,11 @@ async def kept_listings(client: Redis, key: str) -> dict[str, Listing]:
             return listings
 
 
-def _listing(value: bytes) -> Listing:
+def _listing(value: bytes) -> SubstreamSnapshot:
     try:
         return _decode(value)
     except msgspec.MsgspecError:
-        return Listing()
+        return SubstreamSnapshot()
 
 
 # The qualifications that a source's feeds have named, for the feeds that read one listing for each.

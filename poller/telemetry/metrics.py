@@ -42,7 +42,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # as it is; when a s
 ProcessCollector(registry=REGISTRY)
 
 
-class Described(msgspec.Struct, frozen=True):
+class MetricDescription(msgspec.Struct, frozen=True):
     """A metric.
 
     Attributes:
@@ -69,19 +69,19 @@ def labelled(**labels: str) -> str:
     return "{" + ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()]) + "}"
 
 
-_described: dict[str, Described] = {}
+_described: dict[str, MetricDescription] = {}
 
 
-def described() -> Iterator[Described]:
+def described() -> Iterator[MetricDescription]:
     """All that were declared, in the order of their declaration."""
     yield from _described.values()
 
 
-def declared(name: str, kind: Kind, text: str, *labels: str) -> Described:
+def declared(name: str, kind: Kind, text: str, *labels: str) -> MetricDescription:
     """Declare one that somebody else collects."""
     if name in _described:
         raise ValueError(f"{name} is declared twice")
-    found = _described[name] = Described(name, kind, labels, text)
+    found = _described[name] = MetricDescription(name, kind, labels, text)
     return found
 
 
@@ -131,7 +131,7 @@ _ROUND_SECONDS: Final = histogram(
 )
 
 
-class _Tally:
+class _FeedCounts:
     """Of one feed."""
 
     __slots__ = ("kinds", "pages", "rounds")
@@ -142,11 +142,11 @@ class _Tally:
         self.kinds = [0] * len(KINDS)
 
 
-class Rounds:
+class RoundMetrics:
     """The rounds of one process. Told of by its loop, written by any thread."""
 
     def __init__(self) -> None:
-        self._feeds: dict[str, _Tally] = {}
+        self._feeds: dict[str, _FeedCounts] = {}
 
     def ended(self, feed: str, *, mode: str, result: str, seconds: float, pages: int, kinds: Mapping[str, int]) -> None:
         """One has ended.
@@ -161,7 +161,7 @@ class Rounds:
         """
         tally = self._feeds.get(feed)
         if tally is None:
-            tally = self._feeds[feed] = _Tally()
+            tally = self._feeds[feed] = _FeedCounts()
         tally.rounds[mode, result] += 1
         tally.pages += pages
         for place, kind in enumerate(KINDS):
@@ -191,7 +191,7 @@ class Rounds:
         yield _RECORDS.block(records, openmetrics=openmetrics)
 
 
-ROUNDS: Final = Rounds()
+ROUNDS: Final = RoundMetrics()
 
 
 # Attempts at sinks, by subscription.
@@ -268,7 +268,7 @@ def no_attempts_of(subscription: str) -> None:
 # Law: whoever spends does not know for whom. What is spent by a task that a round has started counts for that round.
 
 
-class Costs:
+class RoundCosts:
     """Of one round.
 
     Attributes:
@@ -299,13 +299,13 @@ class Costs:
         }
 
 
-_current: Final[ContextVar[Costs | None]] = ContextVar("costs", default=None)
+_current: Final[ContextVar[RoundCosts | None]] = ContextVar("costs", default=None)
 
 
 @contextmanager
-def counted() -> Iterator[Costs]:
+def counted() -> Iterator[RoundCosts]:
     """What is spent in the block."""
-    costs = Costs()
+    costs = RoundCosts()
     before = _current.set(costs)
     try:
         yield costs

@@ -28,7 +28,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from poller import __version__
 from poller.errors import ConfigurationError
-from poller.telemetry.tracing import Attributes, Carried, Kind, Link, complaining
+from poller.telemetry.tracing import Attributes, Carried, Link, SpanScope, complaining
 from poller.text import one_line, without_credentials
 
 FLUSH: Final = 2.0
@@ -36,7 +36,7 @@ FLUSH: Final = 2.0
 
 MOST_LINKS: Final = 10_000  # as many events as a batch may hold
 _LINKS: Final = "OTEL_SPAN_LINK_COUNT_LIMIT"
-_KINDS: Final = {Kind.OWN: SpanKind.INTERNAL, Kind.CLIENT: SpanKind.CLIENT}
+_KINDS: Final = {SpanScope.OWN: SpanKind.INTERNAL, SpanScope.CLIENT: SpanKind.CLIENT}
 _spelling: Final = TraceContextTextMapPropagator()
 
 
@@ -62,7 +62,7 @@ class OtelSpan:
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR, one_line(without_credentials(text)) or None))
 
-    def child(self, name: str, kind: Kind, attributes: Attributes) -> OtelSpan:
+    def child(self, name: str, kind: SpanScope, attributes: Attributes) -> OtelSpan:
         """One that belongs to it begins."""
         began = self._tracer.start_span(name, self._context, kind=_KINDS[kind], attributes=attributes)
         return OtelSpan(self._tracer, began)
@@ -79,7 +79,7 @@ class OtelTracer:
         """Take what makes spans."""
         self._tracer = provider.get_tracer("poller", __version__)
 
-    def root(self, name: str, kind: Kind, attributes: Attributes, links: Sequence[Link]) -> OtelSpan:
+    def root(self, name: str, kind: SpanScope, attributes: Attributes, links: Sequence[Link]) -> OtelSpan:
         """A trace begins, whatever else is current."""
         began = self._tracer.start_span(
             name, Context(), kind=_KINDS[kind], attributes=attributes, links=list(_linked(links))

@@ -42,7 +42,7 @@ NO_ATTRIBUTES: Final[Attributes] = MappingProxyType({})
 _CARRIES_NOTHING: Final[Carried] = MappingProxyType({})
 
 
-class Kind(Enum):
+class SpanScope(Enum):
     """Whether others are asked for something meanwhile."""
 
     OWN = "own"
@@ -65,7 +65,7 @@ class Span(Protocol):
         """Say that it went wrong: in a word, and in one line."""
         ...
 
-    def child(self, name: str, kind: Kind, attributes: Attributes) -> Span:
+    def child(self, name: str, kind: SpanScope, attributes: Attributes) -> Span:
         """One that belongs to it begins."""
         ...
 
@@ -77,12 +77,12 @@ class Span(Protocol):
 class Tracer(Protocol):
     """Whoever makes spans."""
 
-    def root(self, name: str, kind: Kind, attributes: Attributes, links: Sequence[Link]) -> Span:
+    def root(self, name: str, kind: SpanScope, attributes: Attributes, links: Sequence[Link]) -> Span:
         """A trace begins."""
         ...
 
 
-class Nothing:
+class NullSpan:
     """No span: where nobody traces. Also the block of one that is not."""
 
     carried = _CARRIES_NOTHING
@@ -93,7 +93,7 @@ class Nothing:
     def fail(self, kind: str, text: str = "") -> None:
         """Nobody hears it."""
 
-    def child(self, name: str, kind: Kind, attributes: Attributes) -> Nothing:  # noqa: ARG002 -- as a span's
+    def child(self, name: str, kind: SpanScope, attributes: Attributes) -> NullSpan:  # noqa: ARG002 -- as a span's
         """Nothing again."""
         return self
 
@@ -107,13 +107,13 @@ class Nothing:
         pass
 
 
-NOTHING: Final = Nothing()
+NOTHING: Final = NullSpan()
 
 _tracer: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 _current: ContextVar[Span] = ContextVar("span", default=NOTHING)
 
 
-class Current:
+class ActiveSpan:
     """A block in which a span is the current one; it ends with the block, and has failed where an error leaves it."""
 
     def __init__(self, span: Span) -> None:
@@ -155,17 +155,19 @@ def current() -> Span:
 
 
 def root(
-    name: str, *, kind: Kind = Kind.OWN, attributes: Attributes = NO_ATTRIBUTES, links: Sequence[Link] = ()
-) -> Current | Nothing:
+    name: str, *, kind: SpanScope = SpanScope.OWN, attributes: Attributes = NO_ATTRIBUTES, links: Sequence[Link] = ()
+) -> ActiveSpan | NullSpan:
     """A block that is a trace of its own; ``links`` are the traces that it follows from."""
     tracer = _tracer.get()
-    return NOTHING if tracer is None else Current(tracer.root(name, kind, attributes, links))
+    return NOTHING if tracer is None else ActiveSpan(tracer.root(name, kind, attributes, links))
 
 
-def child(name: str, *, kind: Kind = Kind.OWN, attributes: Attributes = NO_ATTRIBUTES) -> Current | Nothing:
+def child(
+    name: str, *, kind: SpanScope = SpanScope.OWN, attributes: Attributes = NO_ATTRIBUTES
+) -> ActiveSpan | NullSpan:
     """A block that is a part of the current span."""
     parent = _current.get()
-    return NOTHING if parent is NOTHING else Current(parent.child(name, kind, attributes))
+    return NOTHING if parent is NOTHING else ActiveSpan(parent.child(name, kind, attributes))
 
 
 def ids_of(carried: Carried) -> tuple[str, str]:
@@ -233,7 +235,7 @@ _SPEAKERS: Final = ("opentelemetry", "urllib3", "requests")  # the last two are 
 _log = structlog.get_logger("poller.tracing")
 
 
-class Complaints(logging.Handler):
+class ExporterLogFilter(logging.Handler):
     """Takes the place of what these libraries would log by themselves."""
 
     def __init__(self, secrets: tuple[str, ...], clock: Callable[[], float]) -> None:
@@ -270,12 +272,12 @@ class Complaints(logging.Handler):
 
 
 @contextmanager
-def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Complaints]:
+def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[ExporterLogFilter]:
     """While the block runs, all that these libraries say comes through here.
 
     After it they speak as before, unless it was silenced: then something of them is left, and stays silent.
     """
-    complaints = Complaints(secrets_of(environ), clock)
+    complaints = ExporterLogFilter(secrets_of(environ), clock)
     speakers = [logging.getLogger(name) for name in _SPEAKERS]
     before = [(speaker.level, speaker.propagate) for speaker in speakers]
     for speaker in speakers:

@@ -19,15 +19,15 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from poller.config.settings import Address
+from poller.config.settings import ListenAddress
 from poller.daemon.health import Readiness
 from poller.errors import AddressTaken
 from poller.http.server import listening
 from poller.lifecycle import unless
 from poller.store.subscriptions import Registry
 from poller.telemetry.metrics import answered
-from poller.web.auth import Admission, OwnNames, names_of
-from poller.web.context import Backing
+from poller.web.auth import Authorizer, HostFilter, names_of
+from poller.web.context import AppContext
 from poller.web.documents import document_routes
 from poller.web.events import event_routes
 from poller.web.feeds import feed_routes
@@ -59,11 +59,11 @@ def application(*routes: BaseRoute, names: frozenset[str] | None = None) -> Any:
     """
     site = Starlette(routes=routes, exception_handlers=ANSWERS)
     site.router.redirect_slashes = False  # it would lead to whatever host the request has named
-    bounded = _Bounded(site)
-    return _Guarded(bounded if names is None else OwnNames(bounded, names))
+    bounded = _BodyLimit(site)
+    return _SecurityHeaders(bounded if names is None else HostFilter(bounded, names))
 
 
-class _Guarded:
+class _SecurityHeaders:
     """Security headers on every answer; a route's own come first."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -80,7 +80,7 @@ class _Guarded:
         await self._app(scope, receive, sending)
 
 
-class _Bounded:
+class _BodyLimit:
     """No body beyond :data:`LARGEST_BODY`, whether it says how long it is or not."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -112,7 +112,7 @@ class _Bounded:
 
 
 def routes_of(
-    backing: Backing, readiness: Readiness, registry: Callable[[], Registry | None], *, clock: Callable[[], float]
+    backing: AppContext, readiness: Readiness, registry: Callable[[], Registry | None], *, clock: Callable[[], float]
 ) -> list[Route]:
     """One route for each path.
 
@@ -122,7 +122,7 @@ def routes_of(
         registry: for sinks that call back; None while the store has not answered yet.
         clock: seconds that only go forward.
     """
-    admission = Admission(backing.settings.http, backing.environ, clock=clock)
+    admission = Authorizer(backing.settings.http, backing.environ, clock=clock)
     shown = [
         *page_routes(backing, readiness, clock=clock),
         *feed_routes(backing, admission),
@@ -137,7 +137,7 @@ def routes_of(
     return [*map(admission.readable, shown), *unrestricted]
 
 
-def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry | None], *more: BaseRoute) -> Any:
+def site(backing: AppContext, readiness: Readiness, registry: Callable[[], Registry | None], *more: BaseRoute) -> Any:
     """The application; what it answers is counted.
 
     Args:
@@ -147,7 +147,7 @@ def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry
         more: further routes, which anybody may read.
     """
     routes = [*routes_of(backing, readiness, registry, clock=asyncio.get_running_loop().time), *more]
-    return Counting(application(*routes, names=names_of(backing.settings.http)), routes)
+    return RequestCounter(application(*routes, names=names_of(backing.settings.http)), routes)
 
 
 # Requests to the HTTP service, counted by route and status.
@@ -157,7 +157,7 @@ def site(backing: Backing, readiness: Readiness, registry: Callable[[], Registry
 # make up series.
 
 
-class Counting:
+class RequestCounter:
     """An ASGI application whose answers are counted."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
@@ -189,7 +189,7 @@ _log = structlog.get_logger("poller.web")
 
 async def serve(
     app: Any,
-    address: Address,
+    address: ListenAddress,
     *,
     until: asyncio.Event,
     pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,

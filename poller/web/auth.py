@@ -40,7 +40,7 @@ from poller.config.load import ADMIN_TOKEN, READ_TOKEN
 from poller.config.settings import HttpSettings
 from poller.errors import CredentialUnusable
 from poller.text import one_line
-from poller.web.http import Endpoint, Refused, problem
+from poller.web.http import Endpoint, RequestRefused, problem
 
 _NO_ADMIN: Final = (
     "nothing can be changed over HTTP here: set http.admin_token_file to a file with a token and start the daemon "
@@ -68,7 +68,7 @@ _PROXIES_SPEAK: Final = "1.0"  # nginx asks so unless it is told otherwise, and 
 _log = structlog.get_logger("poller.web")
 
 
-class Token:
+class ServiceToken:
     """A bearer token of this service."""
 
     def __init__(self, what: str, file: Path | None, literal: str = "") -> None:
@@ -103,17 +103,17 @@ class Token:
             return bool(self) and _same(brought, self.text())
         except CredentialUnusable as error:
             _log.warning("a token of the HTTP service cannot be read", token=self._what, error=str(error))
-            raise Refused(503, f"the {self._what} cannot be read; the log says why") from None
+            raise RequestRefused(503, f"the {self._what} cannot be read; the log says why") from None
 
 
-def read_token(settings: HttpSettings, environ: Mapping[str, str]) -> Token:
+def read_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
     """The token that reads."""
-    return Token("read token", settings.read_token_file, environ.get(READ_TOKEN, ""))
+    return ServiceToken("read token", settings.read_token_file, environ.get(READ_TOKEN, ""))
 
 
-def admin_token(settings: HttpSettings, environ: Mapping[str, str]) -> Token:
+def admin_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
     """The token that changes, and reads."""
-    return Token("admin token", settings.admin_token_file, environ.get(ADMIN_TOKEN, ""))
+    return ServiceToken("admin token", settings.admin_token_file, environ.get(ADMIN_TOKEN, ""))
 
 
 def is_closed(settings: HttpSettings, environ: Mapping[str, str]) -> bool:
@@ -122,7 +122,7 @@ def is_closed(settings: HttpSettings, environ: Mapping[str, str]) -> bool:
     return not everybody and not read_token(settings, environ)
 
 
-class Admission:
+class Authorizer:
     """The door of the HTTP service."""
 
     def __init__(self, settings: HttpSettings, environ: Mapping[str, str], *, clock: Callable[[], float]) -> None:
@@ -131,9 +131,9 @@ class Admission:
         self._admin = admin_token(settings, environ)
         self._open = settings.open_reads
         self._loopback = settings.bind is None or is_loopback(settings.bind.host)
-        self._guesses = Guesses(clock)
+        self._guesses = FailedAttempts(clock)
         for token in (self._read, self._admin):
-            with suppress(Refused):  # what is wrong with it is logged at the start, and again when it is needed
+            with suppress(RequestRefused):  # what is wrong with it is logged at the start, and again when it is needed
                 token.matches("")
         if is_closed(settings, environ):
             _log.warning("nobody may read over HTTP", address=str(settings.bind), advice=CLOSED)
@@ -165,14 +165,16 @@ class Admission:
             Refused: it may not.
         """
         if not self._admin:
-            raise Refused(403, _NO_ADMIN)
+            raise RequestRefused(403, _NO_ADMIN)
         brought = _bearer(request)
         if not brought:
-            raise Refused(401, _NEEDS_ADMIN, headers={"www-authenticate": _BEARER})
+            raise RequestRefused(401, _NEEDS_ADMIN, headers={"www-authenticate": _BEARER})
         if self._admin.matches(brought):
             return
         if self._read and self._reads(brought):
-            raise Refused(403, _READ_ONLY, headers={"www-authenticate": f'{_BEARER}, error="insufficient_scope"'})
+            raise RequestRefused(
+                403, _READ_ONLY, headers={"www-authenticate": f'{_BEARER}, error="insufficient_scope"'}
+            )
         self._refuse(request, "wrong admin token", _WRONG)
 
     def check_reading(self, request: Request) -> None:
@@ -187,35 +189,35 @@ class Admission:
         if brought and self._reads(brought):
             return
         if not self._read and not (brought and self._admin):
-            raise Refused(403, _PASSED_ON if self._loopback else _ELSEWHERE)
+            raise RequestRefused(403, _PASSED_ON if self._loopback else _ELSEWHERE)
         if brought:
             self._refuse(request, "wrong read token", _WRONG_READ)
-        raise Refused(401, _NEEDS_READ, headers={"www-authenticate": _challenge(request, _BEARER)})
+        raise RequestRefused(401, _NEEDS_READ, headers={"www-authenticate": _challenge(request, _BEARER)})
 
     def is_admin(self, request: Request) -> bool:
         """Whether a request that may read brings the admin token, and so may see more."""
         brought = _bearer(request) or _password(request)
         try:
             return bool(brought) and self._admin.matches(brought)
-        except Refused:  # the token cannot be read; the log says so
+        except RequestRefused:  # the token cannot be read; the log says so
             return False
 
     def may_read(self, request: Request) -> bool:
         """Whether the request may read, for what is open and says more to those who may."""
         try:
             self.check_reading(request)
-        except Refused:
+        except RequestRefused:
             return False
         return True
 
     def _reads(self, brought: str) -> bool:
         """Whether it is one of the two tokens; one that cannot be read does not shut out the other."""
-        unreadable: Refused | None = None
+        unreadable: RequestRefused | None = None
         for token in (self._read, self._admin):
             try:
                 if token.matches(brought):
                     return True
-            except Refused as refused:
+            except RequestRefused as refused:
                 unreadable = refused
         if unreadable:
             raise unreadable
@@ -226,10 +228,10 @@ class Admission:
         address = request.client.host if request.client else ""
         if wait := self._guesses.wait(address):
             said = "too many wrong tokens from this address"
-            raise Refused(429, said, headers={"retry-after": str(math.ceil(wait))})
+            raise RequestRefused(429, said, headers={"retry-after": str(math.ceil(wait))})
         self._guesses.wrong(address)
         _log.warning(event, client=address, path=one_line(request.url.path), method=request.method)
-        raise Refused(401, detail, headers={"www-authenticate": _challenge(request, _INVALID)})
+        raise RequestRefused(401, detail, headers={"www-authenticate": _challenge(request, _INVALID)})
 
 
 def _challenge(request: Request, bearer: str) -> str:
@@ -308,7 +310,7 @@ def may_be_asked_for(host: str, names: frozenset[str]) -> bool:
     return name.rstrip(".") in names or is_address(name)
 
 
-class OwnNames:
+class HostFilter:
     """Nothing is answered to those who ask for another host."""
 
     def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
@@ -348,7 +350,7 @@ WINDOW: Final = 60.0
 ADDRESSES: Final = 1000
 
 
-class Guesses:
+class FailedAttempts:
     """Wrong tokens by address."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

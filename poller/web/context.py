@@ -27,7 +27,7 @@ from poller.store.subscriptions import Registry
 _PATIENCE: Final = 2.0  # seconds for those who follow events to end
 
 
-class Backing:
+class AppContext:
     """Of one process."""
 
     def __init__(

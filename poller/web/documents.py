@@ -25,10 +25,10 @@ from poller.config.settings import Settings, config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
 from poller.control.commands import Answer
 from poller.control.status import FeedStatus
-from poller.daemon.health import Report
-from poller.web.events import KIND, Gap, PlaceNote
-from poller.web.http import JSON, MOST, PROBLEM, Endpoint, PauseWanted, Problem, Refused, at
-from poller.web.subscription_schema import CONFIG, SubscriptionObject, Wanted
+from poller.daemon.health import ReadinessReport
+from poller.web.events import KIND, GapNotice, PositionNotice
+from poller.web.http import JSON, MOST, PROBLEM, Endpoint, PauseRequest, ProblemDetails, RequestRefused, at
+from poller.web.subscription_schema import CONFIG, SubscriptionObject, SubscriptionRequest
 
 Schema = dict[str, Any]
 
@@ -38,13 +38,13 @@ _TYPES: Final = (
     *_CREDENTIALS,
     Answer,
     FeedStatus,
-    Gap,
-    PauseWanted,
-    PlaceNote,
-    Problem,
-    Report,
+    GapNotice,
+    PauseRequest,
+    PositionNotice,
+    ProblemDetails,
+    ReadinessReport,
     SubscriptionObject,
-    Wanted,
+    SubscriptionRequest,
 )
 _REFUSALS: Final = {
     400: "The request cannot be read.",
@@ -373,7 +373,7 @@ _OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.1"
 _KEPT: Final = "public, max-age=300"
 
 
-class Listed(msgspec.Struct, frozen=True):
+class SchemaEntry(msgspec.Struct, frozen=True):
     """One schema of the index.
 
     Attributes:
@@ -402,11 +402,11 @@ def document_routes(settings: Settings) -> list[Route]:
         """GET: one schema."""
         name = str(request.path_params["name"])
         if name not in schemas():
-            raise Refused(404, "there is no such schema; /schemas/ lists them")
+            raise RequestRefused(404, "there is no such schema; /schemas/ lists them")
         return _kept(request, written(name), _SCHEMA)
 
-    def index() -> list[Listed]:
-        return [Listed(name, f"/schemas/{name}.json") for name in schemas()]
+    def index() -> list[SchemaEntry]:
+        return [SchemaEntry(name, f"/schemas/{name}.json") for name in schemas()]
 
     return [
         at("/asyncapi.json", GET=_document(lambda: asyncapi(settings), JSON)),

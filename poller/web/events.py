@@ -44,8 +44,8 @@ from poller.redis.errors import let_in, translated
 from poller.store.session import blocking_client
 from poller.store.stream import arrivals
 from poller.telemetry.metrics import EVENT_READERS
-from poller.web.context import Backing
-from poller.web.http import Refused, Wrong, at
+from poller.web.context import AppContext
+from poller.web.http import InvalidParameter, RequestRefused, at
 
 # Server-sent messages as bytes, as the HTML standard has them.
 #
@@ -65,7 +65,7 @@ BEAT_COMMENT: Final = b": nothing new\n"
 _BREAKS: Final = re.compile(rb"\r\n|\r|\n")
 
 
-class Gap(msgspec.Struct, frozen=True):
+class GapNotice(msgspec.Struct, frozen=True):
     """The ``data`` of a message ``gap``: events that are gone from the stream and were not given out.
 
     Attributes:
@@ -81,7 +81,7 @@ class Gap(msgspec.Struct, frozen=True):
     missing: int | None
 
 
-class PlaceNote(msgspec.Struct, frozen=True):
+class PositionNotice(msgspec.Struct, frozen=True):
     """The ``data`` of a message ``place``.
 
     Attributes:
@@ -99,12 +99,12 @@ def event(place: str, content: bytes) -> bytes:
 def gap(feed: str, *, after: int | None, before: int) -> bytes:
     """That something is missing before the event that follows; ``after`` is None where it is not known how much."""
     missing = None if after is None else before - after - 1
-    return b"event: gap\n" + _lines(msgspec.json.encode(Gap(feed, after, before, missing))) + b"\n"
+    return b"event: gap\n" + _lines(msgspec.json.encode(GapNotice(feed, after, before, missing))) + b"\n"
 
 
 def moved(place: str) -> bytes:
     """The id to come back with, where no event says it."""
-    return b"event: place\nid: %b\n%b\n" % (place.encode(), _lines(msgspec.json.encode(PlaceNote(place))))
+    return b"event: place\nid: %b\n%b\n" % (place.encode(), _lines(msgspec.json.encode(PositionNotice(place))))
 
 
 def greeting(place: str, *, again_milliseconds: int) -> bytes:
@@ -128,7 +128,7 @@ _NEWS_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
 _log = structlog.get_logger("poller.web")
 
 
-class News:
+class StreamNotifier:
     """What has come in the streams, in turns that are counted."""
 
     def __init__(
@@ -221,7 +221,7 @@ _HEADERS: Final = [(b"content-type", KIND.encode()), (b"cache-control", b"no-sto
 
 
 def event_routes(
-    backing: Backing,
+    backing: AppContext,
     *,
     clock: Callable[[], float],
     beat: float = BEAT,
@@ -238,7 +238,7 @@ def event_routes(
         stalled: seconds after which a reader that takes nothing is let go.
     """
     streams = {keys_of(backing.settings, feed).events: feed for feed in backing.settings.feed_ids}
-    news, following = News(tuple(streams)), set[_Following]()
+    news, following = StreamNotifier(tuple(streams)), set[_EventStreamResponse]()
 
     async def follow(request: Request) -> Any:
         """GET: ends when whoever asks goes, or the service does."""
@@ -248,11 +248,11 @@ def event_routes(
         if request.method == "HEAD":
             return Response(media_type=KIND)
         if len(following) >= readers:
-            raise Refused(503, f"there are {readers} readers already", headers={"retry-after": _FULL_AGAIN})
+            raise RequestRefused(503, f"there are {readers} readers already", headers={"retry-after": _FULL_AGAIN})
 
-        async def begun() -> Reader:
-            places = Places(await newest(backing.client, chosen) if begin is None else begin)
-            return Reader(
+        async def begun() -> EventReader:
+            places = StreamPositions(await newest(backing.client, chosen) if begin is None else begin)
+            return EventReader(
                 backing.client,
                 news,
                 chosen,
@@ -263,7 +263,7 @@ def event_routes(
                 clock=clock,
             )
 
-        return _Following(begun, news, backing, following, stalled)
+        return _EventStreamResponse(begun, news, backing, following, stalled)
 
     return [at("/events", GET=follow)]
 
@@ -273,21 +273,23 @@ def _chosen(request: Request, streams: Mapping[str, str]) -> dict[str, str]:
     unknown = [feed for feed in wanted if feed not in streams.values()]
     if unknown:
         expected = f"expected SOURCE/NAME, one of {', '.join(list(streams.values())[:20])}"
-        raise Refused(404, f"feed: {expected}", errors=[Wrong("feed", expected, unknown[0][:64])])
+        raise RequestRefused(404, f"feed: {expected}", errors=[InvalidParameter("feed", expected, unknown[0][:64])])
     chosen = {key: feed for key, feed in streams.items() if not wanted or feed in wanted}
     if len(chosen) > MOST_FEEDS:
-        raise Refused(400, f"feed: expected {MOST_FEEDS} feeds at most; name them by feed=SOURCE/NAME, one by one")
+        raise RequestRefused(
+            400, f"feed: expected {MOST_FEEDS} feeds at most; name them by feed=SOURCE/NAME, one by one"
+        )
     return chosen
 
 
 def _types(request: Request, there: Collection[str]) -> Callable[[str], bool] | None:
     wanted = request.query_params.getlist("type")
     for _, entry, expected in unmatched(wanted, there):
-        raise Refused(400, f"type: {expected}", errors=[Wrong("type", expected, entry[:64])])
+        raise RequestRefused(400, f"type: {expected}", errors=[InvalidParameter("type", expected, entry[:64])])
     return type_test(wanted) if wanted else None
 
 
-def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, Place] | None:
+def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, StreamPosition] | None:
     """Where to begin in each feed; None: behind all that is there by then."""
     name, text = "from", request.query_params.get("from", "now")
     if last := request.headers.get("last-event-id"):
@@ -301,18 +303,18 @@ def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, Place] | No
     try:
         return read_places(text, chosen.values())
     except ValueError:
-        raise Refused(400, f"{name}: {_FROM}", errors=[Wrong(name, _FROM, text[:64])]) from None
+        raise RequestRefused(400, f"{name}: {_FROM}", errors=[InvalidParameter(name, _FROM, text[:64])]) from None
 
 
-class _Following:
+class _EventStreamResponse:
     """The answer: it begins at once, and where the store is away it waits, for a browser that is refused stays away."""
 
     def __init__(
         self,
-        begun: Callable[[], Awaitable[Reader]],
-        news: News,
-        backing: Backing,
-        following: set[_Following],
+        begun: Callable[[], Awaitable[EventReader]],
+        news: StreamNotifier,
+        backing: AppContext,
+        following: set[_EventStreamResponse],
         stalled: float,
     ) -> None:
         self._begun = begun
@@ -396,20 +398,20 @@ _COME_BACK: Final = 2000  # milliseconds
 _Entries = list[tuple[bytes, Mapping[bytes, bytes]]]
 
 
-class _Outline(msgspec.Struct, frozen=True):
+class _EventOutline(msgspec.Struct, frozen=True):
     type: str = ""
     sequence: str = "0"
 
 
-class Reader:
+class EventReader:
     """Of one request."""
 
     def __init__(
         self,
         client: Redis,
-        news: News,
+        news: StreamNotifier,
         streams: Mapping[str, str],
-        places: Places,
+        places: StreamPositions,
         *,
         types: Callable[[str], bool] | None,
         from_now: bool,
@@ -509,21 +511,21 @@ class Reader:
         return [*told, event(self._told, content)]
 
 
-def outline_of(content: bytes) -> _Outline:
+def outline_of(content: bytes) -> _EventOutline:
     """What is to be known of an event; nothing where it cannot be read."""
     try:
-        return msgspec.json.decode(content, type=_Outline)
+        return msgspec.json.decode(content, type=_EventOutline)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return _Outline()
+        return _EventOutline()
 
 
-def sequence_of(outline: _Outline) -> int:
+def sequence_of(outline: _EventOutline) -> int:
     """Its number; 0 where it has none."""
     text = outline.sequence
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
 
 
-async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, Place]:
+async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, StreamPosition]:
     """The place behind all that is there, by feed.
 
     Raises:
@@ -536,7 +538,7 @@ async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, Place]:
         answers: list[Any] = await asking.execute()
     found = {}
     for feed, entries in zip(streams.values(), answers, strict=True):
-        place = Place()
+        place = StreamPosition()
         for entry, fields in entries:
             sequence = sequence_of(outline_of(fields.get(b"data", b"")))
             place = place_of(entry.decode())._replace(sequence=sequence)
@@ -565,7 +567,7 @@ LONGEST: Final = 16 * 1024
 """Characters of a text."""
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     """The last entry that was given out.
 
     Attributes:
@@ -584,22 +586,22 @@ class Place(NamedTuple):
         return f"{self.milliseconds}-{self.number}"
 
 
-BEGINNING: Final = Place()
+BEGINNING: Final = StreamPosition()
 
 
-class Places:
+class StreamPositions:
     """A place in each stream, and their text."""
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Mapping[str, StreamPosition]) -> None:
         """Take the places by feed."""
         self._places = dict(places)
         self._parts = {feed: _part(feed, place) for feed, place in sorted(places.items())}
 
-    def __getitem__(self, feed: str) -> Place:
+    def __getitem__(self, feed: str) -> StreamPosition:
         """The place in a feed's stream."""
         return self._places[feed]
 
-    def move(self, feed: str, place: Place) -> None:
+    def move(self, feed: str, place: StreamPosition) -> None:
         """This is the place there now."""
         self._places[feed] = place
         self._parts[feed] = _part(feed, place)
@@ -610,7 +612,7 @@ class Places:
         return urlsafe_b64encode(_VERSION + b"".join(self._parts.values())).rstrip(b"=").decode()
 
 
-def read_places(text: str, feeds: Iterable[str]) -> dict[str, Place]:
+def read_places(text: str, feeds: Iterable[str]) -> dict[str, StreamPosition]:
     """The places of these feeds.
 
     Raises:
@@ -628,7 +630,7 @@ def read_places(text: str, feeds: Iterable[str]) -> dict[str, Place]:
     return {feed: found.get(_name(feed), BEGINNING) for feed in feeds}
 
 
-def place_of(entry: str) -> Place:
+def place_of(entry: str) -> StreamPosition:
     """The place of an entry's id, ``MILLISECONDS-NUMBER`` or ``MILLISECONDS``.
 
     Raises:
@@ -641,14 +643,14 @@ def place_of(entry: str) -> Place:
     first, second = map(int, numbers)
     if max(first, second) >= _LARGEST:
         raise ValueError("not an entry's id")
-    return Place(first, second)
+    return StreamPosition(first, second)
 
 
 def _name(feed: str) -> bytes:
     return blake2b(feed.encode(), digest_size=_NAME_BYTES).digest()
 
 
-def _part(feed: str, place: Place) -> bytes:
+def _part(feed: str, place: StreamPosition) -> bytes:
     return _name(feed) + b"".join(map(_written, place))
 
 
@@ -662,15 +664,15 @@ def _written(number: int) -> bytes:
     return bytes(found)
 
 
-def _parts(content: bytes) -> Iterator[tuple[bytes, Place]]:
+def _parts(content: bytes) -> Iterator[tuple[bytes, StreamPosition]]:
     at = 0
     while at < len(content):
         name, at = content[at : at + _NAME_BYTES], at + _NAME_BYTES
         numbers = []
-        for _ in Place._fields:
+        for _ in StreamPosition._fields:
             number, at = _number(content, at)
             numbers.append(number)
-        yield name, Place(*numbers)
+        yield name, StreamPosition(*numbers)
 
 
 def _number(content: bytes, at: int) -> tuple[int, int]:

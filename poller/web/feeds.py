@@ -15,16 +15,16 @@ from starlette.routing import Route
 
 from poller.control.commands import Order, asked
 from poller.control.status import FeedStatus, feed_statuses
-from poller.web.auth import Admission
-from poller.web.context import Backing
-from poller.web.http import Refused, as_json, at, body_of, reason_of, span_of
+from poller.web.auth import Authorizer
+from poller.web.context import AppContext
+from poller.web.http import RequestRefused, as_json, at, body_of, reason_of, span_of
 
 _ONE: Final = "/feeds/{source}/{name}"
 _BY: Final = "an operator, by HTTP"
 _PATIENCE: Final = timedelta(seconds=2)  # for a daemon to answer; it looks four times a second
 
 
-def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
+def feed_routes(backing: AppContext, admission: Authorizer) -> list[Route]:
     """The routes."""
 
     async def listed(request: Request) -> Response:
@@ -43,7 +43,7 @@ def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
         """POST: it is read in full, or with ``?anew=true`` from the beginning."""
         anew = request.query_params.get("anew", "false")
         if anew not in {"true", "false"}:
-            raise Refused(400, "anew: expected true or false")
+            raise RequestRefused(400, "anew: expected true or false")
         return await _ordered(request, backing, Order.ANEW if anew == "true" else Order.RESYNC)
 
     async def released(request: Request) -> Response:
@@ -68,21 +68,21 @@ def feed_routes(backing: Backing, admission: Admission) -> list[Route]:
     ]
 
 
-def _named(request: Request, backing: Backing) -> str:
+def _named(request: Request, backing: AppContext) -> str:
     feed = f"{request.path_params['source']}/{request.path_params['name']}"
     if feed not in backing.settings.feed_ids:
-        raise Refused(404, f"there is no such feed; there are {', '.join(backing.settings.feed_ids[:20])}")
+        raise RequestRefused(404, f"there is no such feed; there are {', '.join(backing.settings.feed_ids[:20])}")
     return feed
 
 
-async def _statuses(backing: Backing, feeds: list[str]) -> list[FeedStatus]:
+async def _statuses(backing: AppContext, feeds: list[str]) -> list[FeedStatus]:
     return await feed_statuses(backing.client, backing.settings, now=backing.now(), feeds=feeds)
 
 
-async def _ordered(request: Request, backing: Backing, order: Order, reason: str = "") -> Response:
+async def _ordered(request: Request, backing: AppContext, order: Order, reason: str = "") -> Response:
     """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
     if order is not Order.PAUSE and await body_of(request):
-        raise Refused(400, "expected no body; anew is said in the query: ?anew=true")
+        raise RequestRefused(400, "expected no body; anew is said in the query: ?anew=true")
     answer = await asked(
         backing.client,
         backing.settings,
@@ -94,5 +94,5 @@ async def _ordered(request: Request, backing: Backing, order: Order, reason: str
         patience=_PATIENCE,
     )
     if answer.outcome == "senseless" and order not in {Order.PAUSE, Order.RESUME}:
-        raise Refused(409, f"{answer.feed}: {answer.text}")
+        raise RequestRefused(409, f"{answer.feed}: {answer.text}")
     return as_json(answer, 200 if answer.outcome in {"done", "senseless"} else 202)

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from poller.daemon.health import Readiness, StoreWatch
+from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.stored_metrics import StoredFigures, StoredReadings, blocks
 from poller.redis.health import Finding
 from poller.telemetry.metrics import READY, REGISTRY, ROUNDS, STORE_FINDING, STORE_UP, labelled
@@ -30,7 +30,7 @@ _STORE: Final = "store"
 _END: Final = "# EOF\n"  # of OpenMetrics
 
 
-class Moment(msgspec.Struct, frozen=True):
+class ScrapeState(msgspec.Struct, frozen=True):
     """What is known when somebody asks; ``stored`` is None where the store does not say."""
 
     ready: bool
@@ -42,7 +42,7 @@ class Moment(msgspec.Struct, frozen=True):
 class Exposition:
     """The metrics of one process. Used within one event loop."""
 
-    def __init__(self, readiness: Readiness, watch: StoreWatch, readings: StoredReadings) -> None:
+    def __init__(self, readiness: Readiness, watch: StoreMonitor, readings: StoredReadings) -> None:
         """Take who knows."""
         self._readiness = readiness
         self._watch = watch
@@ -64,11 +64,11 @@ class Exposition:
             report = await self._readiness.report()
             up = all(one.name != _STORE for one in (*report.reasons, *self._watch.reasons()))
             stored = await self._readings.latest() if up else None
-            moment = Moment(report.ready, up, self._watch.findings, stored)
+            moment = ScrapeState(report.ready, up, self._watch.findings, stored)
             return await asyncio.to_thread(written, moment, form)
 
 
-def written(moment: Moment, form: Form) -> bytes:
+def written(moment: ScrapeState, form: Form) -> bytes:
     """What this process has counted and what is so at this moment, in Prometheus' text or as OpenMetrics."""
     other = form == "openmetrics"
     counted: bytes = openmetrics(REGISTRY) if other else generate_latest(REGISTRY)  # type: ignore[no-untyped-call]  # as it is
@@ -135,7 +135,7 @@ def probe_routes(readiness: Readiness, may_read: Callable[[Request], bool] = lam
         return Response(b'{"live":true}\n', media_type=_JSON)
 
     async def readyz(request: Request) -> Response:
-        """200 or 503, with a :class:`poller.daemon.health.Report`."""
+        """200 or 503, with a :class:`poller.daemon.health.ReadinessReport`."""
         report = await readiness.report()
         if not may_read(request):
             hidden = {"failing": report.failing, "subscriptions": report.subscriptions}

@@ -27,7 +27,7 @@ PROBLEM: Final = "application/problem+json"
 _AGAIN: Final = "2"  # seconds until a store that is away is worth another question
 
 
-class Wrong(msgspec.Struct, frozen=True, omit_defaults=True):
+class InvalidParameter(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing in a request that cannot be used.
 
     Attributes:
@@ -41,7 +41,7 @@ class Wrong(msgspec.Struct, frozen=True, omit_defaults=True):
     value: str | None = None
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProblemDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer, key for key.
 
     Attributes:
@@ -54,29 +54,36 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int
     title: str
     detail: str
-    errors: tuple[Wrong, ...] = ()
+    errors: tuple[InvalidParameter, ...] = ()
 
 
-class Refused(HTTPException):
+class RequestRefused(HTTPException):
     """A request that is not carried out."""
 
     def __init__(
-        self, status: int, detail: str, *, errors: Sequence[Wrong] = (), headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        detail: str,
+        *,
+        errors: Sequence[InvalidParameter] = (),
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take what :class:`Problem` has, and headers of the answer."""
+        """Take what :class:`ProblemDetails` has, and headers of the answer."""
         super().__init__(status, detail, headers)
         self.errors = tuple(errors)
 
 
-def problem(status: int, detail: str, *, errors: Sequence[Wrong] = (), headers: Mapping[str, str] | None = None) -> Any:
+def problem(
+    status: int, detail: str, *, errors: Sequence[InvalidParameter] = (), headers: Mapping[str, str] | None = None
+) -> Any:
     """The answer to a request that is not carried out."""
-    said = Problem(status, HTTPStatus(status).phrase, without_credentials(detail), tuple(errors))
+    said = ProblemDetails(status, HTTPStatus(status).phrase, without_credentials(detail), tuple(errors))
     return Response(msgspec.json.encode(said) + b"\n", status, headers, media_type=PROBLEM)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 -- it is asked for these alone
-    errors = error.errors if isinstance(error, Refused) else ()
+    errors = error.errors if isinstance(error, RequestRefused) else ()
     answer: Response = problem(error.status_code, error.detail, errors=errors, headers=error.headers)
     return answer
 
@@ -139,7 +146,7 @@ def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = N
     return Response(msgspec.json.encode(value) + b"\n", status, headers, media_type=JSON)
 
 
-class Span(msgspec.Struct, frozen=True):
+class PageRange(msgspec.Struct, frozen=True):
     """Which part of a list is wanted.
 
     Attributes:
@@ -163,7 +170,7 @@ class Span(msgspec.Struct, frozen=True):
         return {"link": f'<{path}?{query}>; rel="next"'}
 
 
-def span_of(request: Request) -> Span:
+def span_of(request: Request) -> PageRange:
     """What ``limit`` and ``after`` of a request say.
 
     Raises:
@@ -172,8 +179,8 @@ def span_of(request: Request) -> Span:
     limit = request.query_params.get("limit", str(_USUAL))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= _DIGITS and 1 <= int(limit) <= MOST):
         expected = f"expected 1 to {MOST}"
-        raise Refused(400, f"limit: {expected}", errors=[Wrong("limit", expected, limit[:20])])
-    return Span(int(limit), request.query_params.get("after", ""))
+        raise RequestRefused(400, f"limit: {expected}", errors=[InvalidParameter("limit", expected, limit[:20])])
+    return PageRange(int(limit), request.query_params.get("after", ""))
 
 
 # What a request brings along: JSON of a known shape, or a refusal that says what is wrong with it.
@@ -185,7 +192,7 @@ _PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
 T = TypeVar("T")
 
 
-class PauseWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a request to pause may say.
 
     Attributes:
@@ -199,10 +206,10 @@ async def reason_of(request: Request) -> str:
     """Why something is to be paused; there is a reason to give where none is said.
 
     Raises:
-        Refused: the body is no :class:`PauseWanted`.
+        Refused: the body is no :class:`PauseRequest`.
     """
     body = await body_of(request)
-    return usable(body, lambda one: decoded(one, PauseWanted)).reason if body else PauseWanted().reason
+    return usable(body, lambda one: decoded(one, PauseRequest)).reason if body else PauseRequest().reason
 
 
 async def body_of(request: Request) -> bytes:
@@ -214,11 +221,11 @@ async def body_of(request: Request) -> bytes:
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind not in _KINDS:
-        raise Refused(415, f"content-type: expected {JSON}", headers={"accept": JSON})
+        raise RequestRefused(415, f"content-type: expected {JSON}", headers={"accept": JSON})
     return body
 
 
-def usable(body: bytes, read: Callable[[bytes], T | list[Wrong]]) -> T:
+def usable(body: bytes, read: Callable[[bytes], T | list[InvalidParameter]]) -> T:
     """What ``read`` makes of it.
 
     Raises:
@@ -227,19 +234,19 @@ def usable(body: bytes, read: Callable[[bytes], T | list[Wrong]]) -> T:
     try:
         found = read(body)
     except ValueError as error:
-        raise Refused(400, str(error)) from None
+        raise RequestRefused(400, str(error)) from None
     if isinstance(found, list):
         raise unusable(found)
     return found
 
 
-def unusable(errors: list[Wrong]) -> Refused:
+def unusable(errors: list[InvalidParameter]) -> RequestRefused:
     """The refusal of a body in which this is wrong."""
     first = errors[0]
-    return Refused(422, f"{first.key}: {first.expected}" if first.key else first.expected, errors=errors)
+    return RequestRefused(422, f"{first.key}: {first.expected}" if first.key else first.expected, errors=errors)
 
 
-def decoded(body: bytes, shape: type[T]) -> T | list[Wrong]:
+def decoded(body: bytes, shape: type[T]) -> T | list[InvalidParameter]:
     """A request's JSON, or what is wrong with its shape.
 
     Raises:
@@ -252,15 +259,15 @@ def decoded(body: bytes, shape: type[T]) -> T | list[Wrong]:
         return [_wrong(str(error), shape)]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise ValueError("expected a JSON object") from None
-    return [Wrong(shown_key(key), "expected once: this key stands twice") for key in twice] or made
+    return [InvalidParameter(shown_key(key), "expected once: this key stands twice") for key in twice] or made
 
 
-def _wrong(said: str, shape: type[Any]) -> Wrong:
+def _wrong(said: str, shape: type[Any]) -> InvalidParameter:
     """What msgspec has said; of an unknown key its name, and of the whole object those that are known."""
     found = _PATH.search(said)
     place, said = found[1] if found else "", _PATH.sub("", said)
     unknown = _UNKNOWN.fullmatch(said)
     if unknown is None:
-        return Wrong(place, said)
+        return InvalidParameter(place, said)
     known = "" if place else f"; known are {', '.join(shape.__struct_fields__)}"
-    return Wrong(f"{place}.{unknown[1]}".lstrip("."), f"unknown key{known}")
+    return InvalidParameter(f"{place}.{unknown[1]}".lstrip("."), f"unknown key{known}")

@@ -26,7 +26,7 @@ from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses,
 from poller.daemon.health import Readiness
 from poller.errors import StoreError
 from poller.text import ago, without_credentials
-from poller.web.context import Backing
+from poller.web.context import AppContext
 from poller.web.http import at
 
 AGAIN: Final = 15
@@ -53,7 +53,7 @@ _FEEDS: Final = ("feed", "state", "last good", "#records", "#events", "what is a
 _SUBSCRIPTIONS: Final = ("subscription", "state", "#waiting", "#oldest", "#dead letters", "what is amiss")
 
 
-def page(seen: Glance) -> str:
+def page(seen: Overview) -> str:
     """The page, as HTML.
 
     Args:
@@ -74,7 +74,7 @@ def page(seen: Glance) -> str:
     )
 
 
-def _body(seen: Glance) -> Iterator[str]:
+def _body(seen: Overview) -> Iterator[str]:
     if seen.reasons:
         yield '<ul aria-label="Why it is not ready">' + "".join(_item(one) for one in seen.reasons) + "</ul>"
     if seen.feeds:
@@ -154,7 +154,7 @@ def _subscription(one: SubscriptionStatus) -> tuple[str, ...]:
 # The page's route.
 
 
-def page_routes(backing: Backing, readiness: Readiness, *, clock: Callable[[], float]) -> list[Route]:
+def page_routes(backing: AppContext, readiness: Readiness, *, clock: Callable[[], float]) -> list[Route]:
     """The route.
 
     Args:
@@ -162,7 +162,7 @@ def page_routes(backing: Backing, readiness: Readiness, *, clock: Callable[[], f
         readiness: of this process.
         clock: seconds that only go forward.
     """
-    glances = Glances(backing, readiness, clock=clock)
+    glances = OverviewCache(backing, readiness, clock=clock)
 
     async def shown(_: Request) -> Response:
         """GET: the page."""
@@ -182,7 +182,7 @@ MOST: Final = 100
 """Feeds, and subscriptions."""
 
 
-class Glance(msgspec.Struct, frozen=True):
+class Overview(msgspec.Struct, frozen=True):
     """How it is.
 
     Attributes:
@@ -204,18 +204,18 @@ class Glance(msgspec.Struct, frozen=True):
     subscriptions_left_out: int = 0
 
 
-class Glances:
+class OverviewCache:
     """The latest one, for all who look."""
 
-    def __init__(self, backing: Backing, readiness: Readiness, *, clock: Callable[[], float]) -> None:
+    def __init__(self, backing: AppContext, readiness: Readiness, *, clock: Callable[[], float]) -> None:
         """Take what is looked at, and seconds that only go forward."""
         self._backing = backing
         self._readiness = readiness
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._seen: tuple[float, Glance] | None = None
+        self._seen: tuple[float, Overview] | None = None
 
-    async def latest(self) -> Glance:
+    async def latest(self) -> Overview:
         """How it is, or was a moment ago."""
         async with self._turn:
             if self._seen is None or self._clock() - self._seen[0] >= FRESH:
@@ -223,15 +223,15 @@ class Glances:
                 self._seen = self._clock(), seen
             return self._seen[1]
 
-    async def _look(self) -> Glance:
+    async def _look(self) -> Overview:
         report, now = await self._readiness.report(), self._backing.now()
         reasons = tuple(f"{one.name}: {one.text}" for one in report.reasons)
         try:
             feeds, more_feeds = await self._feeds(now)
             subscriptions, more = await self._subscriptions(now)
         except StoreError as error:
-            return Glance(now, report.ready, reasons or (f"store: {without_credentials(str(error))}",))
-        return Glance(now, report.ready, reasons, tuple(feeds), tuple(subscriptions), more_feeds, more)
+            return Overview(now, report.ready, reasons or (f"store: {without_credentials(str(error))}",))
+        return Overview(now, report.ready, reasons, tuple(feeds), tuple(subscriptions), more_feeds, more)
 
     async def _feeds(self, now: datetime) -> tuple[Sequence[FeedStatus], int]:
         names = self._backing.settings.feed_ids

@@ -22,12 +22,12 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from poller.auth.sink_credential import brought_of, kind_of, written
-from poller.config.errors import Key, Problem, shown_key, shown_value
+from poller.config.errors import ConfigProblem, Key, shown_key, shown_value
 from poller.config.http import host_only, redacted, same_host
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.status import SubscriptionStatus
 from poller.store.subscriptions import Following
-from poller.web.http import Wrong, decoded
+from poller.web.http import InvalidParameter, decoded
 
 T = TypeVar("T")
 
@@ -79,18 +79,18 @@ def shown_object(
     )
 
 
-def read(body: bytes) -> Wanted | list[Wrong]:
+def read(body: bytes) -> SubscriptionRequest | list[InvalidParameter]:
     """The object of a request, or what is wrong with its shape.
 
     Raises:
         ValueError: it is no JSON, or too deep.
     """
-    return decoded(body, Wanted)
+    return decoded(body, SubscriptionRequest)
 
 
 def settings_values(
-    wanted: Wanted, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
-) -> dict[str, Any] | list[Wrong]:
+    wanted: SubscriptionRequest, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
+) -> dict[str, Any] | list[InvalidParameter]:
     """The keys and values of a ``[[subscriptions]]`` table, or what a request may not say.
 
     Args:
@@ -99,15 +99,17 @@ def settings_values(
         before: as it was, where it is to be changed.
         brought: the credential that it had by a request, as it is kept.
     """
-    wrong = [Wrong(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
-    wrong += [Wrong(shown_key(key), _NULL) for key in _nulls(wanted)]
+    wrong = [InvalidParameter(f"config.{key}", _not_here(key)) for key in wanted.config if key not in CONFIG]
+    wrong += [InvalidParameter(shown_key(key), _NULL) for key in _nulls(wanted)]
     headers = _headers(wanted.protocolsettings.headers, before)
-    wrong += [Wrong(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN]
+    wrong += [
+        InvalidParameter(f"protocolsettings.headers.{key}", _NEW) for key, value in headers.items() if value == HIDDEN
+    ]
     if before and _secretive(wanted, before, brought) and not same_host(wanted.sink, before.sink):
-        wrong.append(Wrong("sink", _ANOTHER_HOST, host_only(wanted.sink)))
+        wrong.append(InvalidParameter("sink", _ANOTHER_HOST, host_only(wanted.sink)))
     shown = {host_only(before.sink), redacted(before.sink)} if before else set()
     if before and HIDDEN in wanted.sink and wanted.sink not in shown:
-        wrong.append(Wrong("sink", _SHOWN, host_only(wanted.sink)))
+        wrong.append(InvalidParameter("sink", _SHOWN, host_only(wanted.sink)))
     wrong += wrong_credential(wanted, before, brought)
     if wrong:
         return wrong
@@ -119,9 +121,9 @@ def settings_values(
     return {"id": name, "sink": sink, **there, **wanted.config, **kept}
 
 
-def wrong_of(problem: Problem, wanted: Wanted) -> Wrong:
+def wrong_of(problem: ConfigProblem, wanted: SubscriptionRequest) -> InvalidParameter:
     """A problem of the configuration as one of the request that made it."""
-    return Wrong(_key(problem.key, wanted), problem.expected, shown_value(problem))
+    return InvalidParameter(_key(problem.key, wanted), problem.expected, shown_value(problem))
 
 
 _NEW: Final = "expected the value: there was no header of this name"
@@ -135,7 +137,7 @@ _SHOWN: Final = f"expected the sink as it is shown, or a whole URL: {HIDDEN} sta
 _NULL: Final = "expected a value; leave the key out for the default"
 
 
-def _nulls(wanted: Wanted) -> Iterator[Key]:
+def _nulls(wanted: SubscriptionRequest) -> Iterator[Key]:
     """Where null stands in what goes into the configuration, which knows no null."""
     values: list[tuple[Key, Any]] = [(("config",), wanted.config), (("filters",), list(wanted.filters))]
     while values:
@@ -152,7 +154,7 @@ def _not_here(key: str) -> str:
     return _ELSEWHERE if key in _KEPT else f"unknown key; known are {', '.join(CONFIG)}"
 
 
-def _key(key: Key, wanted: Wanted) -> str:
+def _key(key: Key, wanted: SubscriptionRequest) -> str:
     """Where it stands in the object. The first filter is ``source`` where there is one."""
     match key:
         case ("filters", int(place), *rest) if wanted.source is not None:
@@ -164,7 +166,7 @@ def _key(key: Key, wanted: Wanted) -> str:
     return shown_key(key)
 
 
-def _secretive(wanted: Wanted, before: SubscriptionSettings, brought: bytes | None) -> bool:
+def _secretive(wanted: SubscriptionRequest, before: SubscriptionSettings, brought: bytes | None) -> bool:
     """Whether something is asked to go on being sent that is not shown."""
     hidden = HIDDEN in wanted.protocolsettings.headers.values()
     proof = before.auth.kind != "none" or before.client_cert_file is not None
@@ -208,7 +210,7 @@ _BESIDE_AUTH: Final = (
 )
 
 
-class _Outline(msgspec.Struct, frozen=True):
+class _MemberOutline(msgspec.Struct, frozen=True):
     sink: str = ""
 
 
@@ -224,32 +226,34 @@ def shown_credential(one: SubscriptionSettings, brought: bytes | None) -> SinkCr
     return None if one.auth.kind == "none" else SinkCredential(one.auth.kind)
 
 
-def as_it_was(wanted: Wanted, before: SubscriptionSettings | None, brought: bytes | None) -> bool:
+def as_it_was(wanted: SubscriptionRequest, before: SubscriptionSettings | None, brought: bytes | None) -> bool:
     """Whether a request says what was shown, and there was something."""
     shown = shown_credential(before, brought) if before else None
     return shown is not None and wanted.sinkcredential == msgspec.to_builtins(shown)
 
 
-def wrong_credential(wanted: Wanted, before: SubscriptionSettings | None, brought: bytes | None) -> list[Wrong]:
+def wrong_credential(
+    wanted: SubscriptionRequest, before: SubscriptionSettings | None, brought: bytes | None
+) -> list[InvalidParameter]:
     """What of it a request may not say; no value is repeated."""
     given = wanted.sinkcredential
     if given is msgspec.UNSET or as_it_was(wanted, before, brought):
         return []
     if before and before.auth.kind != "none":
-        return [Wrong(_KEY, _BESIDE_AUTH)]
+        return [InvalidParameter(_KEY, _BESIDE_AUTH)]
     made = brought_of(given) if given is not None else None
     wrong = made.items() if isinstance(made, dict) else ()
-    return [Wrong(f"{_KEY}.{key}" if key else _KEY, expected) for key, expected in wrong]
+    return [InvalidParameter(f"{_KEY}.{key}" if key else _KEY, expected) for key, expected in wrong]
 
 
-def new_credential(wanted: Wanted) -> bytes | None:
+def new_credential(wanted: SubscriptionRequest) -> bytes | None:
     """The credential that a request brings, as it is to be kept; None where it brings none that can be used."""
     given = wanted.sinkcredential
     made = brought_of(given) if given is not None and given is not msgspec.UNSET else {}
     return None if isinstance(made, dict) else written(made)
 
 
-def following(wanted: Wanted, sink: str) -> Following:
+def following(wanted: SubscriptionRequest, sink: str) -> Following:
     """What becomes of the credential that is kept.
 
     Args:
@@ -264,7 +268,7 @@ def following(wanted: Wanted, sink: str) -> Following:
 
 def _sink(settings: bytes) -> str:
     try:
-        return msgspec.json.decode(settings, type=_Outline).sink
+        return msgspec.json.decode(settings, type=_MemberOutline).sink
     except msgspec.DecodeError:  # another version's
         return ""
 
@@ -302,7 +306,7 @@ class ProtocolSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: Literal["POST"] = "POST"
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SubscriptionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The object of a request.
 
     Attributes:
@@ -348,7 +352,7 @@ class SinkCredential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SubscriptionObject(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The object of an answer, key for key; see :class:`Wanted`.
+    """The object of an answer, key for key; see :class:`SubscriptionRequest`.
 
     Attributes:
         id: its name.

@@ -35,12 +35,23 @@ from poller.errors import (
     SubscriptionUnknown,
 )
 from poller.store.subscriptions import Registry, Subscriptions
-from poller.web.auth import Admission
-from poller.web.context import Backing
-from poller.web.http import Endpoint, Refused, Wrong, as_json, at, body_of, reason_of, span_of, unusable, usable
+from poller.web.auth import Authorizer
+from poller.web.context import AppContext
+from poller.web.http import (
+    Endpoint,
+    InvalidParameter,
+    RequestRefused,
+    as_json,
+    at,
+    body_of,
+    reason_of,
+    span_of,
+    unusable,
+    usable,
+)
 from poller.web.subscription_schema import (
     SubscriptionObject,
-    Wanted,
+    SubscriptionRequest,
     following,
     new_credential,
     read,
@@ -61,7 +72,7 @@ _STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, Subscription
 
 
 def subscription_routes(
-    backing: Backing, admission: Admission, *, draw: Callable[[int], bytes] = secrets.token_bytes
+    backing: AppContext, admission: Authorizer, *, draw: Callable[[int], bytes] = secrets.token_bytes
 ) -> list[Route]:
     """The routes.
 
@@ -84,7 +95,7 @@ def subscription_routes(
 
 
 class _Subscriptions:
-    def __init__(self, backing: Backing, admission: Admission, draw: Callable[[int], bytes]) -> None:
+    def __init__(self, backing: AppContext, admission: Authorizer, draw: Callable[[int], bytes]) -> None:
         self._backing = backing
         self._admission = admission
         self._draw = draw
@@ -114,7 +125,7 @@ class _Subscriptions:
                 backing.registry, backing.settings, made, secrets=[secret], now=backing.now(), credential=new
             )
         except StoreUnavailable as error:
-            raise Refused(503, _PERHAPS.format(error=error, name=name)) from None
+            raise RequestRefused(503, _PERHAPS.format(error=error, name=name)) from None
         try:
             shown = await self._object(name, secret=secret)
         except StoreError:  # it went just now; the secret is shown here or never
@@ -127,7 +138,7 @@ class _Subscriptions:
         name, wanted = _name(request), await _wanted(request)
         if wanted.id not in (None, name):
             expected = f"expected {name}, as in the path; an id is for good"
-            raise Refused(409, f"id: {expected}", errors=[Wrong("id", expected, wanted.id[:64])])
+            raise RequestRefused(409, f"id: {expected}", errors=[InvalidParameter("id", expected, wanted.id[:64])])
         backing = self._backing
         kept = await backing.registry.all()
         before = settings_of(kept, backing.settings, name)
@@ -181,7 +192,7 @@ class _Subscriptions:
             return None
 
     def _settings(
-        self, wanted: Wanted, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
+        self, wanted: SubscriptionRequest, name: str, before: SubscriptionSettings | None, brought: bytes | None = None
     ) -> SubscriptionSettings:
         values = settings_values(wanted, name, before, brought)
         if isinstance(values, list):
@@ -196,7 +207,7 @@ def _name(request: Request) -> str:
     return str(request.path_params["subscription"])
 
 
-async def _wanted(request: Request) -> Wanted:
+async def _wanted(request: Request) -> SubscriptionRequest:
     return usable(await body_of(request), read)
 
 
@@ -208,7 +219,7 @@ def _told(endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except ConfigurationError as error:
             statuses: Mapping[type[ConfigurationError], int] = _STATUS
-            raise Refused(statuses.get(type(error), 422), str(error)) from None
+            raise RequestRefused(statuses.get(type(error), 422), str(error)) from None
 
     return telling
 

@@ -12,7 +12,7 @@ from typing import cast
 import httpx
 import msgspec
 
-from poller.source.paging import Query
+from poller.source.paging import ListQuery
 from tests.bench.limits import Written, bare_fetch, bare_split, pipelined_reads, pipelined_writes, written
 from tests.bench.scene import PAGE, RESOURCE, Bench, bench
 from tests.servers import Server
@@ -71,7 +71,7 @@ async def _silent(full: Bench, server: Server, data: Written) -> AsyncIterator[F
     if silent.changes:
         raise RuntimeError(f"a silent reading published {silent.changes} events")
     speed = silent.records / silent.seconds
-    fetched, bodies = await bare_fetch(full.api, Query(limit=PAGE))
+    fetched, bodies = await bare_fetch(full.api, ListQuery(limit=PAGE))
     yield Figure(
         "silent full reading",
         f"{speed:,.0f} records/s",
@@ -101,7 +101,7 @@ async def _memory(full: Bench, data: Written) -> AsyncIterator[Figure]:
 
 
 async def _bodies(full: Bench) -> list[bytes]:
-    return (await bare_fetch(full.api, Query(limit=PAGE)))[1]
+    return (await bare_fetch(full.api, ListQuery(limit=PAGE)))[1]
 
 
 async def _deltas(feed: Bench, api_url: str) -> AsyncIterator[Figure]:

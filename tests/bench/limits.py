@@ -10,7 +10,7 @@ import msgspec
 import redis as blocking_redis
 
 from poller.source.client import ApiClient
-from poller.source.paging import Drain, Query
+from poller.source.paging import ListingReader, ListQuery
 from tests.bench.scene import RESOURCE, Bench
 
 _BATCH = 250
@@ -61,12 +61,12 @@ def pipelined_reads(url: str, bench: Bench, data: Written) -> float:
         return per_second(len(fields), read)
 
 
-async def bare_fetch(api: ApiClient, query: Query) -> tuple[float, list[bytes]]:
+async def bare_fetch(api: ApiClient, query: ListQuery) -> tuple[float, list[bytes]]:
     """Records a second when pages are fetched one after the other and only split; and the bodies."""
     split = msgspec.json.Decoder(_Listing).decode
     bodies, records, begun = [], 0, time.perf_counter()
     page_token: str | None = None
-    drain = Drain(query)
+    drain = ListingReader(query)
     while True:
         params = drain.start() if page_token is None else query.further(None, page_token)
         body = await api.get(RESOURCE.path, params)

@@ -24,7 +24,7 @@ from poller.redis.client import commands
 from poller.store.keys import FeedKeys, group_of
 from poller.store.stats import feed_amounts, pair_amounts
 from poller.telemetry.metrics import KINDS, ROUNDS, attempts_of, no_attempts_of
-from poller.web.health import Moment, written
+from poller.web.health import ScrapeState, written
 from tests.bench.figures import Figure
 from tests.servers import Server
 
@@ -50,7 +50,7 @@ async def metering(server: Server) -> AsyncIterator[Figure]:
     for feed in feeds:
         ROUNDS.ended(feed, mode="delta", result="ok", seconds=0.1, pages=1, kinds=dict.fromkeys(KINDS, 1))
     figures = StoredFigures([_feed(feed, one, 60.0) for feed, one in amounts.items()])
-    moment = Moment(ready=True, up=True, findings=(), stored=figures)
+    moment = ScrapeState(ready=True, up=True, findings=(), stored=figures)
     text, told = await _measured(lambda: asyncio.to_thread(written, moment, "text"))
     yield Figure(f"text of all metrics, {len(text) / 1e6:.1f} MB", *told)
     yield _attempts()

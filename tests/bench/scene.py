@@ -19,7 +19,7 @@ from poller.auth.base import EnvironmentToken
 from poller.redis.client import commands
 from poller.source.client import ApiClient
 from poller.source.feed import KNOWN, Feed, RoundResult
-from poller.source.paging import Query
+from poller.source.paging import ListQuery
 from poller.source.round import poll
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys
@@ -79,7 +79,9 @@ async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int 
         draw=lambda: secrets.token_hex(8),
         now_ms=lambda: time.time_ns() // 1_000_000,
     )
-    feed = Feed("sandbox/employmentUnavailabilities", RESOURCE, Query(limit=limit), api_url, "org.example", delta=delta)
+    feed = Feed(
+        "sandbox/employmentUnavailabilities", RESOURCE, ListQuery(limit=limit), api_url, "org.example", delta=delta
+    )
     token = EnvironmentToken("TOKEN", {"TOKEN": "sandbox"})
     async with ApiClient(api_url, credential=token) as api:
         try:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 
 from poller.changes.canonical import MAX_DEPTH, TOO_DEEP, canonical, encode, parse, without
-from poller.changes.diff import Kind, Snapshot, changed_pointers, compare
-from poller.changes.records import Record, Shape
+from poller.changes.diff import ChangeKind, Snapshot, changed_pointers, compare
+from poller.changes.records import Record, RecordShape
 from tests.changes.samples import CHANCE, FEW, MANY, OBJECTS, TREES, opinion, spelled
 
 
@@ -25,7 +25,7 @@ def test_an_unknown_record_is_created() -> None:
     """Without a snapshot a record is created: revision 1, nothing before it."""
     change = compare(record_of(b'{"a":1.0}'), None)
     assert change is not None
-    assert (change.kind, change.revision, change.previous, change.changed) == (Kind.CREATED, 1, None, ())
+    assert (change.kind, change.revision, change.previous, change.changed) == (ChangeKind.CREATED, 1, None, ())
     assert (change.key, change.subject, change.modified) == ("k", "K", "2025-01-31T09:30:00Z")
     assert (change.raw, change.canonical) == (b'{"a":1.0}', b'{"a":1}')
 
@@ -34,14 +34,14 @@ def test_a_record_that_returns_is_created_and_goes_on_counting() -> None:
     """After a tombstone even the same bytes are created again, with the next revision and nothing before it."""
     change = compare(record_of(b"{}"), Snapshot(4, 9, b"{}", removed=True))
     assert change is not None
-    assert (change.kind, change.revision, change.previous, change.changed) == (Kind.CREATED, 5, None, ())
+    assert (change.kind, change.revision, change.previous, change.changed) == (ChangeKind.CREATED, 5, None, ())
 
 
 def test_a_record_kept_silently_has_its_first_event_when_it_changes() -> None:
     """The snapshot of a silent baseline has revision 0; the first change is revision 1, and it is a modification."""
     change = compare(record_of(b'{"a":2}'), Snapshot(0, 0, b'{"a":1}'))
     assert change is not None
-    assert (change.kind, change.revision, change.previous) == (Kind.MODIFIED, 1, b'{"a":1}')
+    assert (change.kind, change.revision, change.previous) == (ChangeKind.MODIFIED, 1, b'{"a":1}')
 
 
 @FEW
@@ -53,20 +53,20 @@ def test_a_known_record_is_modified_if_and_only_if_it_differs(old: Any, new: Any
     change = compare(record_of(after), Snapshot(3, 7, before))
     assert (change is None) == (canonical(before) == canonical(after))
     if change is not None:
-        assert (change.kind, change.revision, change.raw, change.previous) == (Kind.MODIFIED, 4, after, before)
+        assert (change.kind, change.revision, change.raw, change.previous) == (ChangeKind.MODIFIED, 4, after, before)
         assert change.changed == changed_pointers(parse(before), parse(after)) != ()
 
 
 @pytest.mark.parametrize("strip", [None, without(("/at",))])
-@pytest.mark.parametrize("shape", [None, Shape(frozenset({"id", "n"}), None)])
-def test_a_truth_value_is_not_a_number(shape: Shape | None, strip: Callable[[Any], Any] | None) -> None:
+@pytest.mark.parametrize("shape", [None, RecordShape(frozenset({"id", "n"}), None)])
+def test_a_truth_value_is_not_a_number(shape: RecordShape | None, strip: Callable[[Any], Any] | None) -> None:
     """To Python 1 equals true and 0 equals false; in JSON they differ, on every path of the comparison, deep down."""
     for old, new in ((b"1", b"true"), (b"0", b"false"), (b"[0]", b"[false]"), (b'{"a":1}', b'{"a":true}')):
         for before, after in ((old, new), (new, old)):
             known = Snapshot(1, 1, b'{"id":"k","n":%b}' % before)
             change = compare(record_of(b'{"id":"k","n":%b}' % after), known, strip, shape)
             assert change is not None
-            assert (change.kind, change.changed[0][:2]) == (Kind.MODIFIED, "/n")
+            assert (change.kind, change.changed[0][:2]) == (ChangeKind.MODIFIED, "/n")
 
 
 def test_an_id_in_other_letters_is_no_change_unless_something_else_is() -> None:

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from poller.changes.canonical import canonical
-from poller.changes.diff import Change, Kind
+from poller.changes.diff import Change, ChangeKind
 from poller.changes.events import MAX_EVENT_BYTES, Cause, EventFrame, recorded_time
 from tests.changes.samples import FEW, OBJECTS, spelled
 
@@ -30,15 +30,15 @@ def frame(
 
 
 def created(raw: bytes = b'{"id":"K"}', *, key: str = "k", revision: int = 1, modified: str | None = None) -> Change:
-    return Change(Kind.CREATED, key, key.upper(), modified, raw, canonical(raw), None, (), revision)
+    return Change(ChangeKind.CREATED, key, key.upper(), modified, raw, canonical(raw), None, (), revision)
 
 
 def altered(raw: bytes, previous: bytes, changed: tuple[str, ...] = ("/a",)) -> Change:
-    return Change(Kind.MODIFIED, "k", "K", None, raw, canonical(raw), previous, changed, 2)
+    return Change(ChangeKind.MODIFIED, "k", "K", None, raw, canonical(raw), previous, changed, 2)
 
 
 def removed(previous: bytes, revision: int = 3) -> Change:
-    return Change(Kind.REMOVED, "k", "K", None, None, b"", previous, (), revision)
+    return Change(ChangeKind.REMOVED, "k", "K", None, None, b"", previous, (), revision)
 
 
 def written(change: Change, *, sequence: int = 42, by: EventFrame | None = None) -> bytes:
@@ -63,13 +63,13 @@ CHANGES = st.builds(
         subject,
         subject,
         modified,
-        None if kind is Kind.REMOVED else spelled(fields),
-        b"" if kind is Kind.REMOVED else canonical(spelled(fields)),
-        None if kind is Kind.CREATED else spelled(before),
-        tuple(sorted(changed)) if kind is Kind.MODIFIED else (),
+        None if kind is ChangeKind.REMOVED else spelled(fields),
+        b"" if kind is ChangeKind.REMOVED else canonical(spelled(fields)),
+        None if kind is ChangeKind.CREATED else spelled(before),
+        tuple(sorted(changed)) if kind is ChangeKind.MODIFIED else (),
         revision,
     ),
-    st.sampled_from(list(Kind)),
+    st.sampled_from(list(ChangeKind)),
     TEXTS,
     OBJECTS,
     OBJECTS,
@@ -91,7 +91,7 @@ def test_the_sdk_reads_every_attribute_of_the_contract(change: Change, sequence:
         data["record"] = json.loads(change.raw)
     if change.previous is not None:
         data["previous"] = json.loads(change.previous)
-    if change.kind is Kind.MODIFIED:
+    if change.kind is ChangeKind.MODIFIED:
         data["changed"] = list(change.changed)
     assert attributes(written(change, sequence=sequence, by=by)) == {
         "specversion": "1.0",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from poller.changes.held_versions import HeldVersion, Holding, full_reading_due
+from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 
 APART = timedelta(minutes=1)
 OLDER, OTHER = b'{"n":1}', b'{"n":2}'
 SEEN = 100_000
 
 
-def reading(*, begun: int | None, now: int) -> Holding:
-    return Holding(newest=True, begun=begun, now=now, apart=APART)
+def reading(*, begun: int | None, now: int) -> VersionPolicy:
+    return VersionPolicy(newest=True, begun=begun, now=now, apart=APART)
 
 
 def held(seen_at: int = SEEN) -> HeldVersion:

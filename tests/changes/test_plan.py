@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from poller.changes.canonical import without
-from poller.changes.diff import Kind, Snapshot
+from poller.changes.diff import ChangeKind, Snapshot
 from poller.changes.events import Cause, EventFrame
-from poller.changes.plan import Commit, Listing, Rules, Seen, Tally, packed, plan
+from poller.changes.plan import Commit, PublishRules, RecordCounts, SeenKeys, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
 from tests.changes.samples import FEW
 
 
 def test_tallies_add_up_field_by_field() -> None:
     """Adding keeps the first tally and changes nothing in the second."""
-    total, part = Tally(1, 2, 3, 4, 5, 6), Tally(10, 20, 30, 40, 50, 60)
+    total, part = RecordCounts(1, 2, 3, 4, 5, 6), RecordCounts(10, 20, 30, 40, 50, 60)
     same = total
     total += part
     assert total is same
-    assert total == Tally(11, 22, 33, 44, 55, 66)
-    assert part == Tally(10, 20, 30, 40, 50, 60)
+    assert total == RecordCounts(11, 22, 33, 44, 55, 66)
+    assert part == RecordCounts(10, 20, 30, 40, 50, 60)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_each_kind_has_its_count(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(ChangeKind))
+def test_each_kind_has_its_count(kind: ChangeKind) -> None:
     """Counting a change counts its kind and nothing else."""
-    tally = Tally()
+    tally = RecordCounts()
     tally.count(kind)
     assert getattr(tally, kind) == 1
     assert tally.created + tally.modified + tally.removed == 1
@@ -58,7 +58,7 @@ KEYS = st.lists(UUIDS | UUIDS.map(str.upper) | st.text(min_size=1, max_size=40) 
 @given(KEYS)
 def test_keys_come_back_as_they_were(keys: list[str]) -> None:
     """Whatever a key looks like, a UUID in an unusual spelling too."""
-    assert list(Listing(held=packed(keys)).keys) == keys
+    assert list(SubstreamSnapshot(held=packed(keys)).keys) == keys
 
 
 def test_a_uuid_takes_18_bytes() -> None:
@@ -68,7 +68,7 @@ def test_a_uuid_takes_18_bytes() -> None:
 
 def test_a_reading_that_ended_replaces_what_was_held_and_one_that_failed_does_not() -> None:
     """A failure says nothing of the records, and what the answer said of its version is not used again."""
-    listing = Listing().after(5, keys=["a", "b"], changed=True, validators={"If-None-Match": '"1"'})
+    listing = SubstreamSnapshot().after(5, keys=["a", "b"], changed=True, validators={"If-None-Match": '"1"'})
     failed = listing.failed(9)
     assert (list(failed.keys), failed.tried, failed.read, failed.validators) == (["a", "b"], 9, 5, {})
     same = listing.unchanged(9)
@@ -79,7 +79,7 @@ def test_a_reading_that_ended_replaces_what_was_held_and_one_that_failed_does_no
 
 def test_heat_rises_with_changes_and_cools_with_rest() -> None:
     """Always changing tends to two, never changing to nought."""
-    listing = Listing()
+    listing = SubstreamSnapshot()
     for moment in range(20):
         listing = listing.after(moment, changed=True)
     assert 1.99 < listing.heat <= 2
@@ -99,9 +99,9 @@ def planned(
     known: Mapping[str, Snapshot] | None = None,
     *,
     sequence: int = 0,
-    rules: Rules | None = None,
+    rules: PublishRules | None = None,
     cause: Cause = Cause.DELTA,
-) -> tuple[Commit, Tally]:
+) -> tuple[Commit, RecordCounts]:
     frame = EventFrame(feed="acme/f", generation="g", source="urn:x", type_stem="t", cause=cause)
     return plan(
         [read(raw) for raw in raws],
@@ -110,7 +110,7 @@ def planned(
         generation="g",
         sequence=sequence,
         recorded="2025-03-01T12:00:00.000Z",
-        rules=rules or Rules(),
+        rules=rules or PublishRules(),
     )
 
 
@@ -118,7 +118,7 @@ def decoded(commit: Commit) -> list[dict[str, Any]]:
     return [json.loads(event) for event in commit.events]
 
 
-def sum_of(tally: Tally) -> int:
+def sum_of(tally: RecordCounts) -> int:
     return tally.created + tally.modified + tally.removed + tally.unchanged + tally.quarantined
 
 
@@ -224,7 +224,7 @@ def test_a_record_that_returns_goes_on_counting() -> None:
 
 def test_a_silent_baseline_keeps_and_says_nothing() -> None:
     """Snapshots are kept without events; what comes after is compared with them and begins with revision 1."""
-    silent, tally = planned([version("a", 1), version("b", 1), version("b", 2)], rules=Rules(silent=True))
+    silent, tally = planned([version("a", 1), version("b", 1), version("b", 2)], rules=PublishRules(silent=True))
     assert (silent.events, silent.next_sequence, sum_of(tally)) == ((), 0, 3)
     assert silent.snapshots == {"a": Snapshot(0, 0, version("a", 1)), "b": Snapshot(0, 0, version("b", 2))}
     after = decoded(planned([version("a", 1), version("b", 3)], silent.snapshots)[0])
@@ -235,7 +235,7 @@ def test_a_silent_baseline_keeps_and_says_nothing() -> None:
 
 def test_what_is_ignored_gives_no_event() -> None:
     """A difference in an ignored field alone is silent, and the snapshot stays what was last published."""
-    rules = Rules(without(("/n",)))
+    rules = PublishRules(without(("/n",)))
     first = planned([version("a", 1)], rules=rules)[0]
     again, tally = planned([version("a", 2)], first.snapshots, sequence=1, rules=rules)
     assert (again.empty, tally.unchanged) == (True, 1)
@@ -334,7 +334,7 @@ TestPagesAndCrashes = PagesAndCrashes.TestCase
 @given(st.lists(st.text(max_size=40)), st.lists(st.text(max_size=40)))
 def test_what_was_seen_is_in_it_and_nothing_else(some: list[str], others: list[str]) -> None:
     """Law: a set of keys, whatever the order of adding and asking."""
-    seen = Seen()
+    seen = SeenKeys()
     assert not seen
     seen.update(some)
     assert all(key in seen for key in some)

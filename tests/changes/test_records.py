@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.changes.records import MAX_ID_LENGTH, Record, Rejected, identities, latest_versions, record_reader, shape_of
-from poller.source.paging import Query
+from poller.source.paging import ListQuery
 from tests.changes.samples import FEW, OBJECTS, spelled
 from tests.source.round_sides import FEED, Round, Script
 
@@ -259,7 +259,7 @@ async def test_what_was_published_agrees_with_the_source_in_all_that_was_asked_f
     for fields, values in steps:
         source = {"id": "x", **values}
         shown = {key: value for key, value in source.items() if not fields or key in fields}
-        feed = msgspec.structs.replace(FEED, query=Query(fields=fields), delta=False)
+        feed = msgspec.structs.replace(FEED, query=ListQuery(fields=fields), delta=False)
         count = len(read.store.events)
         result = await read(Script().on([shown]), feed)
         assert result.ok

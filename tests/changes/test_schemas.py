@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
 
-from poller.changes.diff import Kind
+from poller.changes.diff import ChangeKind
 from poller.changes.schemas import FIELDS, event_schema
 from tests.changes.samples import FEW, TREES, spelled
 
@@ -34,7 +34,7 @@ def event_of(type_name: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_of(type_name: str) -> Draft202012Validator:
-    return Draft202012Validator(event_schema(f"org.example.{type_name}", Kind.CREATED))
+    return Draft202012Validator(event_schema(f"org.example.{type_name}", ChangeKind.CREATED))
 
 
 @FEW

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from poller.cli.feed_lines import amiss_with, detail_lines, feed_lines
 from poller.cli.subscription_lines import list_lines, subscription_lines
 from poller.cli.tables import Line
-from poller.control.status import Counts, FeedStatus, SubscriptionStatus
+from poller.control.status import FeedStatus, RoundCounts, SubscriptionStatus
 from poller.source.feed import Progress
 from poller.store.stats import Backlog
 
@@ -32,7 +32,7 @@ def feed(name: str = NAMES[0], **differing: Any) -> FeedStatus:
         "error": None,
         "good_at": "2026-03-02T08:15:00.000Z",
         "good_age_seconds": 3540.0,
-        "round": Counts(1200, 123_456_789, 123_456, 123_456, 123_456),
+        "round": RoundCounts(1200, 123_456_789, 123_456, 123_456, 123_456),
         "records": 123_456_789,
         "events": 123_456_789,
         "stream_length": 123_456_789,

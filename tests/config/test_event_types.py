@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from poller.changes.diff import Kind
+from poller.changes.diff import ChangeKind
 from poller.config.event_types import KINDS, TYPE_NAMES, published, type_test, unmatched
 from poller.config.load import load
 from poller.config.validation import kept_subscription, subscription_of
@@ -47,7 +47,7 @@ def test_a_kind_is_no_part_of_a_prefix() -> None:
 def test_types_are_those_of_the_events() -> None:
     """What the configuration expects to be published is what rounds publish, for known resources and for others."""
     assert {one.name: one.type_name for one in KNOWN.values()} == TYPE_NAMES
-    assert set(KINDS) == set(Kind)
+    assert set(KINDS) == set(ChangeKind)
     for type_name in (None, "post"):
         settings = load(None, {"POLLER_BASE_URL": "https://api.example.org"})
         source = settings.sources[0]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from poller.changes.diff import Change, Kind
+from poller.changes.diff import Change, ChangeKind
 from poller.config.event_types import PATHS, event_source, required_sources, unknown_source
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.config.validation import kept_subscription, subscription_of
 from poller.control.feeds import feed_of
 from poller.errors import ConfigurationError
-from poller.source.feed import KNOWN, Mode
+from poller.source.feed import KNOWN, RoundMode
 
 API = "https://api.example.org/v1"
 LISTING = f"{API}/qualifications/{{id}}/achievements"
@@ -35,9 +35,9 @@ def test_sources_are_those_of_the_events(settings: Settings) -> None:
     for feed in (*source.feeds, other, moved):
         made = feed_of(source, feed)
         path = made.resource.listing_path("q7" if made.resource.per_qualification else None)
-        frame = made.frame(generation="g", mode=Mode.FULL, path=path)
+        frame = made.frame(generation="g", mode=RoundMode.FULL, path=path)
         expected = event_source(source.event_source, feed.resource, feed.path)
-        change = Change(Kind.CREATED, "k", "k", None, b"{}", b"{}", None, (), 1)
+        change = Change(ChangeKind.CREATED, "k", "k", None, b"{}", b"{}", None, (), 1)
         event = json.loads(frame.encode(change, event_id="0" * 32, sequence=1, recorded="2025-03-01T12:00:00.000Z"))
         assert unknown_source(event["source"], [expected]) is None
 

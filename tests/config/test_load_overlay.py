@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from poller.config import RESOURCES, Address, load
+from poller.config import RESOURCES, ListenAddress, load
 from poller.errors import ConfigurationError
 from tests.config.conftest import FEED, SOURCE, Complaints, Loader
 
@@ -38,12 +38,12 @@ def test_environment_beats_file(loaded: Loader) -> None:
     environ = {"REDIS_URL": "redis://b", "POLLER_HTTP_BIND": "[::1]:9", "POLLER_DATA_DIR": "/b", "PORT": "7"}
     settings = loaded(text + SOURCE + FEED, environ)
     assert (settings.redis.url, settings.redis.prefix) == ("redis://b", "p")
-    assert (settings.http.bind, settings.embedded.data_dir) == (Address("::1", 9), Path("/b"))
+    assert (settings.http.bind, settings.embedded.data_dir) == (ListenAddress("::1", 9), Path("/b"))
 
 
 def test_port_means_all_interfaces() -> None:
     """PORT binds to every interface, as platforms that run a Procfile expect."""
-    assert load(None, LOCAL | {"PORT": "5000"}).http.bind == Address("0.0.0.0", 5000)  # noqa: S104  # that is the law
+    assert load(None, LOCAL | {"PORT": "5000"}).http.bind == ListenAddress("0.0.0.0", 5000)  # noqa: S104  # that is the law
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "5 ", "٣", "http", "1" * 5000])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from poller.config.types import (
     LARGEST,
     LONGEST,
-    Share,
+    Threshold,
     format_duration,
     format_share,
     format_size,
@@ -60,9 +60,10 @@ def test_sizes(text: object, meant: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [("10%", Share(percent=10.0)), (50, Share(records=50)), (0, Share(records=0)), ("off", Share())]
+    ("text", "meant"),
+    [("10%", Threshold(percent=10.0)), (50, Threshold(records=50)), (0, Threshold(records=0)), ("off", Threshold())],
 )
-def test_shares(text: object, meant: Share) -> None:
+def test_shares(text: object, meant: Threshold) -> None:
     """A share, a number of records and no bound at all are three different things."""
     assert parse_share(text) == meant
     assert meant.off == (text == "off")
@@ -110,12 +111,12 @@ def test_sizes_come_back(size: int) -> None:
 
 @given(
     st.one_of(
-        st.just(Share()),
-        st.builds(Share, records=st.integers(0, 2**53 - 1)),
-        st.builds(Share, percent=st.decimals("0.000001", "100", places=6).map(float)),
+        st.just(Threshold()),
+        st.builds(Threshold, records=st.integers(0, 2**53 - 1)),
+        st.builds(Threshold, percent=st.decimals("0.000001", "100", places=6).map(float)),
     )
 )
-def test_shares_come_back(share: Share) -> None:
+def test_shares_come_back(share: Threshold) -> None:
     """Writing a share and reading it loses nothing."""
     assert parse_share(format_share(share)) == share
 

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from poller.config.load import load
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.diagnostics import (
-    Permissions,
+    SinkPermissions,
     check,
     check_rights,
     check_service,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from poller.config.settings import Settings
-    from poller.control.diagnostics import Checked
+    from poller.control.diagnostics import CheckLine
 
 
 CONFIG = """
@@ -207,7 +207,7 @@ def settings(directory: Path, bind: str, *more: str) -> Settings:
     return load(file, SOURCE)
 
 
-async def found(directory: Path, bind: str, *more: str, environ: Mapping[str, str] = {}) -> list[Checked]:
+async def found(directory: Path, bind: str, *more: str, environ: Mapping[str, str] = {}) -> list[CheckLine]:
     return await check_service(settings(directory, bind, *more), environ)
 
 
@@ -282,11 +282,11 @@ async def test_a_token_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 # Laws of :mod:`poller.control.diagnostics`: a sink is asked whether it is there, and sent nothing.
 
-NONE = Permissions()
+NONE = SinkPermissions()
 SECRET = "whsec_" + "A" * 32
 
 
-async def checked(permissions: Permissions = NONE, /, **settings: Any) -> tuple[str, str]:
+async def checked(permissions: SinkPermissions = NONE, /, **settings: Any) -> tuple[str, str]:
     given = {"id": "rostering", "sink": "https://poller.invalid/hook", **settings}
     async with aclosing(check_sinks([SubscriptionSettings.model_validate(given)], {}, permissions)) as findings:
         (found,) = [one async for one in findings]
@@ -331,10 +331,10 @@ async def test_a_sink_that_does_not_grant_events_is_an_error() -> None:
         severity, text = await checked(sink=receiver.url, **more)
         assert (severity, "does not grant events" in text, "answered 405" in text) == ("error", True, True)
         assert "unset validate" in text
-        called = Permissions(None, {"rostering": encoded(Granted(origin(None)))})
+        called = SinkPermissions(None, {"rostering": encoded(Granted(origin(None)))})
         assert (await checked(called, sink=receiver.url, **more))[0] == "ok"
         receiver.answer = Reply(200)
-        severity, text = await checked(Permissions("https://p.example"), sink=receiver.url, **more)
+        severity, text = await checked(SinkPermissions("https://p.example"), sink=receiver.url, **more)
         assert (severity, "callback" in text) == ("warning", True)
         receiver.answer = Reply(200, headers=(("WebHook-Allowed-Origin", "*"),))
         severity, text = await checked(sink=receiver.url, **more)

@@ -17,8 +17,8 @@ from poller.control import subscriptions as subscribing
 from poller.control.orphans import Configurations, forget, note_streams, orphaned_feeds, stated, waiting_at
 from poller.control.subscriptions import filed, registry_of
 from poller.daemon.cluster.membership import Membership
-from poller.daemon.health import StoreWatch
-from poller.daemon.retention_role import Retaining
+from poller.daemon.health import StoreMonitor
+from poller.daemon.retention_role import RetentionRole
 from poller.errors import ConfigurationError, PollerError
 from poller.redis.client import commands
 from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
@@ -252,7 +252,7 @@ async def test_nothing_of_a_removed_subscription_is_left_at_an_orphaned_feed(
 
 async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, settings: Settings) -> None:
     """Law: what nobody needs goes for its age, the lease is free again at once, and one that is held is respected."""
-    watch = StoreWatch("warn", now=lambda: NOW, clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", now=lambda: NOW, clock=asyncio.get_running_loop().time)
     members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=stated(settings))
     clock = asyncio.get_running_loop().time
     membership = Membership(members, ttl=LEASE, watch=watch, clock=clock)
@@ -270,7 +270,9 @@ async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, setting
 
 async def trimmed(client: Redis, settings: Settings, membership: Membership) -> None:
     configurations = Configurations(settings, client, membership)
-    retaining = Retaining(settings, client, {}, configurations, shebang="", now=lambda: NOW, clock=Clock(), member="m")
+    retaining = RetentionRole(
+        settings, client, {}, configurations, shebang="", now=lambda: NOW, clock=Clock(), member="m"
+    )
     await retaining.look()
     await retaining.look()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from poller.config.subscriptions import SubscriptionSettings
-from poller.control.sinks import Form
+from poller.control.sinks import RequestBuilder
 from poller.delivery.signing import SecretUnusable, new_secret
 from poller.errors import CredentialUnusable
 from tests.delivery.events import pair, spelled
@@ -23,7 +23,7 @@ def test_which_file_holds_no_secret_is_said(tmp_path: Path) -> None:
     """Law: each time, and nothing of what it holds; when it is mended, or there again, all of them sign."""
     good, bad = written(tmp_path / "good", new_secret(b"s" * 32)), written(tmp_path / "bad", "whsec_c2VjcmV0")
     settings = SubscriptionSettings(id="s", sink="https://example.org/", secret_files=(good, bad))
-    form = Form(settings, [])
+    form = RequestBuilder(settings, [])
     for _ in range(2):
         with pytest.raises(SecretUnusable) as refused:
             form([pair(spelled())], 0)

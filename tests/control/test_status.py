@@ -12,7 +12,7 @@ from fakeredis import FakeAsyncRedis
 from poller.changes.confirmation import Confirmation, confirmation_mark
 from poller.control.status import feed_status
 from poller.source.feed import Progress
-from poller.source.paging import Learnt
+from poller.source.paging import DetectedCapabilities
 from poller.store.commands import Pause, pause
 from poller.store.feed_state import (
     CONFIRMATION,
@@ -66,7 +66,7 @@ async def test_who_polls_is_named_and_nothing_that_proves_it(client: FakeAsyncRe
 
 async def test_what_the_api_refused_and_how_it_lists_is_shown(client: FakeAsyncRedis) -> None:
     """Each parameter by its name, the limit with what is taken; the age of the oldest listing in seconds."""
-    learnt = Learnt("q", limit=250, no_fields=True, paging="an empty page", delta_token="the first page")  # noqa: S106 -- a place
+    learnt = DetectedCapabilities("q", limit=250, no_fields=True, paging="an empty page", delta_token="the first page")  # noqa: S106 -- a place
     fields = {
         "generation": "g",
         "sequence": "0",

@@ -14,7 +14,7 @@ from fakeredis import FakeAsyncRedis
 
 from poller.config.validation import subscription_of
 from poller.control import subscriptions as subscribing
-from poller.control.subscriptions import TYPE, NotGranted, Sampled, filed, registry_of, sample
+from poller.control.subscriptions import TYPE, NotGranted, SampleResult, filed, registry_of, sample
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.outcome import Failure
@@ -30,7 +30,7 @@ KEY = bytes(range(32))
 
 async def sampled(
     tmp_path: Path, url: str, handshake: bytes | None = None, brought: bytes | None = None, **more: Any
-) -> Sampled:
+) -> SampleResult:
     values = {"id": "a", "sink": url, "allow_private": True, **more}
     one = subscription_of(values, configured(tmp_path), where="x")
     secrets = (new_secret(KEY),)

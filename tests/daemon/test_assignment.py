@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.daemon.cluster.assignment import Extra, Moves, moves, offers_counted, preferred, share
+from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, offers_counted, preferred, share
 
 _PATIENCE = 3.0
 _MOST_MOVES = 2 * 5  # of a process in 300 s: to and fro after terms of 9, 18, 36, 72 and 144 s
@@ -38,49 +38,49 @@ def test_a_process_alone_takes_all_and_hands_back_nothing(count: int) -> None:
     names = [f"{number:02}" for number in range(count)]
     alone = {"place": 0, "members": 1, "patience": _PATIENCE}
     found = moves(names, ours=(), busy=(), free=dict.fromkeys(names, 0.0), **alone)  # type: ignore[arg-type] # as given
-    assert found == Moves(take=tuple(names))
-    assert moves(names, ours=names, busy=(), free={}, **alone) == Moves()  # type: ignore[arg-type] # as given
+    assert found == LeaseMoves(take=tuple(names))
+    assert moves(names, ours=names, busy=(), free={}, **alone) == LeaseMoves()  # type: ignore[arg-type] # as given
 
 
 def test_what_is_busy_is_not_handed_back() -> None:
     """Law: never in the middle of a round; the rest waits for its end."""
     known = {"names": "abcd", "ours": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
-    assert moves(**known, busy="abcd") == Moves(over=True)  # type: ignore[arg-type] # as given
-    assert moves(**known, busy="bd") == Moves(hand=("a", "c"))  # type: ignore[arg-type] # as given
-    assert moves(**known, busy="") == Moves(hand=("b", "d"))  # type: ignore[arg-type] # as given
+    assert moves(**known, busy="abcd") == LeaseMoves(over=True)  # type: ignore[arg-type] # as given
+    assert moves(**known, busy="bd") == LeaseMoves(hand=("a", "c"))  # type: ignore[arg-type] # as given
+    assert moves(**known, busy="") == LeaseMoves(hand=("b", "d"))  # type: ignore[arg-type] # as given
 
 
 def test_what_nobody_takes_is_taken_beyond_the_share() -> None:
     """Law: after the others had their time."""
     known = {"names": "abcd", "busy": "", "place": 0, "members": 2, "patience": _PATIENCE}
-    assert moves(**known, ours="ac", free={"b": 2.9, "d": 3.0}) == Moves(beyond=("d",))  # type: ignore[arg-type] # as given
+    assert moves(**known, ours="ac", free={"b": 2.9, "d": 3.0}) == LeaseMoves(beyond=("d",))  # type: ignore[arg-type] # as given
 
 
 def test_an_extra_is_offered_after_a_term_that_doubles() -> None:
     """Law: three times the patience, then six times, then twelve times; before that it stays."""
     known = {"names": "abcd", "busy": "", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     for offers, term in enumerate((9.0, 18.0, 36.0)):
-        for seconds, found in ((term - 0.1, Moves()), (term, Moves(hand=("d",)))):
-            extra = {"d": Extra(seconds, offers)}
+        for seconds, found in ((term - 0.1, LeaseMoves()), (term, LeaseMoves(hand=("d",)))):
+            extra = {"d": SurplusLease(seconds, offers)}
             assert moves(**known, ours="acd", extras=extra) == found  # type: ignore[arg-type] # as given
 
 
 def test_what_only_this_process_lists_is_never_offered() -> None:
     """Law: an extra that no other process lists stays, however long that is; nothing else goes in its place."""
     known = {"names": "abcd", "busy": "", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
-    extra = {"d": Extra(1e9, listed=False)}
-    assert moves(**known, ours="acd", extras=extra) == Moves()  # type: ignore[arg-type] # as given
-    extra["b"] = Extra(9.0)
-    assert moves(**known, ours="abcd", extras=extra) == Moves(hand=("b",))  # type: ignore[arg-type] # as given
+    extra = {"d": SurplusLease(1e9, listed=False)}
+    assert moves(**known, ours="acd", extras=extra) == LeaseMoves()  # type: ignore[arg-type] # as given
+    extra["b"] = SurplusLease(9.0)
+    assert moves(**known, ours="abcd", extras=extra) == LeaseMoves(hand=("b",))  # type: ignore[arg-type] # as given
 
 
 def test_an_offer_hands_back_extras_alone() -> None:
     """Law: extras that are due go before leases within the share, and one that is busy waits for its end."""
     known = {"names": "abcd", "ours": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
-    extra = {"a": Extra(9.0), "c": Extra(9.0)}
-    assert moves(**known, busy="", extras=extra) == Moves(hand=("a", "c"))  # type: ignore[arg-type] # as given
-    alone = {"a": Extra(9.0), "c": Extra(8.0)}
-    assert moves(**known, busy="abcd", extras=alone) == Moves(over=True)  # type: ignore[arg-type] # as given
+    extra = {"a": SurplusLease(9.0), "c": SurplusLease(9.0)}
+    assert moves(**known, busy="", extras=extra) == LeaseMoves(hand=("a", "c"))  # type: ignore[arg-type] # as given
+    alone = {"a": SurplusLease(9.0), "c": SurplusLease(8.0)}
+    assert moves(**known, busy="abcd", extras=alone) == LeaseMoves(over=True)  # type: ignore[arg-type] # as given
 
 
 def test_offers_of_long_ago_do_not_count() -> None:
@@ -125,7 +125,7 @@ class World:
             members=len(names),
             patience=_PATIENCE,
             extras={
-                name: Extra(self.now - since, process.offers.get(name, (0, 0.0))[0], name in listed)
+                name: SurplusLease(self.now - since, process.offers.get(name, (0, 0.0))[0], name in listed)
                 for name, since in process.extra.items()
             },
         )

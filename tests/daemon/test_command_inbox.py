@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 
 from fakeredis import FakeAsyncRedis
 
-from poller.daemon.command_inbox import Obeying, obey
+from poller.daemon.command_inbox import CommandInbox, obey
 from poller.lifecycle import ended
-from poller.source.feed import Mode, RoundResult
+from poller.source.feed import RoundMode, RoundResult
 from poller.store.commands import KEPT, AskedOrder, Asking, OrderAnswer
 from poller.store.keys import FeedKeys, answer_key
 from tests.harness.waiting import turns, until
 
 STATE = FeedKeys.of("p", "s/one").state
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
-RESULT = RoundResult(feed="s/one", mode=Mode.RESYNC, ok=True, pages=2)
+RESULT = RoundResult(feed="s/one", mode=RoundMode.RESYNC, ok=True, pages=2)
 
 
 @dataclass
@@ -62,7 +62,7 @@ async def carried_out(client: FakeAsyncRedis) -> None:
 
 
 @asynccontextmanager
-async def obeyed(client: FakeAsyncRedis, *lots: Obeying, member: str = "me") -> AsyncIterator[Asking]:
+async def obeyed(client: FakeAsyncRedis, *lots: CommandInbox, member: str = "me") -> AsyncIterator[Asking]:
     """Somebody obeys for the time of the block, and looks again and again."""
     asking = Asking(client, "p")
     task = asyncio.create_task(obey(asking, lots, member=member, now=lambda: NOW, sleep=lambda _: turns()))
@@ -133,7 +133,7 @@ async def test_a_round_that_began_before_the_order_is_not_it(client: FakeAsyncRe
         await asking.ask(order("resync"))
         await said(asking, order("resync"), done=False)
         lot.busy = False
-        lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.DELTA, ok=True))
+        lot.coming[0].set_result(RoundResult(feed="s/one", mode=RoundMode.DELTA, ok=True))
         await until(lambda: len(lot.coming) == 2, "another round")
         await carried_out(client)
         lot.coming[1].set_result(RESULT)
@@ -145,7 +145,7 @@ async def test_a_round_that_fails_is_told(client: FakeAsyncRedis) -> None:
     """Law: nobody waits for the one after it; the order stands."""
     lot = Lot()
     await left(client)
-    failed = RoundResult(feed="s/one", mode=Mode.RESYNC, ok=False, error="no answer")
+    failed = RoundResult(feed="s/one", mode=RoundMode.RESYNC, ok=False, error="no answer")
     async with obeyed(client, lot) as asking:
         await asking.ask(order("resync"))
         await said(asking, order("resync"), done=False)
@@ -186,7 +186,7 @@ async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyn
     async with obeyed(client, lot) as asking:
         await asking.ask(order("resync"))
         await said(asking, order("resync"), done=False)
-        lot.coming[0].set_result(RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, paused="paused by me"))
+        lot.coming[0].set_result(RoundResult(feed="s/one", mode=RoundMode.SKIPPED, ok=True, paused="paused by me"))
         answer = await said(asking, order("resync"))
     text = "paused by me; it is carried out when the feed is resumed"
     assert answer == OrderAnswer("me", done=True, text=text, put_off=True)
@@ -240,7 +240,7 @@ async def test_a_lease_that_is_anothers_answers_nothing(client: FakeAsyncRedis) 
     """Law: a round that was left to the owner is not the one that was asked for."""
     lot = Lot()
     await left(client)
-    held = RoundResult(feed="s/one", mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=5))
+    held = RoundResult(feed="s/one", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=5))
     async with obeyed(client, lot) as asking:
         await asking.ask(order("resync"))
         await said(asking, order("resync"), done=False)

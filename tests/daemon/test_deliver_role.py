@@ -21,8 +21,8 @@ from poller.control.orphans import Configurations
 from poller.control.status import subscription_statuses
 from poller.control.subscriptions import filed, resume
 from poller.daemon.cluster.membership import Membership
-from poller.daemon.deliver_role import Deliverer
-from poller.daemon.health import StoreWatch
+from poller.daemon.deliver_role import DeliverRole
+from poller.daemon.health import StoreMonitor
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
 from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys
@@ -81,10 +81,10 @@ class Scene:
         ttl = settings.lease.ttl
         members = Members(self.client, MemberKeys.of("poller"), name=member_name(), ttl=ttl)
         clock = asyncio.get_running_loop().time
-        watch = StoreWatch("warn", now=now, clock=clock)
+        watch = StoreMonitor("warn", now=now, clock=clock)
         membership = Membership(members, ttl=ttl, watch=watch, clock=clock)
         configurations = Configurations(settings, self.client, membership)
-        deliverer = Deliverer(
+        deliverer = DeliverRole(
             settings, {}, self.store, membership, configurations, shebang="#!lua\n", watch=watch, now=now
         )
         async with membership.running():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from poller.daemon.health import FRESH, START, StoreWatch
+from poller.daemon.health import FRESH, START, StoreMonitor
 from poller.redis.client import commands, connect
 from poller.redis.health import Durability, check_store
 from tests.harness.waiting import until
@@ -52,8 +52,8 @@ class Hours:
 
 
 @asynccontextmanager
-async def watched(url: str, hours: Hours, durability: Durability = "warn") -> AsyncIterator[StoreWatch]:
-    watch = StoreWatch(durability, now=now, clock=hours.clock, pause=hours.pause)
+async def watched(url: str, hours: Hours, durability: Durability = "warn") -> AsyncIterator[StoreMonitor]:
+    watch = StoreMonitor(durability, now=now, clock=hours.clock, pause=hours.pause)
     async with connect(url, reply_timeout=REPLY_TIMEOUT) as client:
         watch.attach(client, await check_store(client, now=now))
         task = asyncio.create_task(watch.run())
@@ -67,7 +67,7 @@ async def watched(url: str, hours: Hours, durability: Durability = "warn") -> As
 
 def test_many_who_fail_are_told_once() -> None:
     """One warning for all feeds; the text of one of them, and how many others, is the reason."""
-    watch = StoreWatch("warn", now=now, clock=Hours().clock)
+    watch = StoreMonitor("warn", now=now, clock=Hours().clock)
     with capture_logs() as logs:
         for feed in ("acme/a", "acme/b", "acme/c", "acme/a"):
             watch.failed(feed, f"{feed} away")
@@ -80,7 +80,7 @@ def test_many_who_fail_are_told_once() -> None:
 
 def test_before_the_store_has_answered_that_is_the_reason() -> None:
     """Not ready; and what it said, as soon as it said something."""
-    watch = StoreWatch("warn", now=now, clock=Hours().clock)
+    watch = StoreMonitor("warn", now=now, clock=Hours().clock)
     assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
     watch.failed(START, "LOADING")
     assert [reason.text for reason in watch.reasons()] == ["LOADING"]
@@ -153,7 +153,7 @@ async def test_after_the_end_nothing_is_asked_any_more(tmp_path: Path) -> None:
 def test_one_that_slept_blames_nobody() -> None:
     """What fails in the moment of waking up is not told, and no reason; what fails again a moment later is both."""
     hours = Hours()
-    watch = StoreWatch("warn", now=now, clock=hours.clock)
+    watch = StoreMonitor("warn", now=now, clock=hours.clock)
     before = grown("poller_store_failures_total")
     with capture_logs() as logs:
         hours.at += 60

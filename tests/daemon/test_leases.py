@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis.asyncio import Redis
 
-from poller.daemon.cluster.assignment import Extra
-from poller.daemon.cluster.leases import Lots, Owned, Sharing
+from poller.daemon.cluster.assignment import SurplusLease
+from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper, LeaseTable
 from poller.daemon.cluster.membership import Membership
-from poller.daemon.health import StoreWatch
+from poller.daemon.health import StoreMonitor
 from poller.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.client import commands
@@ -106,8 +106,8 @@ class Script:
 
 
 @asynccontextmanager
-async def owned(script: Script) -> AsyncIterator[Owned]:
-    one = Owned(
+async def owned(script: Script) -> AsyncIterator[LeaseKeeper]:
+    one = LeaseKeeper(
         script,
         script,
         subscription="s",
@@ -126,7 +126,7 @@ async def owned(script: Script) -> AsyncIterator[Owned]:
         await ended(task)
 
 
-async def taken(one: Owned) -> None:
+async def taken(one: LeaseKeeper) -> None:
     await one.take()
     one.begin()
 
@@ -200,7 +200,7 @@ async def test_told_to_stop_it_waits_no_longer() -> None:
 async def test_cancelled_it_lets_the_lease_go() -> None:
     """So that another process can go on at once; one that may have been granted, too."""
     script = Script()
-    one = Owned(script, script, subscription="s", watch=script.watch, changed=lambda: None, let_go=script.let_go)
+    one = LeaseKeeper(script, script, subscription="s", watch=script.watch, changed=lambda: None, let_go=script.let_go)
     task = asyncio.create_task(one.run())
     await taken(one)
     await script.said("run")
@@ -316,13 +316,13 @@ class World:
     lots: dict[str, list[Lot]] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def awkward(self, name: str, *others: str) -> AsyncIterator[tuple[Sharing, list[Awkward]]]:
+    async def awkward(self, name: str, *others: str) -> AsyncIterator[tuple[LeaseBalancer, list[Awkward]]]:
         """A process with leases that are awkward; it does not let go of what it has at its end."""
         clock = asyncio.get_running_loop().time
-        watch = StoreWatch("warn", now=now, clock=clock)
+        watch = StoreMonitor("warn", now=now, clock=clock)
         members = Members(self.client, MemberKeys.of("poller"), name="a", ttl=LONG)
         membership = Membership(members, ttl=LONG, watch=watch, clock=clock, look_seconds=0.02)
-        sharing = Sharing("poll", membership, self.client, ttl=LONG, watch=watch, clock=clock)
+        sharing = LeaseBalancer("poll", membership, self.client, ttl=LONG, watch=watch, clock=clock)
         lots = [Awkward(one, self.client, "a", LONG, self.changed.set) for one in (name, *others)]
         for lot in lots:
             sharing.add(lot)
@@ -354,11 +354,11 @@ class World:
             slow: whether it is there, but takes no lease until each is ``quick``.
         """
         clock = asyncio.get_running_loop().time
-        watch = StoreWatch("warn", now=now, clock=clock)
+        watch = StoreMonitor("warn", now=now, clock=clock)
         said = MemberConfiguration(tuple(names))
         members = Members(self.client, MemberKeys.of("poller"), name=name, ttl=ttl, configuration=said)
         membership = Membership(members, ttl=ttl, watch=watch, clock=clock, look_seconds=0.02)
-        sharing = Sharing("poll", membership, self.client, ttl=ttl, watch=watch, clock=clock)
+        sharing = LeaseBalancer("poll", membership, self.client, ttl=ttl, watch=watch, clock=clock)
         lots = [Lot(one, self.client, name, ttl, self.changed.set) for one in names]
         for lot in lots:
             if slow:
@@ -509,7 +509,7 @@ async def test_a_stranger_is_waited_for(world: World) -> None:
 async def test_one_that_has_joined_is_seen(world: World) -> None:
     """Whoever waits until it has joined is in everybody's list; before it is, the wait goes on."""
     clock = asyncio.get_running_loop().time
-    watch = StoreWatch("warn", now=now, clock=clock)
+    watch = StoreMonitor("warn", now=now, clock=clock)
     members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG)
     membership = Membership(members, ttl=LONG, watch=watch, clock=clock)
     membership.join("poll")
@@ -616,23 +616,23 @@ def test_extras_are_known_with_their_offers(store_url: str) -> None:
     """Law: an extra's time and offers are counted, and whether others list its feed; other processes forget both."""
     at, ttl = [0.0], 3.0
     client = commands(store_url)
-    lots = Lots(client, ttl=ttl, clock=lambda: at[0])
+    lots = LeaseTable(client, ttl=ttl, clock=lambda: at[0])
     lots.add(Lot(NAMES[0], client, "a", LONG, lambda: None))
     place = lots[NAMES[0]]
 
-    def held_beyond(seconds: float) -> Extra:
+    def held_beyond(seconds: float) -> SurplusLease:
         place.state = "ours"
         lots.taken_beyond(place)
         at[0] += seconds
         return lots.extras(None)[NAMES[0]]
 
-    assert held_beyond(1.0) == Extra(1.0)
-    assert lots.extras(NAMES[1:])[NAMES[0]] == Extra(1.0, listed=False)
+    assert held_beyond(1.0) == SurplusLease(1.0)
+    assert lots.extras(NAMES[1:])[NAMES[0]] == SurplusLease(1.0, listed=False)
     lots.handed(place)
     assert not lots.extras(None)
-    assert held_beyond(2.0) == Extra(2.0, offers=1)
+    assert held_beyond(2.0) == SurplusLease(2.0, offers=1)
     lots.handed(place)
-    assert held_beyond(0.0) == Extra(0.0, offers=2)
+    assert held_beyond(0.0) == SurplusLease(0.0, offers=2)
     lots.members_changed()
     assert not lots.extras(None)
-    assert held_beyond(0.0) == Extra(0.0)
+    assert held_beyond(0.0) == SurplusLease(0.0)

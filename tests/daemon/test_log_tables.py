@@ -16,9 +16,9 @@ from poller.delivery.delivery_tracker import Told
 from poller.delivery.dispatcher import STEPS, report
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, Step
-from poller.source.feed import Mode, RoundResult
+from poller.source.feed import RoundMode, RoundResult
 from poller.telemetry.logs import redacted
-from poller.telemetry.metrics import Costs
+from poller.telemetry.metrics import RoundCosts
 from tests import documents
 
 MANUAL: Final = documents.MANUAL.read_text("utf-8")
@@ -45,12 +45,12 @@ def spoken() -> Iterator[None]:
 def test_of_rounds() -> None:
     """And each mode is explained."""
     with capture_logs() as logs:
-        _report(RoundResult(feed="a/x", mode=Mode.DELTA, ok=True), Costs(), stream="s")
+        _report(RoundResult(feed="a/x", mode=RoundMode.DELTA, ok=True), RoundCosts(), stream="s")
     rows = table("round")
     named = [name for names, _ in rows for name in names]
     assert sorted(named) == sorted({*logs[0], "trigger"} - SHARED)
     modes = next(text for names, text in rows if names == {"mode"})
-    assert all(f"`{mode}`" in modes for mode in Mode)
+    assert all(f"`{mode}`" in modes for mode in RoundMode)
 
 
 @pytest.mark.usefixtures("spoken")

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.daemon.cluster.membership import Membership
-from poller.daemon.health import StoreWatch
+from poller.daemon.health import StoreMonitor
 from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
@@ -56,7 +56,7 @@ async def client(store_url: str) -> AsyncIterator[Redis]:
 
 def membership_of(members: Members, *, look_seconds: float, clock: Callable[[], float] | None = None) -> Membership:
     clock = clock or asyncio.get_running_loop().time
-    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=clock)
+    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=clock)
     return Membership(members, ttl=TERM, watch=watch, clock=clock, look_seconds=look_seconds)
 
 

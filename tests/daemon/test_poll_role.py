@@ -13,18 +13,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from poller.daemon.cluster.leases import Lot
-from poller.daemon.health import Readiness, StoreWatch
-from poller.daemon.poll_role import FeedLot, Siblings, lots_of
-from poller.daemon.round_runner import AfterRound, Polled
-from poller.daemon.schedule import Schedule, Timing
-from poller.source.feed import Feed, Mode, RoundResult, resource_of
-from poller.source.paging import Query
+from poller.daemon.cluster.leases import LeaseTarget
+from poller.daemon.health import Readiness, StoreMonitor
+from poller.daemon.poll_role import FeedLease, SourceGroup, lots_of
+from poller.daemon.round_runner import PolledFeed, RoundObserver
+from poller.daemon.schedule import PollTiming, Schedule
+from poller.source.feed import Feed, RoundMode, RoundResult, resource_of
+from poller.source.paging import ListQuery
 from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import ROUNDS
 from tests.harness.waiting import patience, turns, until
 
-SELDOM = Timing(timedelta(hours=1), None, timedelta())
+SELDOM = PollTiming(timedelta(hours=1), None, timedelta())
 
 
 def now() -> datetime:
@@ -42,8 +42,8 @@ class Rounds:
     on: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def polled(self, name: str, *, discover: bool = False) -> Polled:
-        feed = Feed(f"s/{name}", resource_of(name, path="/x"), Query(), "e", "t", discover=discover)
+    def polled(self, name: str, *, discover: bool = False) -> PolledFeed:
+        feed = Feed(f"s/{name}", resource_of(name, path="/x"), ListQuery(), "e", "t", discover=discover)
 
         async def round_(*, due: object, began: Callable[[], None]) -> RoundResult:
             began()
@@ -51,14 +51,14 @@ class Rounds:
             await self.on.wait()
             self.say(f"{name} ends")
             ok, look = self.ok, self.second_look
-            return RoundResult(feed=feed.id, mode=Mode.DELTA, ok=ok, pages=1, second_look=look)
+            return RoundResult(feed=feed.id, mode=RoundMode.DELTA, ok=ok, pages=1, second_look=look)
 
         async def release() -> None:
             self.say(f"{name} let go")
 
         store = SimpleNamespace(keys=FeedKeys.of("p", feed.id), nonce="me/1", held=True, release=release)
         api: Any = SimpleNamespace(share=lambda part: self.log.append(str(part)))
-        return cast("Polled", SimpleNamespace(feed=feed, store=store, api=api, timing=SELDOM, round=round_))
+        return cast("PolledFeed", SimpleNamespace(feed=feed, store=store, api=api, timing=SELDOM, round=round_))
 
     def say(self, what: str) -> None:
         self.log.append(what)
@@ -70,7 +70,7 @@ class Rounds:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def rests(self, lot: Lot) -> None:
+    def rests(self, lot: LeaseTarget) -> None:
         self.rested.append(lot.name)
 
 
@@ -87,12 +87,12 @@ async def schedule() -> AsyncIterator[Schedule]:
     await schedule.drain()
 
 
-def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLot]:
+def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLease]:
     """A feed, and one that learns from it."""
     clock = asyncio.get_running_loop().time
-    watch = StoreWatch("warn", now=now, clock=clock)
+    watch = StoreMonitor("warn", now=now, clock=clock)
     feeds = [rounds.polled("follower", discover=True), rounds.polled("one")]
-    return lots_of(feeds, schedule, rounds.rests, AfterRound(watch, Readiness(watch)), now)
+    return lots_of(feeds, schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), now)
 
 
 async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: Schedule) -> None:
@@ -218,16 +218,16 @@ async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(round
 
 async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: Rounds, schedule: Schedule) -> None:
     """Law: what failed in it is the next process's to say, and nothing here would ever take it back."""
-    watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", now=now, clock=asyncio.get_running_loop().time)
     readiness, polled = Readiness(watch), rounds.polled("one")
     ending = polled.round
 
     async def failing(*, due: Any, began: Any) -> RoundResult:
         await ending(due=due, began=began)
-        return RoundResult(feed="s/one", mode=Mode.DELTA, ok=False, error="away", away=True)
+        return RoundResult(feed="s/one", mode=RoundMode.DELTA, ok=False, error="away", away=True)
 
     polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one
-    (one,) = lots_of([polled], schedule, rounds.rests, AfterRound(watch, readiness), now)
+    (one,) = lots_of([polled], schedule, rounds.rests, RoundObserver(watch, readiness), now)
     one.begin()
     await rounds.said("one begins")
     one.lost()
@@ -240,8 +240,8 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
 
 async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:
     """Law: whatever the one before has told of a store that was away is taken back, and not in the next turn only."""
-    watch = StoreWatch("warn", now=now, clock=asyncio.get_running_loop().time)
-    (one,) = lots_of([rounds.polled("one")], schedule, rounds.rests, AfterRound(watch, Readiness(watch)), now)
+    watch = StoreMonitor("warn", now=now, clock=asyncio.get_running_loop().time)
+    (one,) = lots_of([rounds.polled("one")], schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), now)
     watch.failed("s/one", "away")
     one.begin()
     await rounds.said("one begins")
@@ -255,11 +255,11 @@ async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds
 
 
 def feed(name: str, *, discover: bool = False) -> Feed:
-    return Feed(f"s/{name}", resource_of(name, path="/x"), Query(), "e", "t", discover=discover)
+    return Feed(f"s/{name}", resource_of(name, path="/x"), ListQuery(), "e", "t", discover=discover)
 
 
 ONE, OTHER, FOLLOWER = feed("one"), feed("other"), feed("follower", discover=True)
-NOTHING = RoundResult(feed=FOLLOWER.id, mode=Mode.BASELINE, ok=True)
+NOTHING = RoundResult(feed=FOLLOWER.id, mode=RoundMode.BASELINE, ok=True)
 
 
 @pytest.fixture
@@ -268,11 +268,11 @@ def parts() -> list[Fraction]:
 
 
 @pytest.fixture
-def siblings(parts: list[Fraction]) -> Siblings:
-    return Siblings(4, parts.append)
+def siblings(parts: list[Fraction]) -> SourceGroup:
+    return SourceGroup(4, parts.append)
 
 
-def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: Siblings) -> None:
+def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: SourceGroup) -> None:
     """Law: in whichever order they came; the others begin at once."""
     for one in (FOLLOWER, ONE, OTHER):
         siblings.came(one)
@@ -283,7 +283,7 @@ def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: Siblin
     assert siblings.begins_at_once(FOLLOWER)
 
 
-def test_nobody_waits_for_what_is_polled_elsewhere(siblings: Siblings) -> None:
+def test_nobody_waits_for_what_is_polled_elsewhere(siblings: SourceGroup) -> None:
     """Law: neither for a sibling that never came nor for one that went before it was polled."""
     siblings.came(FOLLOWER)
     assert siblings.begins_at_once(FOLLOWER)
@@ -293,7 +293,7 @@ def test_nobody_waits_for_what_is_polled_elsewhere(siblings: Siblings) -> None:
     assert siblings.begins_at_once(FOLLOWER)
 
 
-def test_the_part_of_the_source_that_is_used_here(siblings: Siblings, parts: list[Fraction]) -> None:
+def test_the_part_of_the_source_that_is_used_here(siblings: SourceGroup, parts: list[Fraction]) -> None:
     """Law: as many of all as are polled here; the last one leaves it as it is, for nothing is asked any more."""
     for one in (ONE, OTHER):
         siblings.came(one)
@@ -302,13 +302,13 @@ def test_the_part_of_the_source_that_is_used_here(siblings: Siblings, parts: lis
     assert parts == [Fraction(1, 4), Fraction(1, 2), Fraction(1, 4)]
 
 
-def test_a_round_that_found_no_qualification_is_repeated_soon(siblings: Siblings) -> None:
+def test_a_round_that_found_no_qualification_is_repeated_soon(siblings: SourceGroup) -> None:
     """Law: with growing waits, for others may be naming the first ones; not where something was found, or for ever."""
     siblings.came(FOLLOWER)
     waits = [siblings.again(FOLLOWER, NOTHING) for _ in range(14)]
     assert waits[:3] == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4)]
     assert waits[-1] is None
-    for changes in ({"pages": 1}, {"ok": False}, {"mode": Mode.FULL}):
+    for changes in ({"pages": 1}, {"ok": False}, {"mode": RoundMode.FULL}):
         siblings.came(FOLLOWER)
         assert siblings.again(FOLLOWER, msgspec.structs.replace(NOTHING, **changes)) is None
     assert siblings.again(ONE, NOTHING) is None

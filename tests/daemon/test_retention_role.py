@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from poller.config.settings import Settings
 from poller.control.status import feed_statuses
 from poller.control.subscriptions import filed, registry_of
-from poller.daemon.retention_role import Retaining, watched
+from poller.daemon.retention_role import RetentionRole, watched
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, PairKeys, operations_key
 from poller.store.retention import Watched
@@ -64,8 +64,8 @@ def limited(tmp_path: Path, *ids: str, max_bytes: int = 2**30) -> Settings:
     return settings.model_copy(update={"retention": settings.retention.model_copy(update={"max_bytes": max_bytes})})
 
 
-def retaining(settings: Settings, client: Redis, store: Store, clock: Clock) -> Retaining:
-    return Retaining(settings, client, {FEED: store}, shebang="", now=lambda: NOW, clock=clock)
+def retaining(settings: Settings, client: Redis, store: Store, clock: Clock) -> RetentionRole:
+    return RetentionRole(settings, client, {FEED: store}, shebang="", now=lambda: NOW, clock=clock)
 
 
 async def published(client: Redis, count: int, *, first: int = 1) -> None:

@@ -7,22 +7,22 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from poller.daemon.health import Readiness, StoreWatch
-from poller.daemon.round_runner import AfterRound
-from poller.source.feed import Mode, RoundResult
+from poller.daemon.health import Readiness, StoreMonitor
+from poller.daemon.round_runner import RoundObserver
+from poller.source.feed import RoundMode, RoundResult
 from poller.telemetry.metrics import ROUNDS
 from tests.telemetry.series import Key, key, values
 
 
 def result(*, away: bool = False, error: str | None = None, wait: timedelta | None = None) -> RoundResult:
     ok = error is None and not away
-    return RoundResult(feed="acme/a", mode=Mode.DELTA, ok=ok, away=away, error=error, wait=wait)
+    return RoundResult(feed="acme/a", mode=RoundMode.DELTA, ok=ok, away=away, error=error, wait=wait)
 
 
 async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None:
     """From a second to ten, and from the start after the next round that it took part in."""
-    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
-    after = AfterRound(watch, Readiness(watch))
+    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = RoundObserver(watch, Readiness(watch))
     pauses = [after(result(away=True, error="away")) for _ in range(6)]
     assert pauses == [timedelta(seconds=count) for count in (1, 2, 4, 8, 10, 10)]
     assert [reason.text for reason in watch.reasons()] == ["away"]
@@ -33,8 +33,8 @@ async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None
 
 async def test_a_store_that_lets_a_round_begin_is_there() -> None:
     """Law: a first reading that takes an hour is no hour of a store that is said to be away."""
-    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
-    after = AfterRound(watch, Readiness(watch))
+    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = RoundObserver(watch, Readiness(watch))
     after(result(away=True, error="away"))
     after.began("acme/a")
     assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
@@ -43,9 +43,9 @@ async def test_a_store_that_lets_a_round_begin_is_there() -> None:
 
 async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
     """Its feed is named for as long as its rounds fail, and its next round comes in its turn."""
-    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
     readiness = Readiness(watch)
-    after = AfterRound(watch, readiness)
+    after = RoundObserver(watch, readiness)
     assert after(result(error="status 500 of http://u:p@host/a?b=c")) is None
     assert (await readiness.report()).failing == {"acme/a": "status 500 of http://[redacted]@host/a?[redacted]"}
     assert not watch.away
@@ -55,12 +55,12 @@ async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
 
 async def test_rounds_are_counted_while_the_feed_is_polled_here() -> None:
     """By how they ended, one that another process had left out; of a feed that went nothing stays."""
-    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
-    after = AfterRound(watch, Readiness(watch))
+    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    after = RoundObserver(watch, Readiness(watch))
     feed = "counted/a"
     after(msgspec.structs.replace(result(), feed=feed, created=2, records=2))
     after(msgspec.structs.replace(result(error="no"), feed=feed))
-    after(RoundResult(feed=feed, mode=Mode.SKIPPED, ok=True))
+    after(RoundResult(feed=feed, mode=RoundMode.SKIPPED, ok=True))
     found = {name: value for name, value in counted().items() if ("feed", feed) in name[1]}
     assert found[key("poller_rounds_total", feed=feed, mode="delta", result="ok")] == 1
     assert found[key("poller_rounds_total", feed=feed, mode="delta", result="failed")] == 1

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from poller.daemon.schedule import Schedule, Timing, _StoreCron
+from poller.daemon.schedule import PollTiming, Schedule, _StoreCron
 from tests.harness.waiting import turns, until, within
 
-OFTEN = Timing(timedelta(milliseconds=20), None, timedelta())
-SELDOM = Timing(timedelta(hours=1), None, timedelta())
-DAILY = Timing(None, "30 4 * * *", timedelta())
+OFTEN = PollTiming(timedelta(milliseconds=20), None, timedelta())
+SELDOM = PollTiming(timedelta(hours=1), None, timedelta())
+DAILY = PollTiming(None, "30 4 * * *", timedelta())
 HOURS = timedelta(hours=7)
 
 
@@ -180,21 +180,23 @@ async def test_a_failing_round_does_not_end_the_feed(schedule: Schedule, caplog:
 
 def test_cron_is_read_in_utc() -> None:
     """Law: five-field cron expressions mean UTC, whatever the machine's time zone."""
-    trigger = Timing(None, "30 4 * * *", timedelta()).trigger()
+    trigger = PollTiming(None, "30 4 * * *", timedelta()).trigger()
     due = trigger.get_next_fire_time(None, datetime(2026, 1, 1, tzinfo=UTC))
     assert due == datetime(2026, 1, 1, 4, 30, tzinfo=UTC)
 
 
 def test_cron_counts_weekdays_as_cron_does() -> None:
     """Law: the schedule and the configuration read the same expression alike: 1 is Monday."""
-    due = Timing(None, "0 6 * * 1", timedelta()).trigger().get_next_fire_time(None, datetime(2026, 3, 1, tzinfo=UTC))
+    due = (
+        PollTiming(None, "0 6 * * 1", timedelta()).trigger().get_next_fire_time(None, datetime(2026, 3, 1, tzinfo=UTC))
+    )
     assert due == datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
 def test_neither_interval_nor_cron_is_refused() -> None:
     """Law: a feed without a time is a mistake, not a default."""
     with pytest.raises(ValueError, match="interval or by cron"):
-        Timing(None, None, timedelta()).trigger()
+        PollTiming(None, None, timedelta()).trigger()
 
 
 class Clocks:

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.subscriptions import registry_of
-from poller.daemon.health import StoreWatch
+from poller.daemon.health import StoreMonitor
 from poller.daemon.stored_metrics import (
     FRESH,
     FeedFigures,
@@ -108,7 +108,7 @@ def settings(tmp_path: Path) -> Settings:
 class Clock:
     def __init__(self) -> None:
         self.at = 100.0
-        self.watch = StoreWatch("warn", now=lambda: NOW, clock=lambda: self.at)
+        self.watch = StoreMonitor("warn", now=lambda: NOW, clock=lambda: self.at)
 
     def readings(self, settings: Settings) -> StoredReadings:
         return StoredReadings(settings, self.watch, now=lambda: NOW, clock=lambda: self.at)

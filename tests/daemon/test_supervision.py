@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from poller.app import run
-from poller.daemon.health import Readiness, Reason, Report, StoreWatch
-from poller.daemon.supervision import ASLEEP, LONGEST_STATUS, Supervisor, counted, measured, status, supervised
+from poller.daemon.health import Readiness, ReadinessProblem, ReadinessReport, StoreMonitor
+from poller.daemon.supervision import ASLEEP, LONGEST_STATUS, SupervisorNotifier, counted, measured, status, supervised
 from tests.harness.waiting import patience, turns
 from tests.servers import running
 from tests.test_app import settings
@@ -77,7 +77,7 @@ def listening(address: str) -> Iterator[Ear]:
 
 
 def readiness(*, away: str = "") -> Readiness:
-    watch = StoreWatch("warn", now=lambda: datetime.now(UTC), clock=lambda: 0.0)
+    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=lambda: 0.0)
     made = Readiness(watch)
     made.started()
     if away:
@@ -109,7 +109,7 @@ class Steps:
 @asynccontextmanager
 async def told(environ: dict[str, str], one: Readiness) -> AsyncIterator[tuple[Steps, asyncio.Event, asyncio.Event]]:
     steps, stop, over = Steps(), asyncio.Event(), asyncio.Event()
-    supervisor = Supervisor(environ)
+    supervisor = SupervisorNotifier(environ)
     doing = asyncio.create_task(supervised(supervisor, one, lambda: "2 feeds", stop=stop, over=over, pause=steps.pause))
     await turns(3)
     try:
@@ -162,7 +162,7 @@ async def test_a_store_that_goes_is_told_and_no_silence(tmp_path: Path) -> None:
     with listening(str(tmp_path / "notify")) as ear:
         environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"}
         async with told(environ, one) as (steps, _, _):
-            one._watch.reasons = lambda: [Reason("store", "away")]  # type: ignore[method-assign] # it went
+            one._watch.reasons = lambda: [ReadinessProblem("store", "away")]  # type: ignore[method-assign] # it went
             steps.next()
             await turns(6)
             assert ear.hear()[1:] == ["WATCHDOG=1", "STATUS=2 feeds; store: away"]
@@ -189,7 +189,7 @@ async def test_nobody_asks(environ: dict[str, str]) -> None:
 async def test_nobody_listens_any_more(tmp_path: Path) -> None:
     """Law: a supervisor that is gone, or does not read, is no failure."""
     address = str(tmp_path / "notify")
-    supervisor = Supervisor({"NOTIFY_SOCKET": address})
+    supervisor = SupervisorNotifier({"NOTIFY_SOCKET": address})
     supervisor.tell("READY=1")
     with listening(address) as ear:
         for _ in range(2000):
@@ -210,18 +210,18 @@ async def test_nobody_listens_any_more(tmp_path: Path) -> None:
 )
 def test_whose_watchdog(environ: dict[str, str], seconds: float | None) -> None:
     """Law: the watchdog is this process's unless it names another, and what is no number is none."""
-    assert Supervisor(environ, pid=7).watchdog == seconds
+    assert SupervisorNotifier(environ, pid=7).watchdog == seconds
 
 
 def test_the_status_is_one_short_line() -> None:
     """Law: what is amiss stands in it, on one line, and not at any length."""
     failing = {"acme/contractTypes": "503\nService Unavailable"}
-    report = Report(ready=False, reasons=(Reason("store", "is away"),), failing=failing, store=())
+    report = ReadinessReport(ready=False, reasons=(ReadinessProblem("store", "is away"),), failing=failing, store=())
     said = status(report, counted(1, "feed"))
     assert said == "1 feed; store: is away, acme/contractTypes fails: 503 Service Unavailable"
-    told = Report(ready=True, reasons=(), failing={}, store=(), subscriptions={"hook": "status 502"})
+    told = ReadinessReport(ready=True, reasons=(), failing={}, store=(), subscriptions={"hook": "status 502"})
     assert status(told, "1 feed") == "1 feed; hook fails: status 502"
-    long = Report(ready=True, reasons=(), failing=dict.fromkeys(map(str, range(100)), "no answer"), store=())
+    long = ReadinessReport(ready=True, reasons=(), failing=dict.fromkeys(map(str, range(100)), "no answer"), store=())
     assert len(status(long, "100 feeds")) == LONGEST_STATUS
 
 
@@ -248,5 +248,5 @@ async def test_the_daemon(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_told_as_well_as_can_be(tmp_path: Path) -> None:
     """Law: telling never fails; a status may name a file whose name is no text."""
     with listening(str(tmp_path / "notify")) as ear:
-        Supervisor({"NOTIFY_SOCKET": str(tmp_path / "notify")}).tell("STATUS=cannot read /run/\udcff")
+        SupervisorNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}).tell("STATUS=cannot read /run/\udcff")
         assert ear.hear() == ["STATUS=cannot read /run/\\udcff"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from poller.changes.canonical import canonical
-from poller.changes.diff import Change, Kind
+from poller.changes.diff import Change, ChangeKind
 from poller.changes.events import Cause, EventFrame
 from poller.delivery.cloudevent import Envelope, envelope_of
 
@@ -27,7 +27,7 @@ _FRAME: Final = EventFrame(
 
 def entry(raw: bytes = b'{"id":"K","big":123456789012345678901234567890}', *, key: str = "K", number: int = 1) -> bytes:
     """An event as this program writes it."""
-    change = Change(Kind.CREATED, key.lower(), key, None, raw, canonical(raw), None, (), 1)
+    change = Change(ChangeKind.CREATED, key.lower(), key, None, raw, canonical(raw), None, (), 1)
     return _FRAME.encode(change, event_id=_FRAME.event_id(change), sequence=number, recorded=RECORDED)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from poller.delivery.outcome import Outcome
 from poller.delivery.sinks.webhook import Sink
-from poller.http.ssrf import Allowance
+from poller.http.ssrf import AddressPolicy
 
 TYPE: Final = ("Content-Type", "application/cloudevents+json")
 
@@ -22,7 +22,7 @@ async def loopback(_: str) -> list[str]:
 @asynccontextmanager
 async def sink_of(url: str, *, seconds: float = 10, **options: Any) -> AsyncIterator[Sink]:
     """An open sink; ``seconds`` is its time limit."""
-    given = {"concurrency": 8, "allowed": Allowance(private=True), **options}
+    given = {"concurrency": 8, "allowed": AddressPolicy(private=True), **options}
     async with Sink(url, timeout=timedelta(seconds=seconds), **given) as sink:
         yield sink
 

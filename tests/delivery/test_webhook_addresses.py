@@ -11,11 +11,11 @@ import pytest
 from poller.delivery.outcome import Failure
 from poller.delivery.sinks.connection import Guard, system_lookup
 from poller.errors import AddressRefused
-from poller.http.ssrf import Allowance
+from poller.http.ssrf import AddressPolicy
 from tests.delivery.sinks import TYPE, posted, sink_of
 from tests.receiver import receiving
 
-NONE = Allowance()
+NONE = AddressPolicy()
 SPELLINGS = ["127.0.0.1", "127.1", "127.0.1", "0x7f.1", "0x7f000001", "2130706433", "017700000001", "0177.0.0.1",
              "127.0.0.1.", "127%2e0.0.1", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::127.0.0.1]",  # noqa: S104 -- not bound
              "localhost", "a.localhost", "user:hunter2@127.0.0.1", "[64:ff9b::7f00:1]", "[2002:7f00:1::]"]  # fmt: skip
@@ -62,7 +62,7 @@ async def test_a_name_that_leads_inwards_is_refused(found: list[str]) -> None:
 async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     """A name server that gives a good address to the check has no second chance: it is asked once for a connection."""
     names = Names(["127.0.0.2"], ["127.0.0.1"])
-    allowed = Allowance.of(("127.0.0.2", "sink.example"))
+    allowed = AddressPolicy.of(("127.0.0.2", "sink.example"))
     async with receiving() as inside, receiving(host="127.0.0.2", port=int(inside.url.rpartition(":")[2])) as checked:
         url = f"http://sink.example:{inside.url.rpartition(':')[2]}/"
         async with sink_of(url, allowed=allowed, lookup=names) as sink:
@@ -117,4 +117,4 @@ async def test_the_systems_look_up_is_what_a_sink_uses() -> None:
     """A name of this machine, resolved and allowed by it."""
     async with receiving() as receiver:
         url = f"http://localhost:{receiver.url.rpartition(':')[2]}/"
-        assert (await posted(url, allowed=Allowance.of(("localhost",)))).success
+        assert (await posted(url, allowed=AddressPolicy.of(("localhost",)))).success

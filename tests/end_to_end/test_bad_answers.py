@@ -11,14 +11,14 @@ from typing import Final
 
 import pytest
 
-from poller.sandbox.faults.base import Kind
+from poller.sandbox.faults.base import ProfileKind
 from poller.sandbox.faults.registry import PROFILES
 from tests.harness.peak import once
 from tests.harness.reading import DAY, TOKEN, Reading, reading
 
 FEED: Final = ("employmentUnavailabilities",)
-BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.ANSWER]
-LACKING: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.LACK]
+BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.ANSWER]
+LACKING: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.LACK]
 WITH_PAGES: Final = {"page-loop", "endless-pages", "million-pages"}
 """Their pages are good, only that they lead nowhere: what they hold counts."""
 

@@ -12,14 +12,14 @@ from typing import Final
 
 import pytest
 
-from poller.sandbox.api import Answer, Ask
-from poller.sandbox.faults.base import Kind, Scene, Switches
+from poller.sandbox.api import SandboxRequest, SandboxResponse
+from poller.sandbox.faults.base import ProfileKind, SandboxScene, Switches
 from poller.sandbox.faults.registry import PROFILES
 from poller.sandbox.history import History
 from tests.harness.reading import reading
 
 FEED: Final = ("employmentUnavailabilities",)
-BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.RECORD]
+BAD: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.RECORD]
 LONGEST_KEPT: Final = 64 * 1024
 
 ODD: Final = {
@@ -31,9 +31,9 @@ ODD: Final = {
 
 def sent(name: str) -> bytes:
     """What a profile puts into an empty page: its records' bytes, with commas between them."""
-    empty = Answer(200, b'{"results":[]}')
-    layer = PROFILES[name].make(Scene(Switches(""), lambda: datetime.now(UTC)))
-    said = layer(lambda _history, _ask: empty)(History(), Ask(FEED[0]))
+    empty = SandboxResponse(200, b'{"results":[]}')
+    layer = PROFILES[name].make(SandboxScene(Switches(""), lambda: datetime.now(UTC)))
+    said = layer(lambda _history, _ask: empty)(History(), SandboxRequest(FEED[0]))
     return said.body.removeprefix(b'{"results":[').removesuffix(b"]}")
 
 

@@ -12,11 +12,11 @@ from typing import Final
 
 import pytest
 
-from poller.sandbox.faults.base import Kind
+from poller.sandbox.faults.base import ProfileKind
 from poller.sandbox.faults.registry import PROFILES
 from tests.harness.reading import DAY, reading
 
-DIALECTS: Final = [name for name, profile in PROFILES.items() if profile.kind is Kind.DIALECT]
+DIALECTS: Final = [name for name, profile in PROFILES.items() if profile.kind is ProfileKind.DIALECT]
 
 COMPOSED: Final = (
     "shifting-pages,end-empty-string,delta-last-page,repeated-record",

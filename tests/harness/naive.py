@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from poller.changes.diff import Snapshot
     from poller.changes.held_versions import HeldVersion
-    from poller.changes.plan import Commit, Listing
+    from poller.changes.plan import Commit, SubstreamSnapshot
     from poller.store.keys import FeedKeys
 
     Fields = dict[
@@ -69,7 +69,7 @@ class NaiveStore:
     async def absent(self, seen: Container[str], *, most: int) -> Absent:  # noqa: ARG002 -- as a round calls it
         return Absent(0, 0, {})
 
-    async def listings(self) -> dict[str, Listing]:
+    async def listings(self) -> dict[str, SubstreamSnapshot]:
         return {}
 
     async def held_versions(self) -> dict[str, HeldVersion]:

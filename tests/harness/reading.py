@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from poller.config.load import load
-from poller.daemon.round_runner import Polled, polled_feeds
+from poller.daemon.round_runner import PolledFeed, polled_feeds
 from poller.redis.client import commands
 from poller.sandbox.api import answer
 from poller.sandbox.data import mutate, seed
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from poller.sandbox.api import Answer, Ask
+    from poller.sandbox.api import SandboxRequest, SandboxResponse
     from poller.source.feed import RoundResult
 
 TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
@@ -74,7 +74,7 @@ class Source:
         self._asked: set[str] = set()
         seed(self.history, self.rng, records=records, at=SEEDED_AT)
 
-    def respond(self, history: History, ask: Ask) -> Answer:
+    def respond(self, history: History, ask: SandboxRequest) -> SandboxResponse:
         """The well-behaved API; a restless one makes two changes before each further page, once for each.
 
         One that is ``withdrawing`` removes a record of the listing as well.
@@ -117,7 +117,7 @@ class Reading:
     source: Source
     config: Path
     now: Clock
-    feeds: Sequence[Polled] = ()
+    feeds: Sequence[PolledFeed] = ()
     results: list[RoundResult] = field(default_factory=list)
 
     async def rounds(self) -> list[RoundResult]:
@@ -136,7 +136,7 @@ class Reading:
         async with self.played.http.post(f"{self.played.source}/_sandbox/{call}") as said:
             assert said.status < 300, await said.text()
 
-    async def state(self, polled: Polled | None = None) -> FeedState:
+    async def state(self, polled: PolledFeed | None = None) -> FeedState:
         """What the store holds of this feed; by default of the first."""
         fields: Any = await self.played.client.hgetall((polled or self.feeds[0]).store.keys.state)
         return state_of(fields)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from poller.http.server import MOST, Connections, listening, most_connections
+from poller.http.server import MOST, ConnectionLimit, listening, most_connections
 from tests.harness.waiting import patience, until
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_a_quarter_of_the_descriptors() -> None:
 
 def test_the_one_that_waits_longest_goes() -> None:
     """Law: whoever is being answered stays; of the others the first goes, and what it says bit by bit does not help."""
-    hold = Connections(3, clock=lambda: 0.0)
+    hold = ConnectionLimit(3, clock=lambda: 0.0)
     first, second, third, fourth, fifth, sixth = (Held() for _ in range(6))
     assert all(map(hold.has_room, (first, second, third)))
     hold.waits(first, for_client=False)

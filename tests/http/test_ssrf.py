@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.http.ssrf import Allowance, address_of, forbidden, misspelling, refusal
+from poller.http.ssrf import AddressPolicy, address_of, forbidden, misspelling, refusal
 
 REFUSED = {
     "0.0.0.0": "the unspecified address",  # noqa: S104 -- not bound
@@ -89,7 +89,7 @@ def test_nothing_passes_that_the_standard_library_calls_private(address: IPv4Add
 @pytest.mark.parametrize("text", [text for text in REFUSED if text not in NOWHERE and text != "239.255.255.255"])
 def test_private_ones_are_allowed_as_a_whole(text: str) -> None:
     """Whatever leads inwards, but not what leads nowhere."""
-    allowed = Allowance(private=True)
+    allowed = AddressPolicy(private=True)
     assert (allowed.refusal(ip_address(text)) is None) == (not text.startswith("ff"))
 
 
@@ -97,14 +97,14 @@ def test_private_ones_are_allowed_as_a_whole(text: str) -> None:
 def test_what_leads_nowhere_is_allowed_by_its_network_alone(text: str) -> None:
     """Neither ``private`` nor a name lets it through."""
     address = ip_address(text)
-    assert Allowance(private=True).refusal(address)
-    assert Allowance.of(("h.example",)).refusal(address, host="h.example")
-    assert Allowance.of((text,)).refusal(address) is None
+    assert AddressPolicy(private=True).refusal(address)
+    assert AddressPolicy.of(("h.example",)).refusal(address, host="h.example")
+    assert AddressPolicy.of((text,)).refusal(address) is None
 
 
 def test_an_allowance_is_no_larger_than_it_says() -> None:
     """A network allows its addresses, a name what this name resolves to."""
-    allowed = Allowance.of(("10.1.0.0/16", "fd00::/8", "192.168.0.7", "Sidecar"))
+    allowed = AddressPolicy.of(("10.1.0.0/16", "fd00::/8", "192.168.0.7", "Sidecar"))
     for address in ("10.1.255.1", "fd12::1", "192.168.0.7"):
         assert allowed.refusal(ip_address(address)) is None
         assert allowed.names(address)
@@ -126,8 +126,8 @@ def test_an_address_has_one_spelling() -> None:
 
 # Laws of :mod:`poller.http.ssrf`: seventeen ways to write 127.0.0.1, and their like.
 
-NONE = Allowance()
-ALL = Allowance(private=True)
+NONE = AddressPolicy()
+ALL = AddressPolicy(private=True)
 ODD = ["127.1", "127.0.1", "0x7f.1", "0x7f000001", "0x7f.0x0.0x0.0x1", "2130706433", "017700000001", "0177.0.0.1",
        "127.0.0.01", "0x", "127.0.0.1.", "localhost.", "example.org.", "127%2e0.0.1", "\uff11\uff12\uff17.0.0.1",
        "127\u30020\u30020\u30021", "\u24dbocalhost", "[fe80::1%eth0]", "[::1%25lo]", "[::ffff:127.1]", "[1]",
@@ -162,7 +162,7 @@ def test_what_means_this_machine_is_refused_unless_allowed(host: str) -> None:
     assert refused
     assert refused.startswith("a host that the Internet can reach, but this ")
     assert "allow_private = true or allow_hosts" in refused
-    assert forbidden(f"https://{host}/", Allowance.of((host.strip("[]"),))) is None
+    assert forbidden(f"https://{host}/", AddressPolicy.of((host.strip("[]"),))) is None
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,6 @@ def test_plain_http_is_for_what_is_allowed() -> None:
     """All of it, or the host that is named."""
     assert "http:// only with allow_private" in str(forbidden("http://example.org/", NONE))
     assert forbidden("http://example.org/", ALL) is None
-    assert forbidden("http://example.org/", Allowance.of(("example.org",))) is None
-    assert forbidden("http://10.1.2.3/", Allowance.of(("10.0.0.0/8",))) is None
-    assert forbidden("http://example.com/", Allowance.of(("example.org",)))
+    assert forbidden("http://example.org/", AddressPolicy.of(("example.org",))) is None
+    assert forbidden("http://10.1.2.3/", AddressPolicy.of(("10.0.0.0/8",))) is None
+    assert forbidden("http://example.com/", AddressPolicy.of(("example.org",)))

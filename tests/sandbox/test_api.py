@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from poller.sandbox.api import (
     DEFAULT_LIMIT,
-    Ask,
     BadParameter,
     DeltaToken,
-    NonsenseToken,
+    MalformedToken,
     PageToken,
+    SandboxRequest,
     answer,
     decode,
     encode,
@@ -42,7 +42,7 @@ def filled(history: History, at: datetime) -> History:
 
 
 def said(history: History, *query: tuple[str, str]) -> dict[str, Any]:
-    answered = answer(history, Ask("contractTypes", query=query))
+    answered = answer(history, SandboxRequest("contractTypes", query=query))
     assert answered.status == 200
     envelope: dict[str, Any] = msgspec.json.decode(answered.body)
     return envelope
@@ -50,13 +50,13 @@ def said(history: History, *query: tuple[str, str]) -> dict[str, Any]:
 
 def test_records_are_served_byte_for_byte(filled: History) -> None:
     """A record's bytes stand in the list and in the single answer as they were put."""
-    assert b"," + ODD + b"," in answer(filled, Ask("contractTypes")).body
-    assert answer(filled, Ask("contractTypes", id="B")).body == ODD
+    assert b"," + ODD + b"," in answer(filled, SandboxRequest("contractTypes")).body
+    assert answer(filled, SandboxRequest("contractTypes", id="B")).body == ODD
 
 
 def test_fields_keep_literals(filled: History) -> None:
     """With ``fields`` the values that are left keep their spelling, in the record's own order; the id is always in."""
-    body = answer(filled, Ask("contractTypes", query=(("fields", "name"), ("fields", "code")))).body
+    body = answer(filled, SandboxRequest("contractTypes", query=(("fields", "name"), ("fields", "code")))).body
     assert b'{"id":"b","code":1.0,"name":12345678901234567890123}' in body
 
 
@@ -94,22 +94,22 @@ def test_removed_records_just_vanish(filled: History, at: datetime) -> None:
     filled.remove("contractTypes", "a", at)
     assert said(filled, ("sinceDeltaToken", token))["results"] == []
     assert len(said(filled)["results"]) == 2
-    assert answer(filled, Ask("contractTypes", id="a")).status == 404
+    assert answer(filled, SandboxRequest("contractTypes", id="a")).status == 404
 
 
 def test_achievements_are_those_of_their_qualification(history: History, at: datetime) -> None:
     """Each qualification lists its own achievements; one that nobody named is 404."""
     for id_, qualification in (("x", "q"), ("y", "r"), ("z", "Q")):
         history.put("achievements", {"id": id_, "qualificationID": qualification}, at)
-    listed = msgspec.json.decode(answer(history, Ask("achievements", qualification="q")).body)
+    listed = msgspec.json.decode(answer(history, SandboxRequest("achievements", qualification="q")).body)
     assert [record["id"] for record in listed["results"]] == ["x", "z"]
     assert "deltaToken" in listed
-    assert answer(history, Ask("achievements", qualification="s")).status == 404
+    assert answer(history, SandboxRequest("achievements", qualification="s")).status == 404
 
 
 def test_a_refusal_names_its_rule(filled: History) -> None:
     """A bad parameter is 400 with a code and a message in JSON."""
-    refused = answer(filled, Ask("contractTypes", query=(("limit", "0"),)))
+    refused = answer(filled, SandboxRequest("contractTypes", query=(("limit", "0"),)))
     assert refused.status == 400
     assert msgspec.json.decode(refused.body)["error"].keys() == {"code", "message"}
     assert ("content-type", "application/json") in refused.headers
@@ -256,7 +256,7 @@ def test_decode_undoes_encode(page: PageToken, delta: DeltaToken) -> None:
 @given(st.text() | st.from_regex(r"[A-Za-z0-9_-]{0,60}", fullmatch=True))
 def test_nonsense_is_not_read(text: str) -> None:
     """Text that was not made here is refused, whatever it looks like."""
-    with pytest.raises(NonsenseToken):
+    with pytest.raises(MalformedToken):
         decode(text, DeltaToken)
 
 
@@ -266,13 +266,13 @@ def test_a_damaged_token_is_not_read(token: DeltaToken, data: st.DataObject) -> 
     text = encode(token)
     place = data.draw(st.integers(0, len(text) - 2))  # the last letter may have bits that do not count
     letter = data.draw(st.sampled_from("AZaz09-_").filter(lambda letter: letter != text[place]))
-    with pytest.raises(NonsenseToken):
+    with pytest.raises(MalformedToken):
         decode(text[:place] + letter + text[place + 1 :], DeltaToken)
 
 
 def test_one_kind_is_not_the_other() -> None:
     """A page token is no delta token, nor the other way round."""
-    with pytest.raises(NonsenseToken):
+    with pytest.raises(MalformedToken):
         decode(encode(PageToken("x", None, None, 0, 0, 1, ())), DeltaToken)
-    with pytest.raises(NonsenseToken):
+    with pytest.raises(MalformedToken):
         decode(encode(DeltaToken("x", None, 0)), PageToken)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from poller.sandbox.api import Ask, answer
-from poller.sandbox.history import RESOURCES, History, Listing, UnusableRecord
+from poller.sandbox.api import SandboxRequest, answer
+from poller.sandbox.history import RESOURCES, History, LogList, UnusableRecord
 from tests.sandbox.conftest import NOON
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ class Row(msgspec.Struct, frozen=True):
     number: int
 
 
-def listing_of(rows: list[Row], struck: set[int]) -> Listing[Row]:
-    listing: Listing[Row] = Listing()
+def listing_of(rows: list[Row], struck: set[int]) -> LogList[Row]:
+    listing: LogList[Row] = LogList()
     for row in rows:
         listing.append(row)
     for row in rows:
@@ -52,7 +52,7 @@ def test_a_page_is_the_next_live_rows(numbers: list[int], struck: set[int], afte
 
 def test_struck_rows_are_dropped_in_the_end() -> None:
     """However often its one record changes, a listing keeps a bounded number of rows."""
-    listing: Listing[Row] = Listing()
+    listing: LogList[Row] = LogList()
     listing.append(Row(1))
     for number in range(2, 10_000):
         listing.strike(Row(number - 1))
@@ -111,7 +111,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 12))
     def read_a_page(self, limit: int) -> None:
-        ask = Ask("contractTypes", query=(*self.query.items(), ("limit", str(limit))))
+        ask = SandboxRequest("contractTypes", query=(*self.query.items(), ("limit", str(limit))))
         said = answer(self.history, ask)
         assert said.status == 200
         page = msgspec.json.decode(said.body, type=Envelope)

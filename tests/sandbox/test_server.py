@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from poller.errors import ConfigurationError
 from poller.http.server import listener as listener_on
-from poller.sandbox.api import Answer, Ask, answer
+from poller.sandbox.api import SandboxRequest, SandboxResponse, answer
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import application, repeat, serving
@@ -237,8 +237,8 @@ async def test_head_has_no_body(api: httpx.AsyncClient) -> None:
 async def test_answers_can_be_replaced(history: History, rng: Random) -> None:
     """Whatever ``respond`` says is what the endpoint answers: the seam for an API that misbehaves."""
 
-    def teapot_after_the_first(history: History, ask: Ask) -> Answer:
-        return Answer(418, b"short") if ask.query else answer(history, ask)
+    def teapot_after_the_first(history: History, ask: SandboxRequest) -> SandboxResponse:
+        return SandboxResponse(418, b"short") if ask.query else answer(history, ask)
 
     app = application(history, token="t", rng=rng, now=lambda: NOON, respond=teapot_after_the_first)  # noqa: S106 - a test's
     async with httpx.AsyncClient(

@@ -13,10 +13,10 @@ import msgspec
 
 from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
-from poller.changes.plan import Commit, Listing
+from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.source.feed import KNOWN, Feed, RoundResult
-from poller.source.paging import Params, Query
+from poller.source.paging import ListQuery, Params
 from poller.source.round import poll
 from poller.store.feed import Absent, HeldElsewhere
 from poller.store.feed_state import FeedState, state_of
@@ -28,7 +28,7 @@ DOWN = SourceUnavailable("GET /contractTypes: the API answered 503 (3 attempts)"
 FEED = Feed(
     id="acme/contractTypes",
     resource=KNOWN["contractTypes"],
-    query=Query(),
+    query=ListQuery(),
     event_source="https://api.example.org/v1",
     type_prefix="org.example.api",
     reconcile=DAY,
@@ -49,7 +49,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.fields = {b"generation": b"g", b"sequence": b"0"}
         self.snapshots: dict[str, Snapshot] = {}
-        self.kept_listings: dict[str, Listing] = {}
+        self.kept_listings: dict[str, SubstreamSnapshot] = {}
         self.held: dict[str, HeldVersion] = {}
         self.events: list[dict[str, Any]] = []
         self.quarantine: list[tuple[bytes, str]] = []
@@ -89,7 +89,7 @@ class MemoryStore:
         missing = [key for key in live if key not in seen]
         return Absent(len(live), len(missing), {key: live[key] for key in missing[:most]})
 
-    async def listings(self) -> dict[str, Listing]:
+    async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)
 
     async def held_versions(self) -> dict[str, HeldVersion]:

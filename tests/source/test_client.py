@@ -27,7 +27,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from poller.auth.base import FileToken, IssuedToken
 from poller.errors import ConfigurationError, CredentialUnusable, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import Transport
-from poller.source.client import ATTEMPTS, ApiClient, Inflater, Limits, round_of, tell_round
+from poller.source.client import ATTEMPTS, ApiClient, BodyDecoder, ClientLimits, round_of, tell_round
 from poller.source.feed import RoundResult
 from tests.harness.waiting import limited
 from tests.source.api import Flying, Request, http, serving
@@ -210,7 +210,7 @@ class Keeping:
 
 
 @asynccontextmanager
-async def keeping(answered: int, time: Time, limits: Limits) -> AsyncIterator[tuple[Keeping, ApiClient]]:
+async def keeping(answered: int, time: Time, limits: ClientLimits) -> AsyncIterator[tuple[Keeping, ApiClient]]:
     keeps = Keeping(answered)
     server = await asyncio.start_server(keeps, "127.0.0.1", 0)
     async with client_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", time, limits=limits) as client:
@@ -222,7 +222,7 @@ async def keeping(answered: int, time: Time, limits: Limits) -> AsyncIterator[tu
 async def test_a_kept_connection_that_was_closed_costs_no_pause_but_its_turn() -> None:
     """Asked again at once on a new connection, within the rate: nothing repeats a request past it."""
     time = Time()
-    async with keeping(1, time, Limits(rate=25)) as (keeps, client):
+    async with keeping(1, time, ClientLimits(rate=25)) as (keeps, client):
         for _ in range(3):
             assert await client.get("/x") == b"ok"
     assert [connection for connection, _ in keeps.starts] == [1, 1, 2, 2, 3]
@@ -233,7 +233,7 @@ async def test_a_kept_connection_that_was_closed_costs_no_pause_but_its_turn() -
 async def test_a_server_that_only_closes_is_asked_as_often_as_there_are_attempts() -> None:
     """Once at once, then with pauses; no request beyond those that the policy counts."""
     time = Time()
-    async with keeping(0, time, Limits()) as (keeps, client):
+    async with keeping(0, time, ClientLimits()) as (keeps, client):
         assert f"({ATTEMPTS} attempts)" in str(await failure_of(client))
     assert len(keeps.starts) == ATTEMPTS
     assert time.slept == [0.0, 0.5]
@@ -259,7 +259,7 @@ async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
         await asyncio.Event().wait()
         return None
 
-    async with serving(answer) as api, client_of(api.url, limits=Limits(timeout=60 * SECOND)) as client:
+    async with serving(answer) as api, client_of(api.url, limits=ClientLimits(timeout=60 * SECOND)) as client:
         async with limited(2):
             failed = await failure_of(client, patience=SECOND * 0.35)
         assert "answered 500: first (1 attempt)" in str(failed)
@@ -270,7 +270,7 @@ async def test_a_repetition_is_broken_off_when_the_patience_is_over() -> None:
 async def test_two_feeds_of_a_source_share_its_rate() -> None:
     """By the loop's clock: together they ask no faster than one may, repetitions included."""
     async with serving([http(500), http(500), http(200)]) as api:
-        async with client_of(api.url, limits=Limits(rate=100, concurrency=8)) as client:
+        async with client_of(api.url, limits=ClientLimits(rate=100, concurrency=8)) as client:
             await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(6)))
         starts = [request.at for request in api.requests]
         assert {request.path for request in api.requests} == {"/one", "/other"}
@@ -281,7 +281,7 @@ async def test_two_feeds_of_a_source_share_its_rate() -> None:
 async def test_two_feeds_of_a_source_share_its_places() -> None:
     """Together they have as many requests in flight as one may, and never one more."""
     flying = Flying(2)
-    async with serving(flying.answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
+    async with serving(flying.answer) as api, client_of(api.url, limits=ClientLimits(concurrency=2)) as client:
         await asyncio.gather(*(client.get(path) for path in ("/one", "/other") for _ in range(4)))
     assert flying.most == 2
 
@@ -296,11 +296,11 @@ MIB = 1024 * 1024
 def test_pieces_make_the_body(body: bytes, step: int) -> None:
     """However a body is cut into pieces, what comes out is what was packed."""
     packed = gzip.compress(body)
-    inflater = Inflater("gzip", most=len(body))
+    inflater = BodyDecoder("gzip", most=len(body))
     out = b"".join(inflater.take(packed[start : start + step]) for start in range(0, len(packed), step))
     inflater.finish()
     assert out == body
-    assert Inflater("", most=1).take(body) == body
+    assert BodyDecoder("", most=1).take(body) == body
 
 
 def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
@@ -308,7 +308,7 @@ def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
     bomb = gzip.compress(bytes(300 * MIB), compresslevel=9)
     tracemalloc.start()
     try:
-        assert len(Inflater("gzip", most=MIB).take(bomb)) == MIB + 1
+        assert len(BodyDecoder("gzip", most=MIB).take(bomb)) == MIB + 1
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -317,12 +317,12 @@ def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
 
 def test_what_is_cut_off_or_broken_is_said_to_be() -> None:
     """A body that ends within its encoding is not a shorter body."""
-    inflater = Inflater("gzip", most=100)
+    inflater = BodyDecoder("gzip", most=100)
     inflater.take(gzip.compress(b"whole")[:-6])
     with pytest.raises(httpx.DecodingError, match="cut off"):
         inflater.finish()
     with pytest.raises(httpx.DecodingError, match="not gzip"):
-        Inflater("gzip", most=100).take(b"something else")
+        BodyDecoder("gzip", most=100).take(b"something else")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from poller.errors import SourceNonsense, SourceUnavailable
 from poller.http.transport import Transport
-from poller.source.client import ATTEMPTS, Limits
+from poller.source.client import ATTEMPTS, ClientLimits
 from tests.harness.waiting import strain
 from tests.source.api import Flying, Request, http, serving
 from tests.source.clients import TOKEN, Time, client_of, failure_of
@@ -34,7 +34,7 @@ async def test_a_server_that_drips_is_given_up_in_time(where: str) -> None:
         drop()
         await asyncio.Event().wait()
 
-    async with serving(drip) as api, client_of(api.url, limits=Limits(timeout=timedelta(seconds=0.1))) as client:
+    async with serving(drip) as api, client_of(api.url, limits=ClientLimits(timeout=timedelta(seconds=0.1))) as client:
         started = loop.time()
         failed = await failure_of(client)
         assert isinstance(failed, SourceUnavailable)
@@ -46,7 +46,7 @@ async def test_a_server_that_drips_is_given_up_in_time(where: str) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip bomb"])
 async def test_a_body_beyond_the_limit_is_refused(packed: bool) -> None:
     """The limit is that of the decoded body; the limit itself is within it. Asking again would not help."""
-    limits = Limits(max_page_bytes=100_000)
+    limits = ClientLimits(max_page_bytes=100_000)
 
     def answer(size: int) -> bytes:
         body = b"0" * size
@@ -97,7 +97,7 @@ async def test_the_configured_proxy_is_used() -> None:
 async def test_no_more_requests_than_allowed_are_in_flight() -> None:
     """As many as allowed run at once, never one more."""
     flying = Flying(2)
-    async with serving(flying.answer) as api, client_of(api.url, limits=Limits(concurrency=2)) as client:
+    async with serving(flying.answer) as api, client_of(api.url, limits=ClientLimits(concurrency=2)) as client:
         await asyncio.gather(*(client.get("/x") for _ in range(8)))
     assert flying.most == 2
 
@@ -105,7 +105,7 @@ async def test_no_more_requests_than_allowed_are_in_flight() -> None:
 async def test_requests_start_no_faster_than_the_rate() -> None:
     """By the loop's clock: the n-th request starts n-1 intervals after the first, whoever asks, retries included."""
     answers = [http(503), *[http(200)] * 6]
-    async with serving(answers) as api, client_of(api.url, limits=Limits(rate=50, concurrency=8)) as client:
+    async with serving(answers) as api, client_of(api.url, limits=ClientLimits(rate=50, concurrency=8)) as client:
         await asyncio.gather(*(client.get("/x") for _ in range(6)))
         starts = [request.at for request in api.requests]
     assert len(starts) == 7
@@ -152,7 +152,7 @@ async def test_a_cancelled_request_frees_its_place() -> None:
             await asyncio.Event().wait()
         return http(200, b"ok")
 
-    async with serving(answer) as api, client_of(api.url, limits=Limits(concurrency=1)) as client:
+    async with serving(answer) as api, client_of(api.url, limits=ClientLimits(concurrency=1)) as client:
         hanging = asyncio.create_task(client.get("/hangs"))
         await asked.wait()
         hanging.cancel()

@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from poller.source.client import Limits
+from poller.source.client import ClientLimits
 from poller.telemetry.metrics import SourceSeries, counted
 from tests.servers import free_port
 from tests.source.api import http, serving
 from tests.source.clients import Time, client_of, failure_of
 from tests.telemetry.series import grown, value
 
-SHORT = Limits(timeout=timedelta(seconds=0.3), max_page_bytes=100)
+SHORT = ClientLimits(timeout=timedelta(seconds=0.3), max_page_bytes=100)
 
 
 def counts(source: str) -> dict[str, float]:

@@ -12,11 +12,11 @@ import httpx
 import msgspec
 import pytest
 
-from poller.changes.plan import Breaker, Commit
+from poller.changes.plan import Commit, RemovalGuard
 from poller.errors import StoreUnavailable
-from poller.source.conditional import Unchanged, validators_of
-from poller.source.feed import Feed, Mode, RoundResult
-from poller.source.paging import Query
+from poller.source.conditional import ConditionalReader, validators_of
+from poller.source.feed import Feed, RoundMode, RoundResult
+from poller.source.paging import ListQuery
 from poller.source.round import poll
 from poller.store.feed_state import GOOD_AT, READ_AT, RELEASED, ROUND, ROUND_AT
 from tests.source.api import Request, http, serving
@@ -68,7 +68,7 @@ class Lists:
 class Rounds:
     """A feed's rounds, a minute apart."""
 
-    def __init__(self, lists: Lists, unchanged: Unchanged, feed: Feed) -> None:
+    def __init__(self, lists: Lists, unchanged: ConditionalReader, feed: Feed) -> None:
         self.lists = lists
         self.unchanged = unchanged
         self.feed = feed
@@ -95,17 +95,17 @@ class Rounds:
 async def rounds_of(feed: Feed = FULL) -> AsyncIterator[Rounds]:
     lists = Lists()
     async with serving(lists) as api, client_of(api.url) as client:
-        yield Rounds(lists, Unchanged(client.ask), feed)
+        yield Rounds(lists, ConditionalReader(client.ask), feed)
 
 
 async def test_an_unchanged_list_costs_one_request_and_writes_the_rounds_end_only() -> None:
     """A 304 is a good round of no pages: no event, no snapshot; the marks say that it was read."""
     async with rounds_of() as rounds:
-        assert (await rounds()).mode is Mode.BASELINE
+        assert (await rounds()).mode is RoundMode.BASELINE
         assert rounds.lists.conditional == [False]
         for _ in range(3):
             result, read_at = await rounds(), rounds.store.state.read_at
-            assert (result.ok, result.mode, result.pages, result.records) == (True, Mode.FULL, 0, 0)
+            assert (result.ok, result.mode, result.pages, result.records) == (True, RoundMode.FULL, 0, 0)
             assert rounds.lists.conditional == [True]
             assert set(rounds.store.commits[-1].marks) == {ROUND, ROUND_AT, GOOD_AT, READ_AT}
             assert read_at == rounds.clock.time
@@ -159,13 +159,13 @@ async def test_a_reconcile_is_on_condition_and_a_delta_is_not() -> None:
     async with rounds_of(msgspec.structs.replace(FEED, removals=False)) as rounds:
         rounds.lists.delta = "d1"
         await rounds()
-        assert (await rounds()).mode is Mode.DELTA
+        assert (await rounds()).mode is RoundMode.DELTA
         rounds.clock.pass_by(DAY)
         result = await rounds()
-        assert (result.mode, result.ok, result.pages) == (Mode.RECONCILE, True, 0)
+        assert (result.mode, result.ok, result.pages) == (RoundMode.RECONCILE, True, 0)
         assert rounds.lists.conditional == [False, False, True]
         assert rounds.store.state.delta_token == "d1"  # noqa: S105 -- no secret
-        assert (await rounds()).mode is Mode.DELTA
+        assert (await rounds()).mode is RoundMode.DELTA
 
 
 @pytest.mark.parametrize("marks", [{"generation": "h"}, {"sequence": "7"}, {"read_at": "2025-03-01T11:00:00.000Z"}])
@@ -186,16 +186,16 @@ async def test_a_flushed_store_is_filled_again() -> None:
         await rounds()
         rounds.store = MemoryStore()
         result = await rounds()
-        assert (result.mode, result.created) == (Mode.BASELINE, 2)
+        assert (result.mode, result.created) == (RoundMode.BASELINE, 2)
 
 
 async def test_another_query_is_another_list() -> None:
     """What was kept of a query says nothing of the next one."""
     async with rounds_of() as rounds:
         await rounds()
-        assert (await rounds(query=Query(limit=5))).mode is Mode.RESYNC
+        assert (await rounds(query=ListQuery(limit=5))).mode is RoundMode.RESYNC
         assert rounds.lists.conditional == [False, False]
-        assert (await rounds(query=Query(limit=5))).pages == 0
+        assert (await rounds(query=ListQuery(limit=5))).pages == 0
 
 
 @pytest.mark.parametrize("where", ["event", "end"])
@@ -271,7 +271,7 @@ async def test_a_record_that_is_there_and_not_listed_is_looked_for_in_each_round
 
 async def test_what_an_unchanged_listing_holds_is_known_without_reading_it() -> None:
     """One of several listings changes: it alone is read, what it lost is found missing and then gone."""
-    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=Breaker(None))) as rounds:
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=RemovalGuard(None))) as rounds:
         rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
         for _ in range(3):
             await rounds()
@@ -285,7 +285,7 @@ async def test_what_an_unchanged_listing_holds_is_known_without_reading_it() -> 
 
 async def test_a_listing_that_nobody_asks_for_any_more_keeps_its_records() -> None:
     """That a qualification is not named any more says nothing of its records: they are not taken for gone."""
-    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=Breaker(None))) as rounds:
+    async with rounds_of(msgspec.structs.replace(ACHIEVEMENTS, breaker=RemovalGuard(None))) as rounds:
         rounds.lists.by_path = {"/qualifications/q2/achievements": records("c")}
         for _ in range(3):
             await rounds()

@@ -10,7 +10,7 @@ import pytest
 
 from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
 from poller.errors import SourceRefused
-from poller.source.feed import Mode
+from poller.source.feed import RoundMode
 from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
 from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
 
@@ -39,13 +39,13 @@ async def slipped() -> Round:
 async def test_what_slipped_over_an_edge_comes_with_the_next_round(slipped: Round) -> None:
     """The next round reads in full, publishes it as reconciled, and one more finds nothing late; then deltas again."""
     result = await slipped(listed(records("a", "b"), records("c"), ("d1", [], "d2"), ("d2", [], "d3")))
-    assert (result.mode, result.ok, result.created, result.unchanged) == (Mode.RECONCILE, True, 1, 2)
+    assert (result.mode, result.ok, result.created, result.unchanged) == (RoundMode.RECONCILE, True, 1, 2)
     assert slipped.causes[2:] == [("b", "created", "reconcile")]
     assert confirmation(slipped) == Confirmation(1, 1)
     result = await slipped(listed(records("a", "b"), records("c"), ("d3", [], "d4"), ("d4", [], "d5")))
-    assert (result.mode, result.changes) == (Mode.RECONCILE, 0)
+    assert (result.mode, result.changes) == (RoundMode.RECONCILE, 0)
     assert confirmation(slipped) is None
-    assert (await slipped(Script().on([], since="d5"))).mode is Mode.DELTA
+    assert (await slipped(Script().on([], since="d5"))).mode is RoundMode.DELTA
 
 
 async def test_one_page_is_not_confirmed() -> None:
@@ -53,14 +53,14 @@ async def test_one_page_is_not_confirmed() -> None:
     feed = Round()
     await feed(Script().on(records("a"), delta="d1"))
     script = Script().on([], since="d1")
-    assert (await feed(script)).mode is Mode.DELTA
+    assert (await feed(script)).mode is RoundMode.DELTA
     assert len(script.asked) == 1
 
 
 async def test_a_feed_without_deltas_is_not_confirmed() -> None:
     """Each of its rounds is a full reading anyway."""
     feed = Round(msgspec.structs.replace(FEED, delta=False))
-    for mode in (Mode.BASELINE, Mode.FULL, Mode.FULL):
+    for mode in (RoundMode.BASELINE, RoundMode.FULL, RoundMode.FULL):
         assert (await feed(listed(records("a"), records("c")))).mode is mode
     assert confirmation(feed) is None
 
@@ -77,7 +77,7 @@ async def test_other_full_readings_of_several_pages_are_confirmed_too(read: Roun
     assert confirmation(read) == Confirmation()
     since = read.kept
     assert since == ("r1" if how == "resync" else "d3")
-    assert (await read(Script().on(records("a", "b"), delta="r9"))).mode is Mode.RECONCILE
+    assert (await read(Script().on(records("a", "b"), delta="r9"))).mode is RoundMode.RECONCILE
     assert (confirmation(read), read.kept) == (None, "r9")
 
 
@@ -141,7 +141,7 @@ async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped:
 async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
     """The reading goes on, its own token takes the place, and it is confirmed from the start."""
     result = await slipped(listed(records("a", "b"), records("c"), ("d1", GONE, None)))
-    assert (result.mode, result.ok, result.created) == (Mode.RESYNC, True, 1)
+    assert (result.mode, result.ok, result.created) == (RoundMode.RESYNC, True, 1)
     assert (slipped.kept, slipped.store.state.refusals, confirmation(slipped)) == ("r1", 1, Confirmation())
 
 
@@ -149,7 +149,7 @@ async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
 async def test_deltas_that_fail_do_not_fail_the_reading(slipped: Round, failure: Any) -> None:
     """What it brings is published; it does not count as confirmed; and the token is the best there is."""
     result = await slipped(listed(records("a", "b"), records("c"), ("d1", failure, None)))
-    assert (result.mode, result.ok, result.created) == (Mode.RECONCILE, True, 1)
+    assert (result.mode, result.ok, result.created) == (RoundMode.RECONCILE, True, 1)
     assert (slipped.kept, confirmation(slipped)) == ("r1", Confirmation(1, 0))
     result = await slipped(listed(records("a", "b"), records("c"), ("r1", [], "d2"), ("d2", failure, None)))
     assert (result.ok, slipped.kept, confirmation(slipped)) == (True, "d2", Confirmation(2, 0))
@@ -161,9 +161,9 @@ async def test_after_five_readings_deltas_go_on(slipped: Round) -> None:
         every = [f"b{known}" for known in range(number)]
         tokens = (f"d{2 * number - 1}", f"d{2 * number}", f"d{2 * number + 1}")
         script = listed(records("a", *every), records("c"), (tokens[0], [], tokens[1]), (tokens[1], [], tokens[2]))
-        assert (await slipped(script)).mode is Mode.RECONCILE
+        assert (await slipped(script)).mode is RoundMode.RECONCILE
     assert confirmation(slipped) == Confirmation(5, 5)
-    assert (await slipped(Script().on([], since="d11"))).mode is Mode.DELTA
+    assert (await slipped(Script().on([], since="d11"))).mode is RoundMode.DELTA
     assert confirmation(slipped) == Confirmation(5, 5)
 
 
@@ -186,5 +186,5 @@ async def test_a_page_token_that_dies_in_a_delta_is_no_refused_delta_token(slipp
     """Law: an API that has answered the first page of a delta takes its token; the reading stays what it is."""
     script = listed(records("a", "b"), records("c")).on([], since="d1", further="q").on(GONE, page="q", since="d1")
     result = await slipped(script.on(GONE, page="q"))
-    assert (result.mode, result.ok, result.created) == (Mode.RECONCILE, True, 1)
+    assert (result.mode, result.ok, result.created) == (RoundMode.RECONCILE, True, 1)
     assert (slipped.store.state.refusals, confirmation(slipped)) == (0, Confirmation(1, 0))

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from poller.changes.confirmation import Confirmation, confirmation_of
-from poller.changes.plan import Breaker
+from poller.changes.plan import RemovalGuard
 from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
-from poller.source.conditional import Answer, Unchanged, Validators
-from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.conditional import ConditionalReader, ConditionalResponse, Validators
+from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import poll
 from tests.harness.waiting import turns
@@ -25,7 +25,7 @@ from tests.source.round_sides import FEED as LISTED
 SECOND = timedelta(seconds=1)
 NAMES = tuple(f"q{number:02d}" for number in range(20))
 FEED = msgspec.structs.replace(
-    ACHIEVEMENTS, qualifications=(), discover=True, breaker=Breaker(None), slot=SECOND * 3600
+    ACHIEVEMENTS, qualifications=(), discover=True, breaker=RemovalGuard(None), slot=SECOND * 3600
 )
 
 
@@ -95,7 +95,7 @@ def many() -> Many:
 async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) -> None:
     """As many requests at once as are allowed, no more; the events stand in the order of the turns."""
     result = await many(at_once=5)
-    assert (result.mode, result.pages, result.created, many.most_at_once) == (Mode.BASELINE, 20, 20, 5)
+    assert (result.mode, result.pages, result.created, many.most_at_once) == (RoundMode.BASELINE, 20, 20, 5)
     assert [event["subject"] for event in many.store.events] == [f"r-{name}" for name in many.asked]
     assert (many.store.state.read_at, many.store.state.oldest) == (many.clock.time, many.clock.time)
     assert many.store.state.rotation is None
@@ -110,7 +110,7 @@ async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
     async with slow_clock(per_request=0.25, asked=many.asked):
         while len(asked) < 20:
             result = await many(slot=SECOND)
-            assert (result.ok, result.mode) == (True, Mode.FULL)
+            assert (result.ok, result.mode) == (True, RoundMode.FULL)
             assert 0 < len(many.asked) < 20
             asked += many.asked
             rounds += 1
@@ -249,7 +249,7 @@ async def test_a_rotation_that_failed_is_begun_anew(many: Many) -> None:
     assert many.store.state.read_at is None
     many.failing = {}
     result = await many()
-    assert (result.ok, result.mode, len(many.asked)) == (True, Mode.BASELINE, 20)
+    assert (result.ok, result.mode, len(many.asked)) == (True, RoundMode.BASELINE, 20)
     assert many.store.state.read_at is not None
 
 
@@ -319,15 +319,15 @@ class Tagged:
         self.pages = pages
         self.unchanged = 0
 
-    async def ask(self, path: str, params: Params, *, unless: Validators) -> Answer:  # noqa: ARG002 -- all have the same
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:  # noqa: ARG002 -- all have the same
         place = int(dict(params).get("pageToken", 0))
         body = {"results": self.pages[place], "pageToken": str(place + 1) if place + 1 < len(self.pages) else None}
         raw = msgspec.json.encode({**body, "deltaToken": "d"})
         tag = f'"{hash(raw)}"'
         if unless.etag == tag:
             self.unchanged += 1
-            return Answer(None)
-        return Answer(raw, Validators(etag=tag))
+            return ConditionalResponse(None)
+        return ConditionalResponse(raw, Validators(etag=tag))
 
 
 @pytest.mark.parametrize("feed", [FEED, LISTED])
@@ -336,7 +336,7 @@ async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pa
     """A listing of several pages is asked for whatever its first page is, one of a single page on condition."""
     store, clock = MemoryStore(), Clock()
     tagged = Tagged([records("a"), records("b")][:pages])
-    unchanged = Unchanged(tagged.ask)
+    unchanged = ConditionalReader(tagged.ask)
 
     async def named(_: int) -> dict[str, int]:
         return {"q00": 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.plan import Listing
+from poller.changes.plan import SubstreamSnapshot
 from poller.source.drain import Rotation
 
 NAMES = st.sampled_from("abcdefgh")
@@ -23,7 +23,9 @@ def turns(rotation: Rotation, now: int = 1_000) -> list[str]:
 )
 def test_each_that_is_due_has_one_turn(tried: dict[str, int], named: dict[str, int], resumed: bool, since: int) -> None:
     """Whoever is named has exactly one, but for those that a resumed rotation has tried and nothing named since."""
-    rotation = Rotation({name: Listing(tried=when) for name, when in tried.items()}, since=since, resumed=resumed)
+    rotation = Rotation(
+        {name: SubstreamSnapshot(tried=when) for name, when in tried.items()}, since=since, resumed=resumed
+    )
     rotation.named(named)
     done = {name for name, when in tried.items() if resumed and when >= since and named.get(name, 0) <= when}
     assert sorted(turns(rotation)) == sorted(named.keys() - done)
@@ -32,11 +34,11 @@ def test_each_that_is_due_has_one_turn(tried: dict[str, int], named: dict[str, i
 def test_the_order_is_fresh_then_never_read_then_hot_and_old() -> None:
     """What a change has named since it was tried comes first, the latest of them before the others."""
     listings = {
-        "old": Listing(tried=100, read=100),
-        "hot": Listing(tried=400, read=400, heat=2.0),
-        "cold": Listing(tried=400, read=400),
-        "fresh": Listing(tried=500, read=500),
-        "fresher": Listing(tried=500, read=500),
+        "old": SubstreamSnapshot(tried=100, read=100),
+        "hot": SubstreamSnapshot(tried=400, read=400, heat=2.0),
+        "cold": SubstreamSnapshot(tried=400, read=400),
+        "fresh": SubstreamSnapshot(tried=500, read=500),
+        "fresher": SubstreamSnapshot(tried=500, read=500),
     }
     rotation = Rotation(listings, since=1_000)
     rotation.named({"cold": 0, "old": 50, "hot": 10, "fresh": 600, "new": 0, "fresher": 700})
@@ -60,7 +62,11 @@ def test_what_a_wrong_clock_has_noted_keeps_nothing_from_its_turn() -> None:
 
     One that was named then is not read again and again until that time.
     """
-    listings = {"late": Listing(tried=900_000), "done": Listing(tried=1_500), "old": Listing(tried=500)}
+    listings = {
+        "late": SubstreamSnapshot(tried=900_000),
+        "done": SubstreamSnapshot(tried=1_500),
+        "old": SubstreamSnapshot(tried=500),
+    }
     rotation = Rotation(listings, since=1_000, resumed=True, now=2_000)
     rotation.named({"late": 0, "done": 950_000, "old": 0})
     assert [rotation.turn(2_001), rotation.turn(2_002), rotation.turn(2_003)] == ["late", "old", None]

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from poller.changes.confirmation import MOST, Confirmation, confirmation_of
-from poller.changes.plan import Commit, Tally
+from poller.changes.plan import Commit, RecordCounts
 from poller.errors import SourceUnavailable
-from poller.source.feed import KNOWN, Feed, Mode, Progress, RoundResult, progress_of, resource_of
+from poller.source.feed import KNOWN, Feed, Progress, RoundMode, RoundResult, progress_of, resource_of
 from poller.source.paging import Params
 from poller.source.round import poll
 from poller.store.feed_state import DELTA_TOKEN, HELD_ORIGIN, ORIGIN, PROGRESS
@@ -75,11 +75,17 @@ async def test_a_release_publishes_what_differs_and_nothing_else() -> None:
     assert (await read(down, MOVED)).ok is False
     assert read.store.state.origin == HERE.origin.mark
     result = await read(listing("a", "b", "c"), MOVED)
-    assert (result.mode, result.ok, result.created, result.unchanged, result.removed) == (Mode.RESYNC, True, 1, 2, 0)
+    assert (result.mode, result.ok, result.created, result.unchanged, result.removed) == (
+        RoundMode.RESYNC,
+        True,
+        1,
+        2,
+        0,
+    )
     state = read.store.state
     assert (state.held, state.held_at, state.held_origin, state.released) == (None, None, None, False)
     assert state.origin == MOVED.origin.mark
-    assert (await read(listing("a", "b", "c"), MOVED)).mode is Mode.DELTA
+    assert (await read(listing("a", "b", "c"), MOVED)).mode is RoundMode.DELTA
     assert (await read(listing("a", "b", "c"), HERE)).ok is False  # and back is a change as well
 
 
@@ -88,7 +94,7 @@ async def test_the_old_value_put_back_ends_it() -> None:
     read = await known()
     await read(listing("c"), MOVED)
     result = await read(listing("a", "b"))
-    assert (result.mode, result.ok, result.changes) == (Mode.DELTA, True, 0)
+    assert (result.mode, result.ok, result.changes) == (RoundMode.DELTA, True, 0)
     assert (read.store.state.held, read.store.state.held_origin) == (None, None)
 
 
@@ -180,7 +186,7 @@ async def test_a_round_that_takes_too_long_is_given_up_and_what_it_read_is_kept(
     """It fails, and says after how long and how much; its records are published; no token moves."""
     api = Endless()
     result = await api.round(FEED)
-    assert (result.ok, result.mode) == (False, Mode.BASELINE)
+    assert (result.ok, result.mode) == (False, RoundMode.BASELINE)
     assert result.error is not None
     assert result.error.startswith("the round is given up after 10 s (max_round), ")
     assert 15 <= result.pages <= 21
@@ -217,11 +223,11 @@ async def test_confirming_readings_that_take_too_long_are_counted_and_come_to_an
     api.pages = None
     for number in range(1, MOST + 1):
         result = await api.round(FEED, longest=2)
-        assert (result.ok, result.mode) == (False, Mode.RECONCILE)
+        assert (result.ok, result.mode) == (False, RoundMode.RECONCILE)
         assert confirmation_of(api.store.state.confirmation) == Confirmation(number, 0)
     api.pages = 1
     result = await api.round(FEED, longest=2)
-    assert (result.ok, result.mode) == (True, Mode.DELTA)
+    assert (result.ok, result.mode) == (True, RoundMode.DELTA)
 
 
 async def test_the_confirming_readings_of_one_listing_that_take_too_long_are_counted() -> None:
@@ -344,7 +350,9 @@ def test_a_known_resource_can_be_overridden_in_part() -> None:
 
 def test_a_result_has_the_fields_of_the_contract() -> None:
     """What is printed has exactly the contract's names, in its order, as JSON."""
-    result = RoundResult.of("acme/f", Mode.DELTA, Tally(15, 1, 2, 3, 4, 5), pages=2, seconds=0.12345, error=None)
+    result = RoundResult.of(
+        "acme/f", RoundMode.DELTA, RecordCounts(15, 1, 2, 3, 4, 5), pages=2, seconds=0.12345, error=None
+    )
     assert msgspec.json.decode(msgspec.json.encode(result.public)) == {
         "feed": "acme/f",
         "mode": "delta",
@@ -366,6 +374,6 @@ def test_a_result_has_the_fields_of_the_contract() -> None:
 
 def test_a_result_is_ok_if_and_only_if_there_is_no_error() -> None:
     """The error says why it is not; how long to wait is nobody's business outside."""
-    assert not RoundResult.of("acme/f", Mode.FULL, Tally(), pages=0, seconds=0, error="why").ok
-    skipped = RoundResult(feed="acme/f", mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=3))
+    assert not RoundResult.of("acme/f", RoundMode.FULL, RecordCounts(), pages=0, seconds=0, error="why").ok
+    skipped = RoundResult(feed="acme/f", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=3))
     assert "wait" not in skipped.public

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from poller.errors import SourceRefused, SourceUnavailable
-from poller.source.feed import Feed, Mode, RoundResult
+from poller.source.feed import Feed, RoundMode, RoundResult
 from tests.source.round_sides import ACHIEVEMENTS, FEED, Round, Script
 
 NEWEST = msgspec.structs.replace(FEED, newest=True)
@@ -127,17 +127,17 @@ async def test_what_a_delta_shows_asks_for_full_readings() -> None:
     read = await known(NEWEST)
     delta = Script().on([version(OLD)], since="d1", delta="d2")
     result = await read(delta)
-    assert (result.mode, result.changes, result.held_versions, read.kept) == (Mode.DELTA, 0, 1, "d2")
+    assert (result.mode, result.changes, result.held_versions, read.kept) == (RoundMode.DELTA, 0, 1, "d2")
     assert result.second_look == timedelta()
     first = await shown(read, version(OLD), later=1)
-    assert (first.mode, first.changes) == (Mode.RECONCILE, 0)
+    assert (first.mode, first.changes) == (RoundMode.RECONCILE, 0)
     assert first.second_look is not None
     assert timedelta(seconds=55) < first.second_look <= timedelta(minutes=1)
     read.store.now_ms += MINUTE // 2
     quiet = await read(Script().on([], since="d1", delta="d1"))
-    assert (quiet.mode, quiet.changes) == (Mode.DELTA, 0)
+    assert (quiet.mode, quiet.changes) == (RoundMode.DELTA, 0)
     second = await shown(read, version(OLD), later=MINUTE)
-    assert (second.mode, second.modified, second.second_look) == (Mode.RECONCILE, 1, None)
+    assert (second.mode, second.modified, second.second_look) == (RoundMode.RECONCILE, 1, None)
     assert values(read) == [2, 1]
 
 
@@ -148,10 +148,10 @@ async def test_full_readings_for_what_cannot_be_decided_are_a_minute_apart() -> 
     for _ in range(3):
         read.store.now_ms += LONG
         result = await read(Script().page(b'{"id":"a","n":1,"n":2}'))
-        assert (result.ok, result.mode, result.held_versions) == (True, Mode.RECONCILE, 1)
+        assert (result.ok, result.mode, result.held_versions) == (True, RoundMode.RECONCILE, 1)
         read.store.mark("delta_token", "d2")
         read.store.now_ms += 1
-        assert (await read(Script().on([], since="d2", delta="d2"))).mode is Mode.DELTA
+        assert (await read(Script().on([], since="d2", delta="d2"))).mode is RoundMode.DELTA
 
 
 async def test_a_reading_that_broke_off_is_made_again() -> None:
@@ -160,8 +160,8 @@ async def test_a_reading_that_broke_off_is_made_again() -> None:
     await read(Script().on([version(OLD)], since="d1", delta="d2"))
     for _ in range(2):
         result = await read(Script().on(SourceUnavailable("no answer")))
-        assert (result.ok, result.mode) == (False, Mode.RECONCILE)
-    assert (await shown(read, version(OLD))).mode is Mode.RECONCILE
+        assert (result.ok, result.mode) == (False, RoundMode.RECONCILE)
+    assert (await shown(read, version(OLD))).mode is RoundMode.RECONCILE
 
 
 async def test_switched_off_what_was_held_back_is_published() -> None:
@@ -171,7 +171,7 @@ async def test_switched_off_what_was_held_back_is_published() -> None:
     await shown(read, version(OLD))
     last = msgspec.structs.replace(NEWEST, newest=False)
     result = await read(Script().on([version(OLD)], delta="d3"), last)
-    assert (result.mode, result.modified, result.backwards) == (Mode.RECONCILE, 1, 0)
+    assert (result.mode, result.modified, result.backwards) == (RoundMode.RECONCILE, 1, 0)
     assert (values(read), read.store.held, read.store.state.second_look) == ([2, 1], {}, None)
 
 
@@ -182,7 +182,7 @@ async def test_a_server_whose_clock_is_set_back_publishes_later_and_not_never() 
     await shown(read, version(OLD))
     read.store.now_ms -= 24 * 60 * MINUTE
     again = await shown(read, version(OLD))
-    assert (again.mode, again.changes) == (Mode.RECONCILE, 0)
+    assert (again.mode, again.changes) == (RoundMode.RECONCILE, 0)
     assert (await shown(read, version(OLD), later=LONG)).modified == 1
 
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
 from poller.source.envelope import Page, decode_page
-from poller.source.feed import Mode
+from poller.source.feed import RoundMode
 from poller.source.paging import (
     SLICE_BYTES,
     SLICE_RECORDS,
-    Drain,
-    Learnt,
+    DetectedCapabilities,
+    ListingReader,
+    ListQuery,
     Params,
-    Query,
     learnt_of,
     read_pages,
     slices,
@@ -42,13 +42,13 @@ async def test_the_nearest_query_that_is_taken_is_found(
     limit: int | None, fields: tuple[str, ...], most: int, takes_fields: bool, takes_all: bool
 ) -> None:
     """As many of the parameters as the API takes, a limit no less than half of what it would take; few requests."""
-    asked: list[Query] = []
+    asked: list[ListQuery] = []
 
-    async def takes(query: Query) -> bool:
+    async def takes(query: ListQuery) -> bool:
         asked.append(query)
         return takes_all and (query.limit or 0) <= most and (takes_fields or not query.fields)
 
-    query = Query(limit=limit, fields=fields)
+    query = ListQuery(limit=limit, fields=fields)
     if await takes(query):
         return
     found = await taken(query, takes)
@@ -69,15 +69,17 @@ async def test_the_nearest_query_that_is_taken_is_found(
 
 def test_what_was_learnt_is_applied_kept_and_bound_to_its_query() -> None:
     """It comes back from the state as it was; for another query it says nothing."""
-    asked = Query(limit=500, fields=("id", "n"))
-    learnt = Learnt("q").refusing(asked, Query(limit=125))
+    asked = ListQuery(limit=500, fields=("id", "n"))
+    learnt = DetectedCapabilities("q").refusing(asked, ListQuery(limit=125))
     assert learnt.refused == ("limit (taken: 125)", "fields")
-    assert learnt.applied(asked) == Query(limit=125)
+    assert learnt.applied(asked) == ListQuery(limit=125)
     kept = learnt_of(msgspec.json.encode(learnt).decode())
     assert kept.about("q") == learnt
-    assert kept.about("another") == Learnt("another")
-    assert Learnt("q").refusing(asked, Query(fields=asked.fields)).applied(asked) == Query(fields=asked.fields)
-    assert learnt_of(None) == learnt_of("{broken") == learnt_of('{"limit":"many"}') == Learnt()
+    assert kept.about("another") == DetectedCapabilities("another")
+    assert DetectedCapabilities("q").refusing(asked, ListQuery(fields=asked.fields)).applied(asked) == ListQuery(
+        fields=asked.fields
+    )
+    assert learnt_of(None) == learnt_of("{broken") == learnt_of('{"limit":"many"}') == DetectedCapabilities()
 
 
 @pytest.mark.parametrize(
@@ -93,16 +95,16 @@ def test_what_was_learnt_is_applied_kept_and_bound_to_its_query() -> None:
 )
 def test_where_the_delta_token_stands_is_seen(tokens: str, place: str) -> None:
     """From a listing of several pages; one page later on takes nothing back."""
-    drain = Drain(Query())
+    drain = ListingReader(ListQuery())
     for number, stands in enumerate(tokens, start=1):
         more = str(number) if number < len(tokens) else None
         drain.take(Page([str(number).encode()], "d" if stands == "t" else None, more, "pageToken empty"))
-    learnt = Learnt().seeing(drain)
+    learnt = DetectedCapabilities().seeing(drain)
     assert (learnt.delta_token, learnt.paging) == (place, "pageToken empty")
-    single = Drain(Query())
+    single = ListingReader(ListQuery())
     single.take(Page([b"1"], "d", None))
     assert learnt.seeing(single) == learnt
-    assert Learnt().seeing(single).paging == "no pageToken"
+    assert DetectedCapabilities().seeing(single).paging == "no pageToken"
 
 
 class Picky:
@@ -134,7 +136,7 @@ async def rounds(api: Picky, store: MemoryStore, *, achievements: bool = False, 
     return await poll(feed, store, api.get, now=Clock(), qualifications=none)
 
 
-ASKED = Query(limit=1_000, fields=("id", "n"))
+ASKED = ListQuery(limit=1_000, fields=("id", "n"))
 
 
 @pytest.mark.parametrize("status", [400, 413, 414, 422])
@@ -142,10 +144,10 @@ async def test_a_limit_that_is_too_large_is_halved_and_remembered(status: int) -
     """The first round finds out, says so, and reads; later ones ask in the way that is taken, with their token."""
     api, store = Picky(most=300, fields=True, status=status), MemoryStore()
     result = await rounds(api, store, query=ASKED)
-    assert (result.ok, result.mode, result.created) == (True, Mode.BASELINE, 1)
+    assert (result.ok, result.mode, result.created) == (True, RoundMode.BASELINE, 1)
     assert result.learnt.refused == ("limit (taken: 250)",)
     again = await rounds(api, store, query=ASKED)
-    assert (again.ok, again.mode, again.learnt) == (True, Mode.DELTA, None)
+    assert (again.ok, again.mode, again.learnt) == (True, RoundMode.DELTA, None)
     assert api.asked == [{"limit": "250", "fields": "n", "sinceDeltaToken": "d"}]
 
 
@@ -158,17 +160,17 @@ async def test_what_was_learnt_is_forgotten_by_a_resync_and_with_another_query()
     assert "fields" not in api.asked[0]
     store.mark("resync", "1")
     result = await rounds(api, store, query=ASKED)
-    assert (result.mode, result.ok, result.learnt.refused, len(api.asked)) == (Mode.RESYNC, True, (), 1)
+    assert (result.mode, result.ok, result.learnt.refused, len(api.asked)) == (RoundMode.RESYNC, True, (), 1)
     api.most = 10
-    result = await rounds(api, store, query=Query(limit=40))
-    assert (result.mode, result.ok, result.learnt.refused) == (Mode.RESYNC, True, ("limit (taken: 10)",))
+    result = await rounds(api, store, query=ListQuery(limit=40))
+    assert (result.mode, result.ok, result.learnt.refused) == (RoundMode.RESYNC, True, ("limit (taken: 10)",))
     assert len(store.events) == 1
 
 
 async def test_a_refusal_for_another_reason_is_an_error_and_teaches_nothing() -> None:
     """Where the bare request is refused too, the parameters are not to blame: the error is that of the first."""
     api, store = Picky(most=-1, fields=True), MemoryStore()
-    result = await rounds(api, store, query=Query(limit=10))
+    result = await rounds(api, store, query=ListQuery(limit=10))
     assert (result.ok, result.error, result.learnt) == (False, "GET /contractTypes: no", None)
     assert len(api.asked) == 2
 
@@ -203,7 +205,7 @@ def page(page_token: str | None = None, delta_token: str | None = None) -> Page:
 )
 def test_a_page_without_a_page_token_is_the_last(end: bytes) -> None:
     """Absent, null and empty end the listing; how many records a page holds never does."""
-    drain = Drain(Query())
+    drain = ListingReader(ListQuery())
     assert drain.take(page("p")) == (("pageToken", "p"),)
     assert drain.take(decode_page(end)) is None
     assert drain.pages == 2
@@ -224,7 +226,7 @@ def test_the_first_or_the_last_delta_token_is_kept(
     keep: Literal["first", "last"], tokens: list[str | None], kept: str | None
 ) -> None:
     """Of the tokens that are there, the one that the configuration says; none where there was none."""
-    drain = Drain(Query(keep=keep))
+    drain = ListingReader(ListQuery(keep=keep))
     for number, token in enumerate(tokens):
         drain.take(page(f"p{number}", token))
     assert drain.delta_token == kept
@@ -242,24 +244,24 @@ def test_fields_are_written_in_the_style_asked_for(
     style: Literal["repeat", "comma", "brackets"], fields: Params
 ) -> None:
     """The reference does not say how an array stands in a query string, so the configuration does."""
-    query = Query(limit=5, fields=("id", "name"), style=style)
+    query = ListQuery(limit=5, fields=("id", "name"), style=style)
     assert query.first(None) == (("limit", "5"), *fields)
     assert query.first("d") == (("limit", "5"), *fields, ("sinceDeltaToken", "d"))
 
 
 def test_further_pages_repeat_the_parameters_or_not() -> None:
     """With ``all`` a further page is asked for like the first, and by its token; with ``token-only`` by that alone."""
-    repeating, alone = Query(limit=5, fields=("id",)), Query(limit=5, fields=("id",), page_params="token-only")
+    repeating, alone = ListQuery(limit=5, fields=("id",)), ListQuery(limit=5, fields=("id",), page_params="token-only")
     assert repeating.further("d", "p") == (*repeating.first("d"), ("pageToken", "p"))
     assert alone.first("d") == repeating.first("d")
     assert alone.further("d", "p") == (("pageToken", "p"),)
-    assert Query().first(None) == ()
-    assert Drain(alone, "d").start() == alone.first("d")
+    assert ListQuery().first(None) == ()
+    assert ListingReader(alone, "d").start() == alone.first("d")
 
 
 def test_a_circle_is_an_error() -> None:
     """A page token that comes a second time leads nowhere, however many pages lie between."""
-    drain = Drain(Query())
+    drain = ListingReader(ListQuery())
     for token in ("a", "b", "c"):
         drain.take(page(token))
     with pytest.raises(SourceNonsense, match="circle"):
@@ -268,7 +270,7 @@ def test_a_circle_is_an_error() -> None:
 
 def test_a_listing_has_an_end() -> None:
     """As many pages as allowed are fine; if the last of them names a further one, that is an error."""
-    fine, endless = Drain(Query(max_pages=3)), Drain(Query(max_pages=3))
+    fine, endless = ListingReader(ListQuery(max_pages=3)), ListingReader(ListQuery(max_pages=3))
     for drain in (fine, endless):
         assert drain.take(page("a")) is not None
         assert drain.take(page("b")) is not None
@@ -292,19 +294,23 @@ def test_a_listing_has_an_end() -> None:
 )
 def test_the_fingerprint_is_of_what_a_token_may_be_bound_to(change: dict[str, Any], differs: bool) -> None:
     """Limit, fields and path change it; how this side goes about reading does not."""
-    query = Query(limit=5, fields=("id", "name"))
+    query = ListQuery(limit=5, fields=("id", "name"))
     other = msgspec.structs.replace(query, **change)
     assert (other.fingerprint("/a") != query.fingerprint("/a")) == differs
-    assert query.fingerprint("/b") != query.fingerprint("/a") == Query(limit=5, fields=("id", "name")).fingerprint("/a")
+    assert (
+        query.fingerprint("/b")
+        != query.fingerprint("/a")
+        == ListQuery(limit=5, fields=("id", "name")).fingerprint("/a")
+    )
 
 
 def test_a_last_page_that_repeats_itself_ends_the_listing() -> None:
     """An API that never leaves the token out: the same records under the token they were asked with are the end."""
-    drain = Drain(Query())
+    drain = ListingReader(ListQuery())
     assert drain.take(Page([b"1"], None, "a")) is not None
     assert drain.take(Page([b"2"], None, "a")) == (("pageToken", "a"),)
     assert drain.take(Page([b"2"], None, "a")) is None
-    unsteady = Drain(Query())
+    unsteady = ListingReader(ListQuery())
     unsteady.take(Page([b"1"], None, "a"))
     unsteady.take(Page([b"2"], None, "a"))
     with pytest.raises(SourceNonsense, match="circle"):
@@ -313,7 +319,7 @@ def test_a_last_page_that_repeats_itself_ends_the_listing() -> None:
 
 def test_the_same_records_under_a_new_token_are_a_circle() -> None:
     """New tokens for ever and nothing new in the pages; several empty ones in a row are allowed."""
-    drain = Drain(Query())
+    drain = ListingReader(ListQuery())
     assert drain.take(Page([b"1"], None, "a")) is not None
     for token in ("b", "c", "d"):
         assert drain.take(Page([], None, token)) is not None
@@ -350,7 +356,7 @@ class Listing:
 
 async def read_into(seen: list[list[bytes]], listing: Listing) -> None:
     """Read to the end; what was given out is in ``seen``, whatever is raised."""
-    async with aclosing(read_pages(listing.get, "/x", Drain(Query()))) as pages:
+    async with aclosing(read_pages(listing.get, "/x", ListingReader(ListQuery()))) as pages:
         async for page in pages:
             seen += [page.records]
 
@@ -359,7 +365,7 @@ async def test_a_page_is_given_out_while_the_next_one_is_being_fetched() -> None
     """The request for page n+1 is on its way before page n is done with, and no further one is."""
     listing = Listing(("", "a"), ("a", "b"), ("b", None))
     seen = []
-    async with aclosing(read_pages(listing.get, "/x", Drain(Query()))) as pages:
+    async with aclosing(read_pages(listing.get, "/x", ListingReader(ListQuery()))) as pages:
         async for page in pages:
             seen.append(page.records)
             ahead = min(len(seen) + 1, 3)
@@ -392,7 +398,7 @@ async def test_the_page_that_closes_a_circle_is_given_out() -> None:
 async def test_closing_ends_the_page_that_is_on_its_way() -> None:
     """Whoever stops reading leaves no task behind."""
     listing = Listing(("", "never"))
-    async with aclosing(read_pages(listing.get, "/x", Drain(Query()))) as pages:
+    async with aclosing(read_pages(listing.get, "/x", ListingReader(ListQuery()))) as pages:
         await anext(pages)
         while "never" not in listing.asked:
             listing.more.clear()

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.errors import SourceRefused, SourceUnavailable
-from poller.source.client import ATTEMPTS, ApiClient, Limits
-from poller.source.retry import CAP, FLOOR, LONGEST, SHORTEST, THRESHOLD, Circuit, pause_asked
+from poller.source.client import ATTEMPTS, ApiClient, ClientLimits
+from poller.source.retry import CAP, FLOOR, LONGEST, SHORTEST, THRESHOLD, CircuitBreaker, pause_asked
 from tests.source.api import Request, http, serving
 from tests.source.clients import Time, client_of, failure_of
 
@@ -21,9 +21,9 @@ NONE = timedelta(0)
 SECOND = timedelta(seconds=1)
 
 
-def opened(jitter: float = 1.0) -> Circuit:
+def opened(jitter: float = 1.0) -> CircuitBreaker:
     """A circuit that opened at 0."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(THRESHOLD):
         circuit = circuit.failed(NONE, probe=False, jitter=jitter)
     return circuit
@@ -31,7 +31,7 @@ def opened(jitter: float = 1.0) -> Circuit:
 
 def test_so_many_failures_in_a_row_open_it() -> None:
     """One less do not, and an answer in between begins the count again."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for turn in range(2):
         for at in range(THRESHOLD - 1):
             circuit = circuit.failed(at * SECOND, probe=False, jitter=1.0)
@@ -50,7 +50,7 @@ def test_a_probe_goes_alone_as_soon_as_it_is_due() -> None:
     circuit = circuit.started()
     assert not circuit.admits(100 * SECOND)
     assert circuit.abandoned().admits(100 * SECOND)
-    assert circuit.answered() == Circuit()
+    assert circuit.answered() == CircuitBreaker()
 
 
 @given(st.lists(st.floats(0.5, 1.5), min_size=1, max_size=20))
@@ -80,7 +80,7 @@ def test_an_answer_to_a_straggler_closes_it() -> None:
     circuit = opened().started().answered()
     assert circuit.admits(NONE)
     assert circuit.failed(SECOND, probe=True, jitter=1.0).admits(SECOND)
-    assert circuit.abandoned() == Circuit()
+    assert circuit.abandoned() == CircuitBreaker()
 
 
 # Laws of :mod:`poller.source.retry`, over real sockets: when a source is asked, and when it is left alone.
@@ -116,8 +116,8 @@ async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None
         assert await client.get("/other", patience=5 * SECOND) == b"ok"
 
 
-@pytest.mark.parametrize("limits", [Limits(concurrency=1), Limits(rate=8)], ids=["place", "rate"])
-async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [ClientLimits(concurrency=1), ClientLimits(rate=8)], ids=["place", "rate"])
+async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: ClientLimits) -> None:
     """The first of many is told to wait: all the others wait with it, and none has asked before the time is over."""
     time, over, waiting, changed = Time(), asyncio.Event(), 0, asyncio.Event()
 

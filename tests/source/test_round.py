@@ -12,8 +12,8 @@ import pytest
 from poller.changes.canonical import without
 from poller.changes.plan import Commit
 from poller.errors import SourceRefused
-from poller.source.feed import Feed, Mode, RoundResult
-from poller.source.paging import SLICE_RECORDS, Query
+from poller.source.feed import Feed, RoundMode, RoundResult
+from poller.source.paging import SLICE_RECORDS, ListQuery
 from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN, ORIGIN, READ_AT
 from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, NOON, Round, Script, records
 
@@ -25,7 +25,7 @@ async def test_a_baseline_publishes_all_and_keeps_the_token() -> None:
     result = await feed(script)
     assert msgspec.structs.replace(result, seconds=0.0, learnt=None) == RoundResult(
         feed="acme/contractTypes",
-        mode=Mode.BASELINE,
+        mode=RoundMode.BASELINE,
         ok=True,
         pages=2,
         records=4,
@@ -48,46 +48,46 @@ async def test_a_delta_starts_from_the_token_and_moves_it(read: Round) -> None:
         Script().on(records("b", value=2), since="d1", further="p", delta="d3").on(records("c"), page="p", since="d1")
     )
     result = await read(script)
-    assert (result.mode, result.modified, result.created) == (Mode.DELTA, 1, 1)
+    assert (result.mode, result.modified, result.created) == (RoundMode.DELTA, 1, 1)
     assert read.causes[2:] == [("b", "modified", "delta"), ("c", "created", "delta")]
     assert read.kept == "d3"
     assert read.store.state.read_at == NOON  # a delta is no full reading
     again = await read(Script().on(records("c"), since="d3"))
-    assert (again.mode, again.unchanged, again.changes) == (Mode.DELTA, 1, 0)
+    assert (again.mode, again.unchanged, again.changes) == (RoundMode.DELTA, 1, 0)
     assert read.kept == "d3"  # no new one came, the old one stays good
 
 
 @pytest.mark.parametrize(
     ("change", "passed", "mode"),
     [
-        ({}, DAY / 2, Mode.DELTA),
-        ({}, DAY, Mode.RECONCILE),
-        ({"delta": False}, DAY / 2, Mode.FULL),
-        ({"query": Query(limit=5)}, DAY / 2, Mode.RESYNC),
+        ({}, DAY / 2, RoundMode.DELTA),
+        ({}, DAY, RoundMode.RECONCILE),
+        ({"delta": False}, DAY / 2, RoundMode.FULL),
+        ({"query": ListQuery(limit=5)}, DAY / 2, RoundMode.RESYNC),
     ],
 )
 async def test_each_kind_of_reading_is_silent_where_nothing_changed(
-    read: Round, change: dict[str, Any], passed: timedelta, mode: Mode
+    read: Round, change: dict[str, Any], passed: timedelta, mode: RoundMode
 ) -> None:
     """Whatever makes the feed be read again, records that are the same give no event; full ones renew the date."""
     read.clock.pass_by(passed)
-    since = "d1" if mode is Mode.DELTA else None
+    since = "d1" if mode is RoundMode.DELTA else None
     script = Script().on(records("a", "b"), since=since, delta="d9")
     feed = msgspec.structs.replace(FEED, **change)
     result = await read(script, feed)
     assert (result.mode, result.unchanged, result.changes) == (mode, 2, 0)
-    assert read.store.state.read_at == (NOON if mode is Mode.DELTA else read.clock.time)
-    assert read.kept == (None if mode is Mode.FULL else "d9")
+    assert read.store.state.read_at == (NOON if mode is RoundMode.DELTA else read.clock.time)
+    assert read.kept == (None if mode is RoundMode.FULL else "d9")
     assert len(read.store.commits[3:]) == 1  # the conclusion alone
     after = await read(Script().on([], since=read.kept), feed)
-    assert after.mode is (Mode.FULL if mode is Mode.FULL else Mode.DELTA)
+    assert after.mode is (RoundMode.FULL if mode is RoundMode.FULL else RoundMode.DELTA)
 
 
 async def test_without_a_token_each_round_is_a_full_reading() -> None:
     """An API that gives none is read in full each time, and an empty token is none."""
     feed = Round()
     modes = [(await feed(Script().on(records("a"), delta=""))).mode for _ in range(3)]
-    assert modes == [Mode.BASELINE, Mode.FULL, Mode.FULL]
+    assert modes == [RoundMode.BASELINE, RoundMode.FULL, RoundMode.FULL]
     assert len(feed.store.events) == 1
 
 
@@ -147,13 +147,13 @@ async def test_achievements_are_read_listing_by_listing() -> None:
     for name in ("q1", "q2", "q3"):
         script.on(records(name), path=f"/qualifications/{name}/achievements", delta="d")
     result = await feed(script)
-    assert (result.mode, result.pages, result.created) == (Mode.BASELINE, 3, 3)
+    assert (result.mode, result.pages, result.created) == (RoundMode.BASELINE, 3, 3)
     assert [path.split("/")[2] for path, _ in script.asked] == ["q1", "q2", "q3"]
     assert {event["source"] for event in feed.store.events} == {
         f"https://api.example.org/v1/qualifications/{name}/achievements" for name in (*feed.seen, "q1")
     }
     assert feed.kept is None
-    assert (await feed(script)).mode is Mode.FULL
+    assert (await feed(script)).mode is RoundMode.FULL
 
 
 async def test_a_qualification_that_is_gone_lists_nothing() -> None:
@@ -176,7 +176,7 @@ async def test_achievements_without_a_qualification_are_not_read_yet() -> None:
     """As long as no qualification is known nothing is asked, and the first reading is still to come."""
     feed = Round(msgspec.structs.replace(ACHIEVEMENTS, qualifications=(), discover=True))
     result = await feed(Script())
-    assert (result.ok, result.pages, result.mode) == (True, 0, Mode.BASELINE)
+    assert (result.ok, result.pages, result.mode) == (True, 0, RoundMode.BASELINE)
     assert READ_AT.encode() not in feed.store.fields
 
 
@@ -184,7 +184,7 @@ async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
     """Asking for fewer or more fields publishes nothing; what really changed meanwhile is published, once."""
 
     def asking(*fields: str) -> Feed:
-        return msgspec.structs.replace(FEED, query=Query(fields=fields))
+        return msgspec.structs.replace(FEED, query=ListQuery(fields=fields))
 
     def api(*shape: str, **changed: int) -> Script:
         whole = [{"id": subject, "n": changed.get(subject, 1), "m": 2} for subject in ("a", "b")]
@@ -193,29 +193,29 @@ async def test_other_fields_lead_to_a_resync_and_not_to_a_storm() -> None:
     read = Round(asking())
     await read(api("id", "n", "m"))
     fewer = await read(api("id", "n"), asking("id", "n"))
-    assert (fewer.mode, fewer.changes, fewer.unchanged) == (Mode.RESYNC, 0, 2)
+    assert (fewer.mode, fewer.changes, fewer.unchanged) == (RoundMode.RESYNC, 0, 2)
     assert {bytes(snapshot.raw) for snapshot in read.store.snapshots.values()} == {
         b'{"id":"a","n":1,"m":2}',  # what is not asked for any more is kept beneath
         b'{"id":"b","n":1,"m":2}',
     }
     other = await read(api("id", "m"), asking("id", "m"))
-    assert (other.mode, other.changes, other.unchanged) == (Mode.RESYNC, 0, 2)
+    assert (other.mode, other.changes, other.unchanged) == (RoundMode.RESYNC, 0, 2)
     back = await read(api("id", "n", "m"), asking())
-    assert (back.mode, back.changes) == (Mode.RESYNC, 0)
+    assert (back.mode, back.changes) == (RoundMode.RESYNC, 0)
     changed = await read(api("id", "n", b=5), asking("id", "n"))
-    assert (changed.mode, changed.modified, changed.unchanged) == (Mode.RESYNC, 1, 1)
+    assert (changed.mode, changed.modified, changed.unchanged) == (RoundMode.RESYNC, 1, 1)
     assert read.causes[-1] == ("b", "modified", "resync")
 
 
 async def test_what_changed_while_it_was_not_asked_for_is_published_once_it_is(read: Round) -> None:
     """Fewer fields hide a change; all of them again show it, against what was last published."""
-    fewer = msgspec.structs.replace(FEED, query=Query(fields=("id", "m")))
+    fewer = msgspec.structs.replace(FEED, query=ListQuery(fields=("id", "m")))
     whole = [{"id": subject, "n": 1, "m": 2} for subject in ("a", "b")]
     await read(Script().on(whole, since="d1", delta="d1"))
     await read(Script().on([{"id": "a", "m": 2}, {"id": "b", "m": 3}], delta="d1"), fewer)
     assert read.causes[-1] == ("b", "modified", "resync")
     result = await read(Script().on([{"id": "a", "n": 9, "m": 2}, {"id": "b", "n": 1, "m": 3}], delta="d1"))
-    assert (result.mode, result.modified) == (Mode.RESYNC, 1)
+    assert (result.mode, result.modified) == (RoundMode.RESYNC, 1)
     event = read.store.events[-1]
     assert (event["subject"], event["data"]["changed"], event["data"]["previous"]["n"]) == ("a", ["/n"], 1)
 

@@ -12,7 +12,7 @@ import pytest
 
 from poller.changes.plan import Commit
 from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreError, StoreUnavailable
-from poller.source.feed import Mode, RoundResult
+from poller.source.feed import RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import poll
 from poller.store.feed import HeldElsewhere
@@ -25,7 +25,7 @@ async def test_a_page_that_fails_keeps_what_was_committed_and_moves_nothing(read
     script = Script().on(records("c"), since="d1", further="p", delta="d9").on(failure, page="p", since="d1")
     result = await read(script)
     assert (result.mode, result.ok, result.pages, result.created, result.error) == (
-        Mode.DELTA,
+        RoundMode.DELTA,
         False,
         1,
         1,
@@ -46,7 +46,7 @@ async def test_a_baseline_that_fails_is_a_baseline_again() -> None:
     await feed(Script().on(records("a"), further="p", delta="d1").on(DOWN, page="p"))
     assert (feed.kept, feed.store.state.read_at) == (None, None)
     result = await feed(Script().on(records("a", "b"), delta="d2"))
-    assert (result.mode, result.created, result.unchanged, feed.kept) == (Mode.BASELINE, 1, 1, "d2")
+    assert (result.mode, result.created, result.unchanged, feed.kept) == (RoundMode.BASELINE, 1, 1, "d2")
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 410, 412])
@@ -54,17 +54,17 @@ async def test_an_expired_token_leads_to_a_resync(read: Round, status: int) -> N
     """The token is refused, the same request without it works: read in full, silent but for what is new."""
     script = Script().on(SourceRefused("no", status=status), since="d1").on(records("a", "b", "c"), delta="d5")
     result = await read(script)
-    assert (result.mode, result.ok, result.unchanged, result.created) == (Mode.RESYNC, True, 2, 1)
+    assert (result.mode, result.ok, result.unchanged, result.created) == (RoundMode.RESYNC, True, 2, 1)
     assert read.causes[2:] == [("c", "created", "resync")]
     assert read.kept == "d5"
-    assert (await read(Script().on([], since="d5"))).mode is Mode.DELTA
+    assert (await read(Script().on([], since="d5"))).mode is RoundMode.DELTA
 
 
 async def test_the_resync_after_an_expired_token_removes_what_is_gone(read: Round) -> None:
     """It is a full reading like any other: what it does not hold is asked for, and removed."""
     script = Script().on(GONE, since="d1").on(records("a"), delta="d5").on(GONE, path="/contractTypes/b")
     result = await read(script)
-    assert (result.mode, result.ok, result.removed) == (Mode.RESYNC, True, 1)
+    assert (result.mode, result.ok, result.removed) == (RoundMode.RESYNC, True, 1)
     assert read.causes[2:] == [("b", "removed", "resync")]
 
 
@@ -81,7 +81,7 @@ async def test_other_refusals_do_not_cast_doubt_on_the_token(read: Round, status
     """A refusal that says nothing about tokens ends the round without a second request."""
     script = Script().on(SourceRefused("no", status=status), since="d1")
     result = await read(script)
-    assert (result.mode, result.ok, read.kept, len(script.asked)) == (Mode.DELTA, False, "d1", 1)
+    assert (result.mode, result.ok, read.kept, len(script.asked)) == (RoundMode.DELTA, False, "d1", 1)
 
 
 async def test_a_circle_keeps_the_records_and_not_the_token(read: Round) -> None:
@@ -98,7 +98,7 @@ async def test_a_feed_that_another_process_has_is_skipped() -> None:
     feed, script = Round(), Script()
     feed.store.held_elsewhere = HeldElsewhere(timedelta(seconds=7))
     result = await feed(script)
-    assert result == RoundResult(feed=FEED.id, mode=Mode.SKIPPED, ok=True, wait=timedelta(seconds=7))
+    assert result == RoundResult(feed=FEED.id, mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=7))
     assert (script.asked, feed.store.commits) == ([], [])
 
 
@@ -107,7 +107,7 @@ async def test_a_store_that_cannot_be_reached_is_the_rounds_error() -> None:
     feed, script = Round(), Script()
     feed.store.unreachable = StoreUnavailable("no connection")
     result = await feed(script)
-    assert (result.mode, result.ok, result.error, script.asked) == (Mode.SKIPPED, False, "no connection", [])
+    assert (result.mode, result.ok, result.error, script.asked) == (RoundMode.SKIPPED, False, "no connection", [])
 
 
 async def test_a_commit_that_is_refused_ends_the_round(read: Round) -> None:
@@ -194,9 +194,16 @@ async def test_a_delta_that_is_always_refused_is_given_up() -> None:
     feed = Round(trial)
     refusing = Script().on(records("a"), delta="d1").on(SourceRefused("unknown parameter", status=400), since="d1")
     modes = [(await feed(refusing)).mode for _ in range(6)]
-    assert modes == [Mode.BASELINE, Mode.RESYNC, Mode.RESYNC, Mode.RESYNC, Mode.FULL, Mode.FULL]
+    assert modes == [
+        RoundMode.BASELINE,
+        RoundMode.RESYNC,
+        RoundMode.RESYNC,
+        RoundMode.RESYNC,
+        RoundMode.FULL,
+        RoundMode.FULL,
+    ]
     insisting = Round(FEED)
-    assert [(await insisting(refusing)).mode for _ in range(6)][1:] == [Mode.RESYNC] * 5
+    assert [(await insisting(refusing)).mode for _ in range(6)][1:] == [RoundMode.RESYNC] * 5
 
 
 async def test_a_feed_that_cannot_be_read_from_the_store_says_so(read: Round) -> None:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from poller.changes.plan import Tally
-from poller.source.feed import Mode, RoundResult
-from poller.source.paging import Learnt, Query
-from poller.source.round import End, marks_of, rotation_marks, start_of
+from poller.changes.plan import RecordCounts
+from poller.source.feed import RoundMode, RoundResult
+from poller.source.paging import DetectedCapabilities, ListQuery
+from poller.source.round import RoundEnd, marks_of, rotation_marks, start_of
 from poller.store.feed_state import (
     DELTA_TOKEN,
     DELTA_TOKEN_AT,
@@ -39,9 +39,9 @@ TEXT = "2025-03-01T12:00:00.000Z"
 HOUR = timedelta(hours=1)
 FEED = msgspec.structs.replace(LISTED, slot=timedelta(seconds=5))
 READ = FeedState("g", 5, delta_token="d", query=FEED.fingerprint, read_at=NOON - HOUR, refusals=1)  # noqa: S106 -- no secret
-GOOD = End(
+GOOD = RoundEnd(
     at=NOON + HOUR,
-    result=RoundResult.of(FEED.id, Mode.DELTA, Tally(), pages=1, seconds=0.1, error=None),
+    result=RoundResult.of(FEED.id, RoundMode.DELTA, RecordCounts(), pages=1, seconds=0.1, error=None),
     complete=True,
     as_before=False,
     delta_token="e",  # noqa: S106 -- no secret
@@ -85,14 +85,14 @@ def test_a_rotation_goes_on_unless_all_is_to_be_read(state: dict[str, object], *
 
 def test_what_was_learnt_of_another_query_does_not_count() -> None:
     """Neither refusals of its tokens, nor what the API took; a resync forgets it as well."""
-    learnt = msgspec.json.encode(Learnt(FEED.fingerprint, limit=5)).decode()
+    learnt = msgspec.json.encode(DetectedCapabilities(FEED.fingerprint, limit=5)).decode()
     known = msgspec.structs.replace(READ, learnt=learnt)
     same, ordered, another = (
         start_of(feed, state, NOON)
         for feed, state in (
             (FEED, known),
             (FEED, msgspec.structs.replace(known, resync=True)),
-            (msgspec.structs.replace(FEED, query=Query(limit=9)), known),
+            (msgspec.structs.replace(FEED, query=ListQuery(limit=9)), known),
         )
     )
     assert [(one.refusals, one.learnt.limit) for one in (same, ordered, another)] == [(1, 5), (0, None), (0, None)]
@@ -101,7 +101,7 @@ def test_what_was_learnt_of_another_query_does_not_count() -> None:
 def test_a_refused_token_leads_to_a_full_reading_that_counts_it() -> None:
     """The next one has none, and the refusal stands in the state with it."""
     start = start_of(FEED, READ, NOON).without_token()
-    assert (start.mode, start.since, start.on_condition) == (Mode.RESYNC, None, False)
+    assert (start.mode, start.since, start.on_condition) == (RoundMode.RESYNC, None, False)
     assert marks_of(FEED, start, GOOD)[REFUSALS] == "2"
 
 
@@ -173,7 +173,7 @@ def test_a_rotation_is_marked_until_it_is_over() -> None:
 
 
 @pytest.mark.parametrize("end", [GOOD, FAILED])
-def test_when_the_next_one_is_due_is_left_where_it_is_known(end: End) -> None:
+def test_when_the_next_one_is_due_is_left_where_it_is_known(end: RoundEnd) -> None:
     """Of a round that failed, too; who runs a single round knows of no next one, and takes nothing away."""
     start = start_of(FEED, READ, NOON)
     due = msgspec.structs.replace(end, next_at=NOON)

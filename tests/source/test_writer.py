@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from poller.changes.diff import Snapshot
-from poller.changes.plan import Breaker, Seen
+from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.errors import PollerError, SourceRefused, SourceUnavailable
-from poller.source.feed import KNOWN, Feed, Mode, Resource
+from poller.source.feed import KNOWN, Feed, Resource, RoundMode
 from poller.source.paging import Params
 from poller.source.writer import in_order, settle_absent
 from poller.store.feed import Absent
@@ -137,7 +137,7 @@ async def test_a_new_record_is_asked_for_as_a_whole_and_a_known_one_is_not() -> 
     script = delta({"id": "b", "n": 2}, {"id": "a", "n": 2})
     script.whole("/contractTypes/b", {"id": "b", "n": 2, "m": 7})
     result = await read(script)
-    assert (result.ok, result.mode, result.created, result.modified) == (True, Mode.DELTA, 1, 1)
+    assert (result.ok, result.mode, result.created, result.modified) == (True, RoundMode.DELTA, 1, 1)
     assert [event["data"]["record"] for event in read.store.events[1:]] == [
         {"id": "b", "n": 2, "m": 7},
         {"id": "a", "n": 2, "m": 1},
@@ -206,7 +206,7 @@ async def test_what_is_gone_is_removed_and_what_the_listing_forgot_is_not() -> N
     read = await has(FULL, *MANY)
     listed, gone, still = MANY[12:], MANY[:7], MANY[7:12]
     result = await read(listing(FULL, listed, gone=gone, still=still))
-    assert (result.mode, result.ok, result.removed, result.unchanged) == (Mode.FULL, True, 7, 288)
+    assert (result.mode, result.ok, result.removed, result.unchanged) == (RoundMode.FULL, True, 7, 288)
     assert [(subject, kind) for subject, kind, _ in read.causes[300:]] == [(subject, "removed") for subject in gone]
     event = read.store.events[-1]
     assert "record" not in event["data"]
@@ -358,7 +358,7 @@ def test_the_answers_of_a_removal_are_two_seconds_apart() -> None:
 @pytest.mark.parametrize("feed", [FULL, POSITIONS], ids=["by its own path", "by readings"])
 async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed: Feed, still: tuple[str]) -> None:
     """More are absent than are looked for together: one that may be there keeps the answer False."""
-    one, seen = _Absent(MANY), Seen()
+    one, seen = _Absent(MANY), SeenKeys()
     script = listing(feed, [], gone=set(MANY) - set(still), still=still)
     if feed is POSITIONS:
         one.snapshots |= {key: Snapshot(1, 1, b"{}", missing=key not in still) for key in MANY}
@@ -434,7 +434,7 @@ async def test_a_delta_feed_that_is_released_is_read_in_full_at_once() -> None:
     read.store.mark("delta_token", "d1")
     read.store.mark("released", "yes")
     result = await read(Script().on(records("a"), delta="d2"))
-    assert (result.mode, read.kept) == (Mode.RECONCILE, "d2")
+    assert (result.mode, read.kept) == (RoundMode.RECONCILE, "d2")
 
 
 async def test_reconcile_finds_what_deltas_never_show() -> None:
@@ -443,10 +443,10 @@ async def test_reconcile_finds_what_deltas_never_show() -> None:
     read = Round(feed)
     await read(Script().on(records("a", "b"), delta="d1"))
     quiet = Script().on([], since="d1", delta="d1")
-    assert (await read(quiet)).mode == Mode.DELTA
+    assert (await read(quiet)).mode == RoundMode.DELTA
     read.clock.pass_by(timedelta(hours=24))
     result = await read(listing(FEED, ["a"], gone=["b"]))
-    assert (result.mode, result.removed) == (Mode.RECONCILE, 1)
+    assert (result.mode, result.removed) == (RoundMode.RECONCILE, 1)
 
 
 @pytest.mark.parametrize("failure", [SourceUnavailable("no answer"), SourceRefused("forbidden", status=403)])
@@ -542,7 +542,7 @@ async def test_a_qualification_that_is_gone_takes_its_achievements_with_it_after
     """404 on a listing counts as empty, and a second reading has to say the same before anything is removed."""
     one, two = "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b51", "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b52"
     feed = msgspec.structs.replace(
-        FULL, resource=KNOWN["achievements"], qualifications=(one, two), breaker=Breaker(None, None)
+        FULL, resource=KNOWN["achievements"], qualifications=(one, two), breaker=RemovalGuard(None, None)
     )
     paths = {name: f"/qualifications/{name}/achievements" for name in (one, two)}
 
@@ -561,16 +561,16 @@ async def test_a_qualification_that_is_gone_takes_its_achievements_with_it_after
 
 def test_the_breaker_holds_what_looks_like_a_fault() -> None:
     """The table of the rule."""
-    default = Breaker()
+    default = RemovalGuard()
     table = [
         (default, 0, 100, True, False),
         (default, 50, 60, True, False),  # few
         (default, 51, 500, True, True),  # more than a tenth
         (default, 51, 511, True, False),
         (default, 1, 1, False, True),  # nothing for everything
-        (Breaker(None, 3), 3, 10, True, False),
-        (Breaker(None, 3), 4, 10, True, True),
-        (Breaker(None, None), 10, 10, False, False),  # off
+        (RemovalGuard(None, 3), 3, 10, True, False),
+        (RemovalGuard(None, 3), 4, 10, True, True),
+        (RemovalGuard(None, None), 10, 10, False, False),  # off
     ]
     for breaker, missing, live, anything, holds in table:
         assert breaker.holds(missing=missing, live=live, anything_read=anything) is holds

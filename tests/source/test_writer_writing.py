@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from poller.changes.plan import Seen
+from poller.changes.plan import SeenKeys
 from poller.changes.records import MAX_ID_LENGTH
 from poller.errors import SourceRefused
 from poller.source.envelope import decode_page
-from poller.source.feed import Mode
+from poller.source.feed import RoundMode
 from poller.source.paging import Params
-from poller.source.writer import Writer
+from poller.source.writer import RoundWriter
 from tests.source.round_sides import FEED, NOON, MemoryStore
 
 PARTIAL = msgspec.structs.replace(FEED, partial=True)
@@ -31,9 +31,11 @@ async def gone(path: str, params: Params) -> bytes:
     raise SourceRefused(f"GET {path}: {params}", status=404)
 
 
-async def write(store: MemoryStore, *records: bytes, mode: Mode = Mode.DELTA, partial: bool = False) -> Writer:
+async def write(
+    store: MemoryStore, *records: bytes, mode: RoundMode = RoundMode.DELTA, partial: bool = False
+) -> RoundWriter:
     """One page of one round, as the API's bytes."""
-    writer = Writer(PARTIAL if partial else FEED, store, store.state, gone, lambda: NOON)
+    writer = RoundWriter(PARTIAL if partial else FEED, store, store.state, gone, lambda: NOON)
     page = decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" , ".join(records))
     await writer.page(page, mode=mode, path="/contractTypes", seen=None)
     return writer
@@ -117,10 +119,10 @@ async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
     """However often a record stands in the page, a reading that has its id has seen it."""
     store, bad = MemoryStore(), b'{"id":"odd","x":1,"x":2}'
     for records in ((bad,), (bad, bad), (bad, b'{"id":"odd"}')):
-        seen = Seen()
-        writer = Writer(FEED, store, store.state, gone, lambda: NOON)
+        seen = SeenKeys()
+        writer = RoundWriter(FEED, store, store.state, gone, lambda: NOON)
         page = decode_page(b'{"results":[%b]}' % b",".join(records))
-        await writer.page(page, mode=Mode.FULL, path="/contractTypes", seen=seen)
+        await writer.page(page, mode=RoundMode.FULL, path="/contractTypes", seen=seen)
         assert "odd" in seen
 
 
@@ -159,8 +161,8 @@ async def test_a_part_is_laid_over_what_is_known() -> None:
     assert (again.tally.unchanged, again.tally.modified) == (2, 0)
 
 
-@pytest.mark.parametrize("mode", [Mode.BASELINE, Mode.FULL, Mode.RECONCILE, Mode.RESYNC])
-async def test_a_full_reading_replaces(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [RoundMode.BASELINE, RoundMode.FULL, RoundMode.RECONCILE, RoundMode.RESYNC])
+async def test_a_full_reading_replaces(mode: RoundMode) -> None:
     """Only deltas come in part; a key that a full reading does not have is gone."""
     store = MemoryStore()
     await write(store, b'{"id":"a","x":1}', partial=True)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from poller.changes.events import Cause, EventFrame
-from poller.changes.plan import Commit, Rules, plan, plan_removals
+from poller.changes.plan import Commit, PublishRules, plan, plan_removals
 from poller.changes.records import Record, record_reader
 from poller.redis.client import commands
 from poller.store.feed import FeedStore
@@ -97,7 +97,7 @@ class World:
             generation=process.place.generation,
             sequence=process.place.sequence,
             recorded=RECORDED,
-            rules=Rules(),
+            rules=PublishRules(),
         )
         return commit
 

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from poller.changes.diff import Snapshot
 from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion
-from poller.changes.plan import Commit, Listing, Rules, packed, plan
+from poller.changes.plan import Commit, PublishRules, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
@@ -37,7 +37,7 @@ FRAME = EventFrame(
     type_stem="org.example.api.employmentUnavailability",
     cause=Cause.DELTA,
 )
-LISTING = Listing(tried=1, read=1, held=packed(["k"]), validators={"If-None-Match": '"1"'})
+LISTING = SubstreamSnapshot(tried=1, read=1, held=packed(["k"]), validators={"If-None-Match": '"1"'})
 read = record_reader("id")
 
 Open = Callable[[str], FeedStore]
@@ -85,7 +85,7 @@ async def write(store: FeedStore, records: list[bytes], state: FeedState | None 
         generation=state.generation,
         sequence=state.sequence,
         recorded="2026-01-02T03:04:05.678Z",
-        rules=Rules(),
+        rules=PublishRules(),
     )
     await store.commit(commit)
     return commit
@@ -162,7 +162,7 @@ async def test_a_commit_is_all_there(opened: Open, store_client: Redis) -> None:
         generation=state.generation,
         sequence=0,
         recorded="2026-01-02T03:04:05.678Z",
-        rules=Rules(),
+        rules=PublishRules(),
     )
     whole = Commit(
         commit.generation,
@@ -208,7 +208,7 @@ async def test_a_commit_without_events_is_known_again_too(opened: Open, store_cl
         generation=state.generation,
         sequence=0,
         recorded="2026-01-02T03:04:05.678Z",
-        rules=Rules(silent=True),
+        rules=PublishRules(silent=True),
     )
     await store.commit(commit)
     before = await everything(store_client)
@@ -447,7 +447,7 @@ async def test_a_cancelled_commit_is_finished(opened: Open, store_client: Redis)
         generation=state.generation,
         sequence=0,
         recorded="2026-01-02T03:04:05.678Z",
-        rules=Rules(),
+        rules=PublishRules(),
     )
     committing = asyncio.create_task(store.commit(commit))
     started = asyncio.Event()

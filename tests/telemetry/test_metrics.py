@@ -24,7 +24,7 @@ from poller.store.keys import FeedKeys
 from poller.store.scripts import Scripts
 from poller.telemetry.metrics import (
     STEPS,
-    Described,
+    MetricDescription,
     SourceSeries,
     attempts_of,
     commit_timed,
@@ -67,13 +67,13 @@ def test_one_that_is_gone_has_none() -> None:
 MANUAL: Final = documents.MANUAL.read_text("utf-8")
 
 
-def all_of() -> list[Described]:
+def all_of() -> list[MetricDescription]:
     for module in pkgutil.iter_modules(poller.telemetry.__path__):
         import_module(f"poller.telemetry.{module.name}")
     return list(described())
 
 
-def row(one: Described) -> str:
+def row(one: MetricDescription) -> str:
     labels = f"{{{','.join(one.labels)}}}" if one.labels else ""
     return f"| `{one.name}{labels}` | {one.text} |"
 
@@ -103,7 +103,7 @@ def test_a_name_is_given_once() -> None:
 def test_whatever_a_label_holds_it_is_read_as_it_was() -> None:
     """Quotes, backslashes and line breaks; and no text of ours needs such care."""
     strange = 'a"b\\c\nd'
-    one = Described("poller_x_total", "counter", ("feed",), "text")
+    one = MetricDescription("poller_x_total", "counter", ("feed",), "text")
     assert values(one.block([(labelled(feed=strange), 2)], openmetrics=False)) == {
         key("poller_x_total", feed=strange): 2
     }

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from poller.telemetry.metrics import KINDS, Rounds
+from poller.telemetry.metrics import KINDS, RoundMetrics
 from tests.telemetry.series import Key, key, values
 
 NONE = dict.fromkeys(KINDS, 0)
 
 
-def ended(rounds: Rounds, feed: str, result: str = "ok", *, mode: str = "delta", pages: int = 1, **kinds: int) -> None:
+def ended(
+    rounds: RoundMetrics, feed: str, result: str = "ok", *, mode: str = "delta", pages: int = 1, **kinds: int
+) -> None:
     rounds.ended(feed, mode=mode, result=result, seconds=0.1, pages=pages, kinds=NONE | kinds)
 
 
-def exported(rounds: Rounds) -> dict[Key, float]:
+def exported(rounds: RoundMetrics) -> dict[Key, float]:
     return values("".join(rounds.blocks(openmetrics=False)))
 
 
 def test_rounds_add_up() -> None:
     """Each feed by itself; by mode and result, with all kinds of records from the first one on."""
-    rounds = Rounds()
+    rounds = RoundMetrics()
     ended(rounds, "a/x", pages=2, created=3, unchanged=4)
     ended(rounds, "a/x", created=1, quarantined=1)
     ended(rounds, "a/x", "failed", pages=0)
@@ -34,7 +36,7 @@ def test_rounds_add_up() -> None:
 
 def test_a_feed_that_went_to_another_process_has_no_series_here() -> None:
     """All of them go, and it begins anew when it is back."""
-    rounds = Rounds()
+    rounds = RoundMetrics()
     ended(rounds, "a/x", created=3)
     ended(rounds, "a/y")
     rounds.gone("a/x")

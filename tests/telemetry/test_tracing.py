@@ -212,7 +212,7 @@ def test_without_a_tracer_there_is_nothing() -> None:
         span.tell({"a": 1})
         span.fail("x", "y")
         assert not span.carried
-        assert span.child("z", tracing.Kind.OWN, {}) is span
+        assert span.child("z", tracing.SpanScope.OWN, {}) is span
         span.end()
 
 

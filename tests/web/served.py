@@ -16,12 +16,12 @@ from redis.asyncio import Redis
 
 from poller.config.load import load
 from poller.config.settings import Settings
-from poller.daemon.health import Readiness, StoreWatch
+from poller.daemon.health import Readiness, StoreMonitor
 from poller.http.server import listening
 from poller.redis.client import commands
 from poller.store.session import OpenStore
 from poller.web.app import site
-from poller.web.context import Backing
+from poller.web.context import AppContext
 from tests.harness.waiting import patience
 
 NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -46,7 +46,7 @@ class Served:
     http: aiohttp.ClientSession
     store: Redis
     settings: Settings
-    backing: Backing
+    backing: AppContext
 
     async def ask(
         self, path: str, method: str = "GET", *, token: str | None = TOKEN, **more: Any
@@ -80,12 +80,12 @@ async def served(
     environ: Mapping[str, str] = MappingProxyType({}),
     *,
     store: bool = True,
-    backed: Callable[..., Backing] = Backing,
+    backed: Callable[..., AppContext] = AppContext,
 ) -> AsyncIterator[Served]:
     """The service for the time of the block; without ``store`` that has not answered yet."""
     clock = asyncio.get_running_loop().time
     backing = backed(settings, environ, now=lambda: NOW)
-    readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
+    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock))
     url = settings.redis.url or ""
     async with (
         listening(site(backing, readiness, lambda: None), "127.0.0.1", 0) as web,

@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 
 from poller.app import run
 from poller.config.load import load
-from poller.config.settings import Address
-from poller.daemon.health import Readiness, StoreWatch
+from poller.config.settings import ListenAddress
+from poller.daemon.health import Readiness, StoreMonitor
 from poller.errors import ConfigurationError
 from poller.http.server import listener, listening
 from poller.redis.health import Finding
@@ -40,12 +40,12 @@ Asking = Callable[..., "aiohttp.client._RequestContextManager"]
 
 
 @pytest.fixture
-def watch() -> StoreWatch:
-    return StoreWatch("warn", now=lambda: datetime.now(UTC), clock=lambda: 0.0)
+def watch() -> StoreMonitor:
+    return StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=lambda: 0.0)
 
 
 @pytest.fixture
-def readiness(watch: StoreWatch) -> Readiness:
+def readiness(watch: StoreMonitor) -> Readiness:
     return Readiness(watch)
 
 
@@ -76,7 +76,7 @@ async def test_alive_before_anything_else(ask: Asking) -> None:
 
 
 async def test_ready_from_the_start_of_the_work_to_its_end(
-    ask: Asking, watch: StoreWatch, readiness: Readiness
+    ask: Asking, watch: StoreMonitor, readiness: Readiness
 ) -> None:
     """Each phase has its reason, an error of the store too; a feed or subscription that fails is named and is none."""
     reasons = []
@@ -167,7 +167,7 @@ async def test_nobody_is_led_to_a_host_that_the_request_has_named(ask: Asking) -
 
 
 def site() -> object:
-    return application(*probe_routes(Readiness(StoreWatch("warn", now=now, clock=lambda: 0.0))))
+    return application(*probe_routes(Readiness(StoreMonitor("warn", now=now, clock=lambda: 0.0))))
 
 
 async def until_served(url: str) -> None:
@@ -186,7 +186,7 @@ async def test_the_second_takes_over_when_the_first_goes() -> None:
     until, hours = asyncio.Event(), Hours()
     with listener("127.0.0.1", 0) as first, capture_logs() as logs:
         port = first.getsockname()[1]
-        serving = asyncio.create_task(serve(site(), Address("127.0.0.1", port), until=until, pause=hours.pause))
+        serving = asyncio.create_task(serve(site(), ListenAddress("127.0.0.1", port), until=until, pause=hours.pause))
         for turn in (1, 2, 3):
             assert await hours.paused(turn) == 2
             if turn < 3:
@@ -205,7 +205,7 @@ async def test_the_second_takes_over_when_the_first_goes() -> None:
 async def test_an_address_that_is_not_this_machines() -> None:
     """That is a mistake in the configuration, and told as one."""
     with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
-        await serve(site(), Address("192.0.2.1", 80), until=asyncio.Event())
+        await serve(site(), ListenAddress("192.0.2.1", 80), until=asyncio.Event())
 
 
 # Law: what is asked of a running daemon by HTTP is done by it, and its end is theirs who follow it.

@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from poller.config.settings import Address, HttpSettings
-from poller.daemon.health import Readiness, StoreWatch
+from poller.config.settings import HttpSettings, ListenAddress
+from poller.daemon.health import Readiness, StoreMonitor
 from poller.http.server import listening
 from poller.web.app import application, routes_of
-from poller.web.auth import ADDRESSES, MOST, WINDOW, Guesses, may_be_asked_for, names_of
-from poller.web.context import Backing
+from poller.web.auth import ADDRESSES, MOST, WINDOW, FailedAttempts, may_be_asked_for, names_of
+from poller.web.context import AppContext
 from tests.web.served import FEEDS, NOW, TOKEN, Served, configured, served
 
 OTHER = TOKEN[::-1]
@@ -135,10 +135,12 @@ async def test_elsewhere_nobody_reads_without_a_token(tmp_path: Path, store_url:
 async def test_the_probe_repeats_no_answer(tmp_path: Path, store_url: str) -> None:
     """Law: what an API or a sink has answered, in which a record may stand, is in /readyz for those who read alone."""
     clock = asyncio.get_running_loop().time
-    readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
+    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock))
     readiness.delivering(lambda: {"filed": "500: a record, repeated"})
     for http, anybody in (("", True), (ANYWHERE, False)):
-        backing = Backing(configured(tmp_path, store_url, http=http), environ() if not anybody else {}, now=lambda: NOW)
+        backing = AppContext(
+            configured(tmp_path, store_url, http=http), environ() if not anybody else {}, now=lambda: NOW
+        )
         routes = routes_of(backing, readiness, lambda: None, clock=clock)
         async with listening(application(*routes), "127.0.0.1", 0) as url, aiohttp.ClientSession() as client:
             for headers, told in (({}, anybody), ({"authorization": f"Bearer {READ}"}, True)):
@@ -177,7 +179,10 @@ async def test_every_route_is_closed_or_known_to_be_free(tmp_path: Path, store_u
     """Law: a route that shows anything is closed without being listed in a test: only the free ones are listed."""
     settings = configured(tmp_path, store_url, "filed")
     clock = asyncio.get_running_loop().time
-    backing, readiness = Backing(settings, now=lambda: NOW), Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
+    backing, readiness = (
+        AppContext(settings, now=lambda: NOW),
+        Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock)),
+    )
     routes = routes_of(backing, readiness, lambda: None, clock=clock)
     unrestricted = {
         "/livez",
@@ -330,7 +335,7 @@ class Clock:
 def test_so_many_in_a_while() -> None:
     """The last one that is allowed is not the first that is refused; others are not held liable; time heals."""
     clock = Clock()
-    guesses = Guesses(clock)
+    guesses = FailedAttempts(clock)
     for _ in range(MOST):
         assert guesses.wait("a") == 0
         guesses.wrong("a")
@@ -346,7 +351,7 @@ def test_so_many_in_a_while() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """The address that was wrong the longest ago is forgotten first."""
-    guesses = Guesses(Clock())
+    guesses = FailedAttempts(Clock())
     for _ in range(MOST):
         guesses.wrong("first")
     for number in range(ADDRESSES - 1):
@@ -403,11 +408,11 @@ def test_other_names(host: str) -> None:
 def test_only_where_nobody_else_reaches_it() -> None:
     """On loopback, by whichever spelling; on all interfaces names are free."""
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
-        assert names_of(HttpSettings(bind=Address(host, 1))) == frozenset({"localhost"})
-    public = HttpSettings(bind=Address("::1", 1), public_url="https://poller.example.org/x")
+        assert names_of(HttpSettings(bind=ListenAddress(host, 1))) == frozenset({"localhost"})
+    public = HttpSettings(bind=ListenAddress("::1", 1), public_url="https://poller.example.org/x")
     assert names_of(public) == NAMES
     for host in ("0.0.0.0", "::", "192.0.2.1", "box.example.org"):  # noqa: S104 -- nothing listens
-        assert names_of(HttpSettings(bind=Address(host, 1))) is None
+        assert names_of(HttpSettings(bind=ListenAddress(host, 1))) is None
 
 
 async def test_rebinding_is_answered_421(tmp_path: Path, store_url: str) -> None:

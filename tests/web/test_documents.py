@@ -19,9 +19,9 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 from poller.changes.schemas import events_document
 from poller.config.settings import config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
-from poller.daemon.health import Readiness, StoreWatch
+from poller.daemon.health import Readiness, StoreMonitor
 from poller.web.app import routes_of
-from poller.web.context import Backing
+from poller.web.context import AppContext
 from poller.web.documents import openapi
 from tests.web.served import FEEDS, NOW, SINK, Served, configured
 
@@ -76,8 +76,8 @@ async def test_it_tells_of_every_route(tmp_path: Path) -> None:
     """Path for path and method for method."""
     settings = configured(tmp_path, "redis://127.0.0.1:1")
     clock = asyncio.get_running_loop().time
-    backing = Backing(settings, now=lambda: NOW)
-    readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=clock))
+    backing = AppContext(settings, now=lambda: NOW)
+    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock))
     served = {
         (route.path, method.lower())
         for route in routes_of(backing, readiness, lambda: None, clock=clock)

@@ -34,15 +34,15 @@ from poller.redis.client import commands
 from poller.redis.errors import translated
 from poller.store.session import OpenStore
 from poller.web.app import application
-from poller.web.context import Backing
+from poller.web.context import AppContext
 from poller.web.events import (
     AWAY,
     BEAT_COMMENT,
     BEGINNING,
-    News,
-    Place,
-    Places,
-    Reader,
+    EventReader,
+    StreamNotifier,
+    StreamPosition,
+    StreamPositions,
     event_routes,
     place_of,
     read_places,
@@ -350,7 +350,7 @@ async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Se
 @asynccontextmanager
 async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> AsyncIterator[Served]:
     """The route alone, with another clock, or fewer readers."""
-    backing = Backing(settings, now=lambda: NOW)
+    backing = AppContext(settings, now=lambda: NOW)
     how = {"clock": asyncio.get_running_loop().time} | how
     routes: list[BaseRoute] = [*event_routes(backing, **how)]
     url = settings.redis.url
@@ -481,7 +481,7 @@ async def connections(client: Redis) -> int:
 
 async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
     """By what comes, at once and not when the wait is over; told is the stream in which it came, to all who wait."""
-    news = News(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK)
     async with commands(store_url) as client, news.followed(store_url), news.followed(store_url):
         await until(lambda: news.mark, "the first look")
         mark = news.mark
@@ -497,7 +497,7 @@ async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
 
 async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None:
     """The look ends with the last who follows, and begins anew with the next."""
-    news = News(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK)
     for looks in (1, 2):
         async with news.followed(store_url):
             await until(partial(_beyond, news, looks - 1), "a look")
@@ -506,7 +506,7 @@ async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None
 
 async def test_one_that_leaves_ends_the_look_of_nobody_else(store_url: str, one_server: None) -> None:
     """Law: it is looked for as long as one follows."""
-    news = News(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK)
     async with commands(store_url) as client, news.followed(store_url):
         async with news.followed(store_url):
             pass
@@ -525,7 +525,7 @@ async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, on
 
     async with commands(store_url) as client:
         for count in range(1, 5):
-            news, stop = News(KEYS, block=BLOCK), asyncio.Event()
+            news, stop = StreamNotifier(KEYS, block=BLOCK), asyncio.Event()
             leaving = asyncio.create_task(follow(stop))
             await until(partial(_beyond, news, 0), "the first look")
             stop.set()
@@ -539,7 +539,7 @@ async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, on
 
 async def test_what_came_before_the_wait_is_not_waited_for(store_url: str, one_server: None) -> None:
     """Law: who asks what is new and then waits sleeps through nothing that came between the two."""
-    news = News(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK)
     async with news.followed(store_url):
         mark = news.mark
         await until(partial(_beyond, news, mark), "the first look")
@@ -559,12 +559,12 @@ async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: Non
     async with commands(store_url) as client:
         await client.set(KEYS[0], "no stream")
         with capture_logs() as lines:
-            async with News(KEYS, block=BLOCK, sleep=sleep).followed(store_url):
+            async with StreamNotifier(KEYS, block=BLOCK, sleep=sleep).followed(store_url):
                 await until(lambda: asked >= 3, "the third look")
     assert [line["event"] for line in lines] == ["streams cannot be followed"]
 
 
-def _beyond(news: News, mark: int) -> bool:
+def _beyond(news: StreamNotifier, mark: int) -> bool:
     return news.mark > mark
 
 
@@ -572,13 +572,13 @@ def _beyond(news: News, mark: int) -> bool:
 
 BEYOND = urlsafe_b64encode(b"\x01" + b"name5" + b"\xff" * 9 + b"\x7f" + b"\0\0").rstrip(b"=").decode()
 NUMBERS = st.integers(0, 2**64 - 1)
-PLACES = st.dictionaries(st.text("abc/", min_size=1), st.builds(Place, NUMBERS, NUMBERS, NUMBERS), max_size=20)
+PLACES = st.dictionaries(st.text("abc/", min_size=1), st.builds(StreamPosition, NUMBERS, NUMBERS, NUMBERS), max_size=20)
 
 
 @given(PLACES, PLACES)
-def test_read_as_it_was_written(places: dict[str, Place], moved: dict[str, Place]) -> None:
+def test_read_as_it_was_written(places: dict[str, StreamPosition], moved: dict[str, StreamPosition]) -> None:
     """Each feed has its place again, after any moves; one that is not in the text begins at its beginning."""
-    written = Places(places)
+    written = StreamPositions(places)
     for feed, place in moved.items():
         if feed in places:
             written.move(feed, place)
@@ -588,17 +588,17 @@ def test_read_as_it_was_written(places: dict[str, Place], moved: dict[str, Place
 
 
 @given(PLACES)
-def test_the_same_places_are_the_same_text(places: dict[str, Place]) -> None:
+def test_the_same_places_are_the_same_text(places: dict[str, StreamPosition]) -> None:
     """Whatever order they were given in; in ASCII without what a header or a query would mind."""
-    text = Places(places).text
-    assert Places(dict(reversed(places.items()))).text == text
+    text = StreamPositions(places).text
+    assert StreamPositions(dict(reversed(places.items()))).text == text
     assert text.replace("-", "").replace("_", "").isalnum()
 
 
 def test_it_is_short() -> None:
     """Some twenty characters a feed, so that 256 feeds fit a header of any server."""
-    usual = {f"acme/{number}": Place(1_772_439_303_123, 3, 10**9) for number in range(256)}
-    assert len(Places(usual).text) < 24 * 256
+    usual = {f"acme/{number}": StreamPosition(1_772_439_303_123, 3, 10**9) for number in range(256)}
+    assert len(StreamPositions(usual).text) < 24 * 256
 
 
 @given(st.one_of(st.text(), st.binary().map(lambda some: some.decode("latin-1"))))
@@ -620,9 +620,9 @@ def test_some_that_are_refused(text: str) -> None:
 
 def test_entry_ids() -> None:
     """With and without the second number; nothing beyond what the store takes."""
-    assert place_of("17-3") == Place(17, 3)
-    assert place_of("17") == Place(17, 0)
-    assert Place(17, 3, 9).entry == "17-3"
+    assert place_of("17-3") == StreamPosition(17, 3)
+    assert place_of("17") == StreamPosition(17, 0)
+    assert StreamPosition(17, 3, 9).entry == "17-3"
     for wrong in ("", "x", "17-", "-3", "17-3-4", str(2**64), f"1-{2**64}", "1" * 50, "٣", " 1"):
         with pytest.raises(ValueError, match="not an entry's id"):
             place_of(wrong)
@@ -649,11 +649,11 @@ class Unanswered(FakeAsyncRedis):
 async def reading(client: FakeAsyncRedis, *, beat: float = 3600) -> AsyncIterator[AsyncGenerator[bytes]]:
     """The messages of a stream with one event, behind the greeting; nothing new comes."""
     await client.xadd(KEY, {"data": b'{"sequence":"1"}'})
-    reader = Reader(
+    reader = EventReader(
         client,
-        News((KEY,)),
+        StreamNotifier((KEY,)),
         {KEY: FEED},
-        Places({FEED: BEGINNING}),
+        StreamPositions({FEED: BEGINNING}),
         types=None,
         from_now=False,
         beat_seconds=beat,

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.http.server import listening
 from poller.web.app import application
-from poller.web.http import PROBLEM, Refused, Wrong, at
+from poller.web.http import PROBLEM, InvalidParameter, RequestRefused, at
 
 SECRET = "s3cret"  # noqa: S105 -- of this test alone
 
@@ -27,7 +27,7 @@ def failing(error: Exception) -> BaseRoute:
 async def test_every_failure_is_a_problem() -> None:
     """With its status, without what may be secret; a fault of the program says that it is one and no more."""
     errors = {
-        Refused(409, f"see redis://user:{SECRET}@db/0", errors=[Wrong("a", "expected b")]): 409,
+        RequestRefused(409, f"see redis://user:{SECRET}@db/0", errors=[InvalidParameter("a", "expected b")]): 409,
         StoreUnavailable(f"redis://user:{SECRET}@db/0 is away"): 503,
         StoreRefused("no"): 503,
         RuntimeError(SECRET): 500,

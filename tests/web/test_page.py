@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from poller.control.status import feed_statuses, subscription_statuses
-from poller.daemon.health import Readiness, StoreWatch
-from poller.web.page import FRESH, Glance, Glances, page
+from poller.daemon.health import Readiness, StoreMonitor
+from poller.web.page import FRESH, Overview, OverviewCache, page
 from tests.web.served import FEEDS, NOW, Served, configured, served
 
 EVIL = "<script>alert(1)</script>\"'&"
@@ -36,10 +36,10 @@ class Read(HTMLParser):
             self.text += f"{data} "
 
 
-async def seen_of(given: Served, **differing: object) -> Glance:
+async def seen_of(given: Served, **differing: object) -> Overview:
     feeds = await feed_statuses(given.store, given.settings, now=NOW)
     found = await subscription_statuses(given.store, given.settings, now=NOW)
-    one = Glance(NOW, ready=True, feeds=tuple(feeds), subscriptions=tuple(found))
+    one = Overview(NOW, ready=True, feeds=tuple(feeds), subscriptions=tuple(found))
     return msgspec.structs.replace(one, **differing)
 
 
@@ -63,7 +63,7 @@ async def test_it_says_how_it_is(given: Served) -> None:
         text = Read(page(msgspec.structs.replace(one, feeds=(held,)))).text
         assert f"held for 2 h: {reason}" in text
         assert text.count(reason) == 1
-    away = Read(page(Glance(NOW, ready=False, reasons=("store: away",)))).text
+    away = Read(page(Overview(NOW, ready=False, reasons=("store: away",)))).text
     assert "not ready" in away
     assert "store: away" in away
 
@@ -108,8 +108,8 @@ async def test_it_is_there_while_the_store_is_away(tmp_path: Path, store_url: st
 async def test_however_many_look(given: Served) -> None:
     """The store is asked once for all who look at the same moment, and again when that is old."""
     now = [0.0]
-    readiness = Readiness(StoreWatch("warn", now=lambda: NOW, clock=lambda: 0.0))
-    glances = Glances(given.backing, readiness, clock=lambda: now[0])
+    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=lambda: 0.0))
+    glances = OverviewCache(given.backing, readiness, clock=lambda: now[0])
     first = await glances.latest()
     assert await glances.latest() is first
     now[0] += FRESH

@@ -21,7 +21,7 @@ from poller.control.subscriptions import registry_of
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, SubscriptionKeys
 from poller.store.subscriptions import Subscriptions
-from poller.web.subscription_schema import Wanted, following
+from poller.web.subscription_schema import SubscriptionRequest, following
 from tests.delivery.events import spelled
 from tests.harness.leaks import leaks
 from tests.harness.waiting import until
@@ -141,7 +141,7 @@ async def test_it_goes_to_no_other_host(given: Served, sink: str) -> None:
 
 async def test_two_changes_at_once_take_it_nowhere() -> None:
     """What counts is where the sink is when the change is written, not when it was asked for."""
-    stays = following(Wanted(SINK), SINK)
+    stays = following(SubscriptionRequest(SINK), SINK)
     assert stays(b'{"sink":"https://sink.example.org/before"}', b"kept") == b"kept"
     for moved in (*(b'{"sink":"%s"}' % sink.encode() for sink in ELSEWHERE), b'{"sink":"http://["}', b"{}", b"["):
         assert stays(moved, b"kept") is None
@@ -205,7 +205,7 @@ async def test_one_of_another_version_is_shown_and_replaced(given: Served) -> No
 
 def test_a_request_does_not_show_itself() -> None:
     """The repr of what was read has neither the credential nor headers, for it may stand in a traceback."""
-    assert not leaks(SECRETS, repr(Wanted(SINK, id="a", sinkcredential=BEARER)))
+    assert not leaks(SECRETS, repr(SubscriptionRequest(SINK, id="a", sinkcredential=BEARER)))
 
 
 async def test_the_sink_and_nobody_else_sees_it(tmp_path: Path, store_url: str) -> None:

@@ -18,7 +18,7 @@ from poller.delivery.signing import new_private_secret, new_secret, public_key
 from poller.errors import StoreUnavailable
 from poller.store.keys import SubscriptionKeys
 from poller.store.subscriptions import Registry
-from poller.web.context import Backing
+from poller.web.context import AppContext
 from tests.harness.waiting import until
 from tests.web.served import FEEDS, NOW, SINK, TOKEN, Served, configured, served
 
@@ -401,7 +401,7 @@ async def test_unknown_methods(given: Served) -> None:
         assert {one.strip() for one in headers["allow"].split(",")} == allowed | {"OPTIONS"}
 
 
-class Going(Backing):
+class Going(AppContext):
     """A store that goes when the registry has written; once it has said so, or before."""
 
     lost_reply = False

@@ -34,7 +34,7 @@ import msgspec
 _FIRST_TERM: Final = 3  # times the patience with the others: those that were slow for a moment have long recovered
 
 
-class Extra(msgspec.Struct, frozen=True):
+class SurplusLease(msgspec.Struct, frozen=True):
     """A lease that a process has beyond its share.
 
     Attributes:
@@ -52,7 +52,7 @@ class Extra(msgspec.Struct, frozen=True):
         return self.listed and self.seconds >= _term(self.offers, patience)
 
 
-class Moves(msgspec.Struct, frozen=True):
+class LeaseMoves(msgspec.Struct, frozen=True):
     """What is to be done.
 
     Attributes:
@@ -88,8 +88,8 @@ def moves(
     place: int,
     members: int,
     patience: float,
-    extras: Mapping[str, Extra] | None = None,
-) -> Moves:
+    extras: Mapping[str, SurplusLease] | None = None,
+) -> LeaseMoves:
     """What the process at this place should do now.
 
     Args:
@@ -107,15 +107,15 @@ def moves(
     kept = extras.keys() - due
     room = share(len(names), place, members) + len(kept) - len(ours)
     if room >= 0 and not free:
-        return Moves()
+        return LeaseMoves()
     order = preferred(names, place, members)
     if room < 0:
         idle = [name for name in order if name in ours and name not in busy and name not in kept]
         hand = tuple(sorted(idle, key=due.__contains__)[room:])  # wanted least, and what is due before the rest
-        return Moves(hand=hand, over=len(hand) < -room)
+        return LeaseMoves(hand=hand, over=len(hand) < -room)
     waiting = [name for name in order if name in free]
     left = waiting[room:]
-    return Moves(tuple(waiting[:room]), tuple(name for name in left if free[name] >= patience))
+    return LeaseMoves(tuple(waiting[:room]), tuple(name for name in left if free[name] >= patience))
 
 
 def offers_counted(offers: int, seconds: float, patience: float) -> int:

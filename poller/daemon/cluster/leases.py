@@ -20,8 +20,8 @@ from typing import Final, Literal, Protocol
 import structlog
 from redis.asyncio import Redis
 
-from poller.daemon.cluster.assignment import Extra, Moves, moves, offers_counted
-from poller.daemon.cluster.membership import Among, Membership, Watch
+from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, offers_counted
+from poller.daemon.cluster.membership import MemberRank, Membership, StoreObserver
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
 from poller.store.feed import HeldElsewhere
@@ -35,7 +35,7 @@ _REFUSED: Final = 5.0  # seconds before a lease is tried again that the store do
 _log = structlog.get_logger("poller.members")
 
 
-class Sharing:
+class LeaseBalancer:
     """The leases of one kind of work in one process. Used within one event loop."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Sharing:
         client: Redis,
         *,
         ttl: timedelta,
-        watch: Watch,
+        watch: StoreObserver,
         clock: Callable[[], float],
     ) -> None:
         """Take what it works with.
@@ -64,7 +64,7 @@ class Sharing:
         self._ttl = ttl.total_seconds()
         self._watch = watch
         self._clock = clock
-        self._lots = Lots(client, ttl=self._ttl, clock=clock)
+        self._lots = LeaseTable(client, ttl=self._ttl, clock=clock)
         self._wake = asyncio.Event()
         self._version = ""
         self._names: tuple[str, ...] = ()
@@ -74,12 +74,12 @@ class Sharing:
         self._reported: tuple[int, int, int] | None = None
         membership.listen(self.wake)
 
-    def add(self, lot: Lot) -> None:
+    def add(self, lot: LeaseTarget) -> None:
         """Share this one, too."""
         self._lots.add(lot)
         self.wake()
 
-    def drop(self, lot: Lot) -> None:
+    def drop(self, lot: LeaseTarget) -> None:
         """Share it no more; ending it is the caller's business."""
         if self._lots.drop(lot):
             lease_changed(self._kind, "released")
@@ -89,7 +89,7 @@ class Sharing:
         """Look what has changed."""
         self._wake.set()
 
-    def rested(self, lot: Lot) -> None:
+    def rested(self, lot: LeaseTarget) -> None:
         """This one is not busy any more, which changes something only where it is lost, or is to be handed back."""
         if self._over or not lot.held:
             self.wake()
@@ -150,7 +150,7 @@ class Sharing:
             await self._taken(beyond, beyond=True)
         self._report(among)
 
-    def _moves(self, among: Among) -> Moves:
+    def _moves(self, among: MemberRank) -> LeaseMoves:
         lots = self._lots
         return moves(
             tuple(lots),
@@ -163,7 +163,7 @@ class Sharing:
             extras=lots.extras(self._membership.listed(self._role)),
         )
 
-    async def _taken(self, wanted: Sequence[Place], *, beyond: bool = False) -> None:
+    async def _taken(self, wanted: Sequence[LeaseState], *, beyond: bool = False) -> None:
         """Take those of these that are to be had.
 
         Raises:
@@ -178,7 +178,7 @@ class Sharing:
             for failed in (one for one in results if isinstance(one, BaseException)):
                 raise failed
 
-    async def _take(self, place: Place) -> bool:
+    async def _take(self, place: LeaseState) -> bool:
         try:
             held = await place.lot.take()
         except StoreUnavailable:
@@ -192,7 +192,7 @@ class Sharing:
             return False
         return True
 
-    def _begin(self, place: Place, *, beyond: bool) -> None:
+    def _begin(self, place: LeaseState, *, beyond: bool) -> None:
         """Begin with a lease that was taken. All of a turn in one breath, for they may wait for one another."""
         if not self._lots.knows(place):  # it was dropped meanwhile
             self._hand(place)
@@ -203,7 +203,7 @@ class Sharing:
         lease_changed(self._kind, "taken")
         place.lot.begin()
 
-    def _hand(self, place: Place) -> None:
+    def _hand(self, place: LeaseState) -> None:
         if place.state == "ours":
             lease_changed(self._kind, "released")
         self._lots.handed(place)
@@ -211,7 +211,7 @@ class Sharing:
         self._handing.add(task)
         task.add_done_callback(self._handing.discard)
 
-    async def _handed(self, place: Place) -> None:
+    async def _handed(self, place: LeaseState) -> None:
         """A store that is away is asked again for as long as the lease may last."""
         until = self._clock() + self._ttl
         while True:
@@ -227,7 +227,7 @@ class Sharing:
         place.elsewhere(self._clock() + self._ttl)
         self.tell()
 
-    def _report(self, among: Among) -> None:
+    def _report(self, among: MemberRank) -> None:
         now = len(self._lots.ours), len(self._lots), len(among.names)
         leases_held(self._kind, now[0])
         if now != self._reported and (now[1] or self._reported):
@@ -262,7 +262,7 @@ _AFTER_LOSS: Final = 2.0
 _AFTER_FAULT: Final = 5.0
 
 
-class Leased(Lease, Protocol):
+class ConsumerLease(Lease, Protocol):
     """The pair's lease; see :class:`poller.store.consumer_state.PairStore`."""
 
     keys: PairKeys
@@ -274,7 +274,7 @@ class Leased(Lease, Protocol):
         ...
 
 
-class Runs(Protocol):
+class LeasedWork(Protocol):
     """What is done while the lease is held; see :class:`poller.delivery.feed_consumer.Pair`."""
 
     feed: str
@@ -292,16 +292,16 @@ class Runs(Protocol):
         ...
 
 
-class Owned:
-    """A pair and its lease; see :class:`poller.daemon.cluster.leases.Lot`. :meth:`run` it until it is told to stop."""
+class LeaseKeeper:
+    """Keeps one feed consumer running while its lease is held; see :class:`LeaseTarget`."""
 
     def __init__(
         self,
-        pair: Runs,
-        store: Leased,
+        pair: LeasedWork,
+        store: ConsumerLease,
         *,
         subscription: str,
-        watch: Watch,
+        watch: StoreObserver,
         changed: Callable[[], None],
         let_go: Callable[[], None],
         pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
@@ -452,7 +452,7 @@ _SWEEP: Final = 3  # terms after which leases are looked at whatever is known of
 _ELSEWHERE: Final = frozenset({"free", "theirs"})
 
 
-class Lot(Protocol):
+class LeaseTarget(Protocol):
     """A lease, and what is done under it."""
 
     name: str
@@ -495,10 +495,10 @@ class Lot(Protocol):
         ...
 
 
-class Place:
+class LeaseState:
     """What is known of a lease."""
 
-    def __init__(self, lot: Lot, now: float) -> None:
+    def __init__(self, lot: LeaseTarget, now: float) -> None:
         """Nothing is; it is to be looked at."""
         self.lot = lot
         self.state: Literal["ours", "leaving", "free", "theirs"] = "theirs"
@@ -514,7 +514,7 @@ class Place:
         self.extra_since = None
 
 
-class Lots:
+class LeaseTable:
     """All leases of one kind of work. Used within one event loop."""
 
     def __init__(self, client: Redis, *, ttl: float, clock: Callable[[], float]) -> None:
@@ -522,7 +522,7 @@ class Lots:
         self._client = client
         self._ttl = ttl
         self._clock = clock
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, LeaseState] = {}
 
     def __len__(self) -> int:
         """How many there are, whoever has them."""
@@ -532,20 +532,20 @@ class Lots:
         """Their names."""
         return iter(self._places)
 
-    def __getitem__(self, name: str) -> Place:
+    def __getitem__(self, name: str) -> LeaseState:
         """What is known of one."""
         return self._places[name]
 
-    def add(self, lot: Lot) -> None:
+    def add(self, lot: LeaseTarget) -> None:
         """There is this one, too."""
-        self._places[lot.name] = Place(lot, self._clock())
+        self._places[lot.name] = LeaseState(lot, self._clock())
 
-    def drop(self, lot: Lot) -> bool:
+    def drop(self, lot: LeaseTarget) -> bool:
         """There is not, any more; whether it was ours."""
         place = self._places.pop(lot.name, None)
         return place is not None and place.state == "ours"
 
-    def knows(self, place: Place) -> bool:
+    def knows(self, place: LeaseState) -> bool:
         """Whether it was not dropped."""
         return self._places.get(place.lot.name) is place
 
@@ -581,22 +581,22 @@ class Lots:
         for place in self._places.values():
             place.look_at = self._clock()
 
-    def extras(self, listed: Collection[str] | None) -> dict[str, Extra]:
+    def extras(self, listed: Collection[str] | None) -> dict[str, SurplusLease]:
         """Those of ours that are extras. ``listed``: the feeds that other processes list; None: any."""
         now = self._clock()
         return {
-            name: Extra(now - place.extra_since, place.offers, listed is None or place.lot.feed in listed)
+            name: SurplusLease(now - place.extra_since, place.offers, listed is None or place.lot.feed in listed)
             for name, place in self._places.items()
             if place.state == "ours" and place.extra_since is not None
         }
 
-    def taken_beyond(self, place: Place) -> None:
+    def taken_beyond(self, place: LeaseState) -> None:
         """This one is an extra from now on."""
         now = self._clock()
         place.extra_since = now
         place.offers = offers_counted(place.offers, now - place.offered_at, self._ttl)
 
-    def handed(self, place: Place) -> None:
+    def handed(self, place: LeaseState) -> None:
         """This one is being handed back."""
         if place.extra_since is not None:
             place.offers, place.offered_at = place.offers + 1, self._clock()
@@ -631,7 +631,7 @@ class Lots:
             if place.state in _ELSEWHERE:
                 self._seen(place, held, known)
 
-    def _seen(self, place: Place, held: Held, known: Collection[str]) -> None:
+    def _seen(self, place: LeaseState, held: Held, known: Collection[str]) -> None:
         now = self._clock()
         if held.value in (None, place.lot.nonce) or held.is_overlong:  # ours, though the answer to our asking was lost
             place.free_since = place.free_since if place.state == "free" else now

@@ -28,8 +28,8 @@ _WHO: Final = "the list of processes"
 _log = structlog.get_logger("poller.members")
 
 
-class Watch(Protocol):
-    """Who tells of a store that is away, once for all; see :class:`poller.daemon.health.StoreWatch`."""
+class StoreObserver(Protocol):
+    """Who tells of a store that is away, once for all; see :class:`poller.daemon.health.StoreMonitor`."""
 
     @property
     def away(self) -> bool:
@@ -45,7 +45,7 @@ class Watch(Protocol):
         ...
 
 
-class Among(msgspec.Struct, frozen=True):
+class MemberRank(msgspec.Struct, frozen=True):
     """Where a process stands among those that do the same.
 
     Attributes:
@@ -65,7 +65,7 @@ class Membership:
         members: Members,
         *,
         ttl: timedelta,
-        watch: Watch,
+        watch: StoreObserver,
         clock: Callable[[], float],
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
@@ -119,10 +119,10 @@ class Membership:
         self._tell = True
         self._wake.set()
 
-    def among(self, role: str) -> Among | None:
+    def among(self, role: str) -> MemberRank | None:
         """Where this process stands among those that do this; None: it is not in the list."""
         names = self.seen.doing(role)
-        return Among(names, names.index(self.name)) if self.name in names else None
+        return MemberRank(names, names.index(self.name)) if self.name in names else None
 
     def listed(self, role: str) -> frozenset[str] | None:
         """The feeds that the other processes list that do this; None: any, for one of them does not say."""

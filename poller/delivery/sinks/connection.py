@@ -34,7 +34,7 @@ from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 
 from poller.errors import AddressRefused
-from poller.http.ssrf import Allowance
+from poller.http.ssrf import AddressPolicy
 
 _BEGINNING: Final = b"HTTP/"
 
@@ -182,7 +182,7 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 class Guard(AbstractResolver):
     """A resolver that gives only addresses that may be connected to."""
 
-    def __init__(self, allowed: Allowance, lookup: Lookup | None = None) -> None:
+    def __init__(self, allowed: AddressPolicy, lookup: Lookup | None = None) -> None:
         """Take what is allowed beyond public addresses, and how names are looked up: the system's way by default."""
         self._allowed = allowed
         self._lookup = lookup or system_lookup

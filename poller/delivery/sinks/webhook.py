@@ -41,7 +41,7 @@ from poller.config.http import path_secrets
 from poller.delivery.outcome import FAILURES, MAY_WANT_A_CERTIFICATE, Failure, NotHttp, Outcome, failure_of
 from poller.delivery.sinks.connection import Guard, Lookup, Received, SinkConnector, current
 from poller.errors import AddressRefused
-from poller.http.ssrf import Allowance, forbidden
+from poller.http.ssrf import AddressPolicy, forbidden
 from poller.telemetry import tracing
 from poller.telemetry.tracing import request_words
 from poller.text import hidden, one_line, without_credentials
@@ -77,7 +77,7 @@ class Sink:
         headers: Headers = (),
         credential: Credential | None = None,
         authorization: Authorization | None = None,
-        allowed: Allowance | None = None,
+        allowed: AddressPolicy | None = None,
         tls: ssl.SSLContext | None = None,
         lookup: Lookup | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -100,7 +100,7 @@ class Sink:
             clock: seconds that only go forward.
             now: the store's clock, UTC.
         """
-        allowed = allowed or Allowance()
+        allowed = allowed or AddressPolicy()
         self._expected = forbidden(url, allowed)
         self._url = URL(url if self._expected is None else "", encoded=True)
         self._seconds = timeout.total_seconds()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from poller.sandbox.api import Answer, Ask, Respond, refusal
+from poller.sandbox.api import Respond, SandboxRequest, SandboxResponse, refusal
 from poller.sandbox.history import History
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def switched(switches: Switches) -> Layer:
     def layer(respond: Respond) -> Respond:
         slow = stacked((_leaving_out(switches), _delta_tokens(switches), _page_tokens(switches)), respond)
 
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             return slow(history, ask) if switches.thrown else respond(history, ask)
 
         return call
@@ -93,7 +93,7 @@ def switched(switches: Switches) -> Layer:
 
 
 def _leaving_out(switches: Switches) -> Layer:
-    def edit(_history: History, ask: Ask, page: Envelope) -> Envelope:
+    def edit(_history: History, ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
         if switches.blank:
             return changed(page, results=[], page_token=UNSET)
         if not switches.forgotten:
@@ -106,7 +106,7 @@ def _leaving_out(switches: Switches) -> Layer:
 
 def _delta_tokens(switches: Switches) -> Layer:
     def layer(respond: Respond) -> Respond:
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             age, token = _aged("delta", parameter(ask, "sinceDeltaToken"))
             # Beside a page token the delta token was honoured already, when the round began.
             fresh = token is None or parameter(ask, "pageToken") is not None or age == switches.delta_age
@@ -122,7 +122,7 @@ def _delta_tokens(switches: Switches) -> Layer:
 
 def _page_tokens(switches: Switches) -> Layer:
     def layer(respond: Respond) -> Respond:
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             age, token = _aged("page", parameter(ask, "pageToken"))
             if token is not None and age != switches.page_age:
                 return _expired(switches, "pageToken")
@@ -139,16 +139,16 @@ def _aged(kind: str, token: str | None) -> tuple[int, str | None]:
     return age, bare
 
 
-def _dated(page: Envelope, kind: str, name: str, age: int) -> Envelope:
+def _dated(page: PageEnvelope, kind: str, name: str, age: int) -> PageEnvelope:
     token = getattr(page, name)
     return changed(page, **{name: sealed(kind, age, token)}) if token and age else page
 
 
-def _given(ask: Ask, said: Answer, edit: Callable[[Envelope], Envelope]) -> Answer:
+def _given(ask: SandboxRequest, said: SandboxResponse, edit: Callable[[PageEnvelope], PageEnvelope]) -> SandboxResponse:
     return page_of(edit(opened(said))) if is_page(ask, said) else said
 
 
-def _expired(switches: Switches, name: str) -> Answer:
+def _expired(switches: Switches, name: str) -> SandboxResponse:
     return refusal(switches.expired_status, "tokenExpired", f"{name} has expired")
 
 
@@ -166,7 +166,7 @@ Token = str | UnsetType | None
 """A token in an envelope: a string, null, or absent."""
 
 
-class Envelope(msgspec.Struct, frozen=True, rename="camel"):
+class PageEnvelope(msgspec.Struct, frozen=True, rename="camel"):
     """A page: its records' bytes and its tokens."""
 
     results: list[msgspec.Raw]
@@ -178,24 +178,24 @@ class _Identity(msgspec.Struct):
     id: str
 
 
-_envelope = msgspec.json.Decoder(Envelope)
+_envelope = msgspec.json.Decoder(PageEnvelope)
 _identity = msgspec.json.Decoder(_Identity)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def is_page(ask: Ask, said: Answer) -> bool:
+def is_page(ask: SandboxRequest, said: SandboxResponse) -> bool:
     """Whether this is a page of a list."""
     return ask.id is None and said.status == HTTPStatus.OK
 
 
-def opened(said: Answer) -> Envelope:
+def opened(said: SandboxResponse) -> PageEnvelope:
     """The envelope of a page."""
     return _envelope.decode(said.body)
 
 
-def page_of(envelope: Envelope) -> Answer:
+def page_of(envelope: PageEnvelope) -> SandboxResponse:
     """The answer with this envelope."""
-    return Answer(HTTPStatus.OK, msgspec.json.encode(envelope))
+    return SandboxResponse(HTTPStatus.OK, msgspec.json.encode(envelope))
 
 
 def id_of(record: bytes) -> str:
@@ -209,33 +209,33 @@ def members(record: bytes) -> dict[str, msgspec.Raw]:
 
 
 def encoded(value: object) -> msgspec.Raw:
-    """A value as JSON that can stand in :attr:`Envelope.results` or as a member."""
+    """A value as JSON that can stand in :attr:`PageEnvelope.results` or as a member."""
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def on_asks(edit: Callable[[Ask], Ask | Answer]) -> Layer:
+def on_asks(edit: Callable[[SandboxRequest], SandboxRequest | SandboxResponse]) -> Layer:
     """Ask something else, or answer without asking."""
 
     def layer(respond: Respond) -> Respond:
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             edited = edit(ask)
-            return edited if isinstance(edited, Answer) else respond(history, edited)
+            return edited if isinstance(edited, SandboxResponse) else respond(history, edited)
 
         return call
 
     return layer
 
 
-def on_answers(edit: Callable[[Ask, Answer], Answer]) -> Layer:
+def on_answers(edit: Callable[[SandboxRequest, SandboxResponse], SandboxResponse]) -> Layer:
     """Answer something else."""
     return lambda respond: lambda history, ask: edit(ask, respond(history, ask))
 
 
-def on_pages(edit: Callable[[History, Ask, Envelope], Envelope]) -> Layer:
+def on_pages(edit: Callable[[History, SandboxRequest, PageEnvelope], PageEnvelope]) -> Layer:
     """Change each page of a list."""
 
     def layer(respond: Respond) -> Respond:
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             said = respond(history, ask)
             return page_of(edit(history, ask, opened(said))) if is_page(ask, said) else said
 
@@ -244,7 +244,7 @@ def on_pages(edit: Callable[[History, Ask, Envelope], Envelope]) -> Layer:
     return layer
 
 
-def layer_of(call: Callable[[Respond, History, Ask], Answer]) -> Layer:
+def layer_of(call: Callable[[Respond, History, SandboxRequest], SandboxResponse]) -> Layer:
     """The layer that answers with a function of what lies within it and the request."""
     return lambda respond: lambda history, ask: call(respond, history, ask)
 
@@ -256,19 +256,19 @@ def stacked(layers: Iterable[Layer], respond: Respond) -> Respond:
     return respond
 
 
-def parameter(ask: Ask, name: str) -> str | None:
+def parameter(ask: SandboxRequest, name: str) -> str | None:
     """A query parameter's value; the last one if it was sent several times."""
     return dict(ask.query).get(name)
 
 
-def asking(ask: Ask, **values: str | None) -> Ask:
+def asking(ask: SandboxRequest, **values: str | None) -> SandboxRequest:
     """The same request with these query parameters instead of what it had of that name; None leaves it out."""
     kept = [(name, value) for name, value in ask.query if name not in values]
     added = [(name, value) for name, value in values.items() if value is not None]
     return msgspec.structs.replace(ask, query=(*kept, *added))
 
 
-def changed(envelope: Envelope, **values: Any) -> Envelope:
+def changed(envelope: PageEnvelope, **values: Any) -> PageEnvelope:
     """The same page with these attributes."""
     return msgspec.structs.replace(envelope, **values)
 
@@ -297,7 +297,7 @@ def unsealed(kind: str, token: str | None) -> list[Any] | None:
 # It does not know: the other profiles, how often it strikes.
 
 
-class Kind(StrEnum):
+class ProfileKind(StrEnum):
     """What a reader can make of a profile.
 
     Attributes:
@@ -317,7 +317,7 @@ class Kind(StrEnum):
     STALE = "stale"
 
 
-class Scene(msgspec.Struct, frozen=True):
+class SandboxScene(msgspec.Struct, frozen=True):
     """What a layer may need of the sandbox that it is made for: its switches and its clock (UTC)."""
 
     switches: Switches
@@ -336,25 +336,37 @@ class Profile(msgspec.Struct, frozen=True):
 
     name: str
     does: str
-    make: Callable[[Scene], Layer]
-    kind: Kind = Kind.DIALECT
+    make: Callable[[SandboxScene], Layer]
+    kind: ProfileKind = ProfileKind.DIALECT
 
 
-def layering(name: str, does: str, layer: Layer, kind: Kind = Kind.DIALECT) -> Profile:
+def layering(name: str, does: str, layer: Layer, kind: ProfileKind = ProfileKind.DIALECT) -> Profile:
     """A profile whose layer needs nothing of the sandbox and remembers nothing."""
     return Profile(name, does, lambda _scene: layer, kind)
 
 
-def of_asks(name: str, does: str, edit: Callable[[Ask], Ask | Answer], kind: Kind = Kind.DIALECT) -> Profile:
+def of_asks(
+    name: str,
+    does: str,
+    edit: Callable[[SandboxRequest], SandboxRequest | SandboxResponse],
+    kind: ProfileKind = ProfileKind.DIALECT,
+) -> Profile:
     """A profile that changes or answers requests."""
     return layering(name, does, on_asks(edit), kind)
 
 
-def of_answers(name: str, does: str, edit: Callable[[Answer], Answer], kind: Kind = Kind.DIALECT) -> Profile:
+def of_answers(
+    name: str, does: str, edit: Callable[[SandboxResponse], SandboxResponse], kind: ProfileKind = ProfileKind.DIALECT
+) -> Profile:
     """A profile that changes answers, of lists and of single records alike."""
     return layering(name, does, on_answers(lambda _ask, said: edit(said)), kind)
 
 
-def of_pages(name: str, does: str, edit: Callable[[Ask, Envelope], Envelope], kind: Kind = Kind.DIALECT) -> Profile:
+def of_pages(
+    name: str,
+    does: str,
+    edit: Callable[[SandboxRequest, PageEnvelope], PageEnvelope],
+    kind: ProfileKind = ProfileKind.DIALECT,
+) -> Profile:
     """A profile that changes the pages of lists."""
     return layering(name, does, on_pages(lambda _history, ask, page: edit(ask, page)), kind)

@@ -14,13 +14,13 @@ from zlib import crc32
 import msgspec
 from msgspec import UNSET, Raw
 
-from poller.sandbox.api import Answer, Ask, Respond, Wire, refusal
+from poller.sandbox.api import Respond, SandboxRequest, SandboxResponse, WireMode, refusal
 from poller.sandbox.faults.base import (
-    Envelope,
-    Kind,
     Layer,
+    PageEnvelope,
     Profile,
-    Scene,
+    ProfileKind,
+    SandboxScene,
     changed,
     encoded,
     id_of,
@@ -59,12 +59,12 @@ def _earlier(history: History, resource: str, records: list[Raw]) -> dict[str, b
     return before
 
 
-def _newer_before_older(history: History, ask: Ask, page: Envelope) -> Envelope:
+def _newer_before_older(history: History, ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     before = _earlier(history, ask.resource, page.results)
     return changed(page, results=[*page.results, *map(Raw, before.values())])
 
 
-def _partial(history: History, ask: Ask, page: Envelope) -> Envelope:
+def _partial(history: History, ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     if parameter(ask, "sinceDeltaToken") is None:
         return page
     return changed(page, results=[_part(history, ask.resource, record) for record in page.results])
@@ -80,10 +80,10 @@ def _part(history: History, resource: str, record: Raw) -> Raw:
     return encoded({n: v for n, v in own.items() if n in _ALWAYS or any(past.get(n) != v for past in known)})
 
 
-def _respelling(_scene: Scene) -> Layer:
+def _respelling(_scene: SandboxScene) -> Layer:
     answers = count()
 
-    def edit(_history: History, _ask: Ask, page: Envelope) -> Envelope:
+    def edit(_history: History, _ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
         if next(answers) % 2 == 0:
             return page
         return changed(page, results=[_otherwise(record) for record in page.results])
@@ -97,16 +97,16 @@ def _otherwise(record: bytes) -> Raw:
     return Raw(json.dumps(fractions, indent=1, ensure_ascii=True).encode())
 
 
-def _forgetful(_ask: Ask, page: Envelope) -> Envelope:
+def _forgetful(_ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     kept = [record for record in page.results if crc32(id_of(record).encode()) % _FORGOTTEN_SHARE]
     return changed(page, results=kept)
 
 
-def _two_backends(_scene: Scene) -> Layer:
+def _two_backends(_scene: SandboxScene) -> Layer:
     def layer(respond: Respond) -> Respond:
         requests = count(1)
 
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             said, behind = respond(history, ask), next(requests) % 2 == 0
             if not behind or said.status != HTTPStatus.OK:
                 return said
@@ -122,20 +122,20 @@ def _two_backends(_scene: Scene) -> Layer:
     return layer
 
 
-def _same_delta(ask: Ask, page: Envelope) -> Envelope:
+def _same_delta(ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     since = parameter(ask, "sinceDeltaToken")
     return page if since is None else changed(page, delta_token=since)
 
 
-def _parent_gone(ask: Ask) -> Ask | Answer:
+def _parent_gone(ask: SandboxRequest) -> SandboxRequest | SandboxResponse:
     return ask if ask.qualification is None else refusal(404, "notFound", "no such qualification")
 
 
-def _alternating_case(_scene: Scene) -> Layer:
+def _alternating_case(_scene: SandboxScene) -> Layer:
     def layer(respond: Respond) -> Respond:
         answers = count()
 
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             said, upper = respond(history, ask), next(answers) % 2 == 0
             if not is_page(ask, said):
                 return said
@@ -172,19 +172,22 @@ CONTENT_PROFILES: Final = (
         lambda _ask, page: changed(page, results=[*page.results, *page.results[:1]]),
     ),
     of_pages(
-        "forgets-records", "listings leave out about each tenth record; GET by id still knows it", _forgetful, Kind.LACK
+        "forgets-records",
+        "listings leave out about each tenth record; GET by id still knows it",
+        _forgetful,
+        ProfileKind.LACK,
     ),
     Profile(
         "two-backends",
         "every other answer has records that were changed as they were before their last change",
         _two_backends,
-        Kind.STALE,
+        ProfileKind.STALE,
     ),
     of_pages(
         "empty-listings",
         "every listing is empty, with a delta token",
         lambda _ask, page: changed(page, results=[], page_token=UNSET),
-        Kind.LACK,
+        ProfileKind.LACK,
     ),
     Profile(
         "respelled",
@@ -192,7 +195,7 @@ CONTENT_PROFILES: Final = (
         _respelling,
     ),
     Profile("alternating-case", "ids in upper case in every other page, in lower case in the rest", _alternating_case),
-    of_asks("parent-gone", "404 for the achievements of every qualification", _parent_gone, Kind.LACK),
+    of_asks("parent-gone", "404 for the achievements of every qualification", _parent_gone, ProfileKind.LACK),
 )
 
 
@@ -206,13 +209,13 @@ _NO_IDS: Final = (b'"id":null', b'"id":true', b'"id":{}')
 _IDS: Final = "00000000-0000-4000-8000-0000000000"
 
 
-def _with_records(*records: bytes) -> Callable[[Ask, Answer], Answer]:
-    def edit(ask: Ask, said: Answer) -> Answer:
+def _with_records(*records: bytes) -> Callable[[SandboxRequest, SandboxResponse], SandboxResponse]:
+    def edit(ask: SandboxRequest, said: SandboxResponse) -> SandboxResponse:
         before, found, after = said.body.partition(_RESULTS)
         if not (is_page(ask, said) and found):
             return said
         end = b"" if after.startswith(b"]") else b","
-        return Answer(said.status, before + found + b",".join(records) + end + after, said.headers)
+        return SandboxResponse(said.status, before + found + b",".join(records) + end + after, said.headers)
 
     return edit
 
@@ -226,7 +229,7 @@ def _identified(escape: bytes) -> bytes:
 
 
 def _adding(name: str, does: str, *records: bytes) -> Profile:
-    return layering(name, f"every page also has {does}", on_answers(_with_records(*records)), Kind.RECORD)
+    return layering(name, f"every page also has {does}", on_answers(_with_records(*records)), ProfileKind.RECORD)
 
 
 RECORD_PROFILES: Final = (
@@ -264,18 +267,18 @@ _SIGN_IN: Final = b"<!doctype html><html><head><title>Sign in</title></head><bod
 
 
 def _instead(name: str, does: str, body: bytes, content_type: str = "application/json") -> Profile:
-    said = Answer(HTTPStatus.OK, body, (("content-type", content_type),))
-    return of_answers(name, f"200 with {does} for every request", lambda _said: said, Kind.ANSWER)
+    said = SandboxResponse(HTTPStatus.OK, body, (("content-type", content_type),))
+    return of_answers(name, f"200 with {does} for every request", lambda _said: said, ProfileKind.ANSWER)
 
 
-def _bom(said: Answer) -> Answer:
+def _bom(said: SandboxResponse) -> SandboxResponse:
     return msgspec.structs.replace(said, body=b"\xef\xbb\xbf" + said.body)
 
 
-def _utf_16(said: Answer) -> Answer:
+def _utf_16(said: SandboxResponse) -> SandboxResponse:
     headers = tuple(pair for pair in said.headers if pair[0] != "content-type")
     body = said.body.decode("utf-8", "replace").encode("utf-16")
-    return Answer(said.status, body, (*headers, ("content-type", "application/json; charset=utf-8")))
+    return SandboxResponse(said.status, body, (*headers, ("content-type", "application/json; charset=utf-8")))
 
 
 @cache
@@ -288,28 +291,28 @@ def _bomb() -> bytes:
     return b"".join(parts)
 
 
-def _bombed(_said: Answer) -> Answer:
-    return Answer(HTTPStatus.OK, _bomb(), (*_JSON, ("content-encoding", "gzip")))
+def _bombed(_said: SandboxResponse) -> SandboxResponse:
+    return SandboxResponse(HTTPStatus.OK, _bomb(), (*_JSON, ("content-encoding", "gzip")))
 
 
-def _half(said: Answer) -> Answer:
+def _half(said: SandboxResponse) -> SandboxResponse:
     return msgspec.structs.replace(said, body=said.body[: len(said.body) // 2])
 
 
-def _long(said: Answer) -> Answer:
+def _long(said: SandboxResponse) -> SandboxResponse:
     return msgspec.structs.replace(said, body=said.body + _CHUNK * _MORE_THAN_A_PAGE)
 
 
-def _and_header(name: str, value: str) -> Callable[[Answer], Answer]:
+def _and_header(name: str, value: str) -> Callable[[SandboxResponse], SandboxResponse]:
     return lambda said: msgspec.structs.replace(said, headers=(*said.headers, (name, value)))
 
 
-def _packed(said: Answer) -> Answer:
+def _packed(said: SandboxResponse) -> SandboxResponse:
     packed = zlib.compress(said.body, wbits=_GZIP)
     return msgspec.structs.replace(said, body=packed, headers=(*said.headers, ("content-encoding", "gzip")))
 
 
-def _with_more(ask: Ask, said: Answer) -> Answer:
+def _with_more(ask: SandboxRequest, said: SandboxResponse) -> SandboxResponse:
     """The members around the records are a decoy for whoever looks for ``results`` in the text."""
     if not is_page(ask, said):
         return said
@@ -319,8 +322,8 @@ def _with_more(ask: Ask, said: Answer) -> Answer:
     return msgspec.structs.replace(said, body=msgspec.json.encode(more))
 
 
-def _by(name: str, does: str, wire: Wire) -> Profile:
-    return of_answers(name, does, lambda said: msgspec.structs.replace(said, wire=wire), Kind.ANSWER)
+def _by(name: str, does: str, wire: WireMode) -> Profile:
+    return of_answers(name, does, lambda said: msgspec.structs.replace(said, wire=wire), ProfileKind.ANSWER)
 
 
 BODY_PROFILES: Final = (
@@ -328,7 +331,9 @@ BODY_PROFILES: Final = (
     _instead("empty-200", "an empty body", b""),
     _instead("null-200", "null", b"null"),
     _instead("list-200", "an empty JSON array in place of an object", b"[]"),
-    of_answers("gzip-bomb", "200 with 300 KB of gzip that are 300 MB of JSON, for every request", _bombed, Kind.ANSWER),
+    of_answers(
+        "gzip-bomb", "200 with 300 KB of gzip that are 300 MB of JSON, for every request", _bombed, ProfileKind.ANSWER
+    ),
     _instead("object-200", "an object without members", b"{}"),
     _instead("error-200", "an error", b'{"error":{"code":"internal","message":"try later"}}'),
     _instead("results-null", "null in place of the records", b'{"results":null,"deltaToken":"t"}'),
@@ -339,27 +344,42 @@ BODY_PROFILES: Final = (
         "the envelope has its tokens before its records, and members that nobody knows",
         on_answers(_with_more),
     ),
-    of_answers("half-json", "bodies are whole, and only the first half of the JSON", _half, Kind.ANSWER),
-    of_answers("huge-page", "bodies end with 70 MiB of white space", _long, Kind.ANSWER),
-    of_answers("long-header", "answers have a header of 128 KiB", _and_header("x-long", "x" * 2**17), Kind.ANSWER),
+    of_answers("half-json", "bodies are whole, and only the first half of the JSON", _half, ProfileKind.ANSWER),
+    of_answers("huge-page", "bodies end with 70 MiB of white space", _long, ProfileKind.ANSWER),
     of_answers(
-        "not-gzip", "bodies are said to be gzip and are not", _and_header("content-encoding", "gzip"), Kind.ANSWER
+        "long-header", "answers have a header of 128 KiB", _and_header("x-long", "x" * 2**17), ProfileKind.ANSWER
     ),
-    of_answers("brotli", "bodies are said to be brotli, unasked", _and_header("content-encoding", "br"), Kind.ANSWER),
+    of_answers(
+        "not-gzip",
+        "bodies are said to be gzip and are not",
+        _and_header("content-encoding", "gzip"),
+        ProfileKind.ANSWER,
+    ),
+    of_answers(
+        "brotli", "bodies are said to be brotli, unasked", _and_header("content-encoding", "br"), ProfileKind.ANSWER
+    ),
     of_answers("gzip", "bodies are gzip", _packed),
     of_answers("bom", "bodies begin with a byte order mark", _bom),
-    of_answers("wrong-charset", "bodies are UTF-16 and said to be UTF-8", _utf_16, Kind.ANSWER),
+    of_answers("wrong-charset", "bodies are UTF-16 and said to be UTF-8", _utf_16, ProfileKind.ANSWER),
 )
 """Bodies that are something else."""
 
 BROKEN: Final = (
-    _by("drip", "bodies come one byte every half second", Wire.DRIP),
-    _by("cut-with-length", "bodies end after half of their Content-Length, with the connection", Wire.CUT_WITH_LENGTH),
-    _by("cut-without-length", "bodies have no length and end half way, with the connection", Wire.CUT_WITHOUT_LENGTH),
-    _by("cut-chunked", "chunked bodies end half way, with the connection and without a last chunk", Wire.CUT_CHUNKED),
-    _by("endless-body", "after the body comes white space without end", Wire.ENDLESS),
-    _by("silent", "no answer to any request, and the connection stays", Wire.SILENT),
-    _by("not-http", "the greeting of a mail server and rubbish in place of every answer", Wire.NOT_HTTP),
-    _by("reset", "the connection is reset in place of every answer", Wire.RESET),
+    _by("drip", "bodies come one byte every half second", WireMode.DRIP),
+    _by(
+        "cut-with-length",
+        "bodies end after half of their Content-Length, with the connection",
+        WireMode.CUT_WITH_LENGTH,
+    ),
+    _by(
+        "cut-without-length", "bodies have no length and end half way, with the connection", WireMode.CUT_WITHOUT_LENGTH
+    ),
+    _by(
+        "cut-chunked", "chunked bodies end half way, with the connection and without a last chunk", WireMode.CUT_CHUNKED
+    ),
+    _by("endless-body", "after the body comes white space without end", WireMode.ENDLESS),
+    _by("silent", "no answer to any request, and the connection stays", WireMode.SILENT),
+    _by("not-http", "the greeting of a mail server and rubbish in place of every answer", WireMode.NOT_HTTP),
+    _by("reset", "the connection is reset in place of every answer", WireMode.RESET),
 )
 """Bodies that do not arrive as a whole."""

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Raw
 
-from poller.sandbox.api import DEFAULT_LIMIT, MAX_LIMIT, Answer, Ask, Respond, refusal
+from poller.sandbox.api import DEFAULT_LIMIT, MAX_LIMIT, Respond, SandboxRequest, SandboxResponse, refusal
 from poller.sandbox.faults.base import (
-    Envelope,
-    Kind,
     Layer,
+    PageEnvelope,
     Profile,
-    Scene,
+    ProfileKind,
+    SandboxScene,
     asking,
     changed,
     encoded,
@@ -45,22 +45,24 @@ RESERVED: Final = " +/=&?#%25;,\u00e9"
 _EXPIRED: Final = (400, 404, 409, 410, 412)
 
 
-def _begins_delta(ask: Ask) -> bool:
+def _begins_delta(ask: SandboxRequest) -> bool:
     return parameter(ask, "sinceDeltaToken") is not None and parameter(ask, "pageToken") is None
 
 
-def _has_page_token(ask: Ask) -> bool:
+def _has_page_token(ask: SandboxRequest) -> bool:
     return parameter(ask, "pageToken") is not None
 
 
-def _expiring(counts: Callable[[Ask], bool], *, pages: bool, status: int = 0) -> Callable[[Scene], Layer]:
+def _expiring(
+    counts: Callable[[SandboxRequest], bool], *, pages: bool, status: int = 0
+) -> Callable[[SandboxScene], Layer]:
     """At each tenth request that counts, the tokens given so far expire, before it is answered."""
 
-    def make(scene: Scene) -> Layer:
+    def make(scene: SandboxScene) -> Layer:
         seen = 0
         scene.switches.expired_status = status or scene.switches.expired_status
 
-        def call(respond: Respond, history: History, ask: Ask) -> Answer:
+        def call(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
             nonlocal seen
             if counts(ask):
                 seen += 1
@@ -73,7 +75,7 @@ def _expiring(counts: Callable[[Ask], bool], *, pages: bool, status: int = 0) ->
     return make
 
 
-def _bound(respond: Respond, history: History, ask: Ask) -> Answer:
+def _bound(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     """Both tokens carry the query's digest; a page token hands it on, for it may come alone."""
     since, page_token = parameter(ask, "sinceDeltaToken"), parameter(ask, "pageToken")
     own = _digest(ask)
@@ -89,12 +91,12 @@ def _bound(respond: Respond, history: History, ask: Ask) -> Answer:
     return page_of(changed(page, **{name: sealed("bound", digest, value) for name, value in tokens.items() if value}))
 
 
-def _digest(ask: Ask) -> str:
+def _digest(ask: SandboxRequest) -> str:
     asked = sorted(pair for pair in ask.query if pair[0] in ("limit", "fields", "fields[]"))
     return blake2b(msgspec.json.encode(asked), digest_size=4).hexdigest()
 
 
-def _huge(respond: Respond, history: History, ask: Ask) -> Answer:
+def _huge(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     _, token = unsealed("huge", parameter(ask, "pageToken")) or ("", parameter(ask, "pageToken"))
     said = respond(history, asking(ask, pageToken=token))
     page = opened(said) if is_page(ask, said) else None
@@ -106,7 +108,7 @@ def _huge(respond: Respond, history: History, ask: Ask) -> Answer:
 def _ending(suffix: str, *parameters: str) -> Layer:
     """What comes back as these parameters ends with a suffix, and is refused without it."""
 
-    def call(respond: Respond, history: History, ask: Ask) -> Answer:
+    def call(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
         sent = {name: parameter(ask, name) for name in parameters}
         if not all(token is None or token.endswith(suffix) for token in sent.values()):
             return refusal(HTTPStatus.BAD_REQUEST, "invalidToken", "a token came back as another")
@@ -135,24 +137,24 @@ TOKEN_PROFILES: Final = (
         _expiring(_has_page_token, pages=True),
     ),
     layering("token-bound", "a delta token is refused (400) beside another limit or other fields", layer_of(_bound)),
-    layering("page-token-64k", "page tokens are longer than 64 KiB", layer_of(_huge), Kind.ANSWER),
+    layering("page-token-64k", "page tokens are longer than 64 KiB", layer_of(_huge), ProfileKind.ANSWER),
     layering(
         "page-token-crlf",
         "page tokens end with a line break and a header line",
         _ending(_INJECTED, "pageToken"),
-        Kind.ANSWER,
+        ProfileKind.ANSWER,
     ),
     layering(
         "delta-token-crlf",
         "delta tokens end with a line break and a header line",
         _ending(_INJECTED, "sinceDeltaToken"),
-        Kind.ANSWER,
+        ProfileKind.ANSWER,
     ),
     layering(
         "delta-token-64k",
         "delta tokens are longer than 64 KiB",
         _ending("x" * PADDING, "sinceDeltaToken"),
-        Kind.ANSWER,
+        ProfileKind.ANSWER,
     ),
     layering(
         "token-characters",
@@ -165,18 +167,18 @@ TOKEN_PROFILES: Final = (
 # Profiles of the envelope's two tokens: how the last page is told, and which pages have a delta token.
 
 
-def _end_null(_ask: Ask, page: Envelope) -> Envelope:
+def _end_null(_ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     return page if page.page_token else changed(page, page_token=None)
 
 
-def _end_empty_string(_ask: Ask, page: Envelope) -> Envelope:
+def _end_empty_string(_ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     return page if page.page_token else changed(page, page_token="")
 
 
-def _end_empty_page(respond: Respond, history: History, ask: Ask) -> Answer:
+def _end_empty_page(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     end = unsealed("end", parameter(ask, "pageToken"))
     if end is not None:
-        return page_of(Envelope([], delta_token=end[0]))
+        return page_of(PageEnvelope([], delta_token=end[0]))
     said = respond(history, ask)
     if not is_page(ask, said):
         return said
@@ -184,12 +186,12 @@ def _end_empty_page(respond: Respond, history: History, ask: Ask) -> Answer:
     return said if page.page_token else page_of(changed(page, page_token=sealed("end", page.delta_token or "")))
 
 
-def _end_repeats(respond: Respond, history: History, ask: Ask) -> Answer:
+def _end_repeats(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     token = parameter(ask, "pageToken")
     first = unsealed("first", token)
     if first is not None:
         query = tuple((name, value) for name, value in first[0])
-        said = respond(history, Ask(ask.resource, qualification=ask.qualification, query=query))
+        said = respond(history, SandboxRequest(ask.resource, qualification=ask.qualification, query=query))
     else:
         said = respond(history, ask)
     if not is_page(ask, said):
@@ -198,29 +200,29 @@ def _end_repeats(respond: Respond, history: History, ask: Ask) -> Answer:
     return said if page.page_token else page_of(changed(page, page_token=token or sealed("first", ask.query)))
 
 
-def _is_first(ask: Ask) -> bool:
+def _is_first(ask: SandboxRequest) -> bool:
     return parameter(ask, "pageToken") is None
 
 
-def _is_last(ask: Ask, page: Envelope) -> bool:
+def _is_last(ask: SandboxRequest, page: PageEnvelope) -> bool:
     """Also where the end is told by repetition: the page that names itself."""
     token = page.page_token
     return not token or token == parameter(ask, "pageToken") or unsealed("first", token) is not None
 
 
-def _delta_moves(respond: Respond, history: History, ask: Ask) -> Answer:
+def _delta_moves(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     said = respond(history, ask)
     if not is_page(ask, said):
         return said
-    now = opened(respond(history, Ask(ask.resource, qualification=ask.qualification)))
+    now = opened(respond(history, SandboxRequest(ask.resource, qualification=ask.qualification)))
     return page_of(changed(opened(said), delta_token=now.delta_token))
 
 
-def _delta_first(ask: Ask, page: Envelope) -> Envelope:
+def _delta_first(ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     return page if _is_first(ask) else changed(page, delta_token=UNSET)
 
 
-def _delta_last(ask: Ask, page: Envelope) -> Envelope:
+def _delta_last(ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     return page if _is_last(ask, page) else changed(page, delta_token=UNSET)
 
 
@@ -255,7 +257,7 @@ _EMPTY_IN_A_ROW: Final = 2
 _MANY: Final = 1_000_000
 
 
-def _shifting(respond: Respond, history: History, ask: Ask) -> Answer:
+def _shifting(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     token = parameter(ask, "pageToken")
     sent, offset, delta = unsealed("offset", token) or (None, 0, None)
     first = respond(history, ask if sent is None else _asked(ask, sent))
@@ -269,10 +271,10 @@ def _shifting(respond: Respond, history: History, ask: Ask) -> Answer:
     delta = delta or page.delta_token
     more = offset + limit < len(records)
     following = sealed("offset", query, offset + limit, delta) if more else UNSET
-    return page_of(Envelope(records[offset : offset + limit], delta, following))
+    return page_of(PageEnvelope(records[offset : offset + limit], delta, following))
 
 
-def _by_offset(respond: Respond, history: History, ask: Ask) -> Answer:
+def _by_offset(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     token = parameter(ask, "pageToken")
     sent, offset, delta = unsealed("place", token) or (None, 0, None)
     first = respond(history, ask if sent is None else _asked(ask, sent))
@@ -283,14 +285,14 @@ def _by_offset(respond: Respond, history: History, ask: Ask) -> Answer:
     records = _whole(respond, history, ask, page)
     delta = delta or page.delta_token
     following = sealed("place", query, offset + limit, delta) if offset + limit < len(records) else UNSET
-    return page_of(Envelope(records[offset : offset + limit], delta, following))
+    return page_of(PageEnvelope(records[offset : offset + limit], delta, following))
 
 
-def _whole(respond: Respond, history: History, ask: Ask, page: Envelope) -> list[Raw]:
+def _whole(respond: Respond, history: History, ask: SandboxRequest, page: PageEnvelope) -> list[Raw]:
     """The records of a listing from this page on, in the API's order: the latest change last."""
     records = list(page.results)
     while page.page_token:
-        further = Ask(ask.resource, qualification=ask.qualification)
+        further = SandboxRequest(ask.resource, qualification=ask.qualification)
         said = respond(history, asking(further, pageToken=page.page_token, limit=str(MAX_LIMIT)))
         if said.status != HTTPStatus.OK:
             break
@@ -299,11 +301,13 @@ def _whole(respond: Respond, history: History, ask: Ask, page: Envelope) -> list
     return records
 
 
-def _asked(ask: Ask, query: list[Any]) -> Ask:
-    return Ask(ask.resource, qualification=ask.qualification, query=tuple((name, value) for name, value in query))
+def _asked(ask: SandboxRequest, query: list[Any]) -> SandboxRequest:
+    return SandboxRequest(
+        ask.resource, qualification=ask.qualification, query=tuple((name, value) for name, value in query)
+    )
 
 
-def _empty_between(respond: Respond, history: History, ask: Ask) -> Answer:
+def _empty_between(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     left, token = unsealed("empty", parameter(ask, "pageToken")) or (0, parameter(ask, "pageToken"))
     said = respond(history, asking(ask, pageToken=token))
     if not is_page(ask, said):
@@ -317,7 +321,7 @@ def _empty_between(respond: Respond, history: History, ask: Ask) -> Answer:
     return page_of(page)
 
 
-def _circle(respond: Respond, history: History, ask: Ask) -> Answer:
+def _circle(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     """P1 → A → B → A: what a page after the second names is the second."""
     sent = parameter(ask, "pageToken")
     token, back = unsealed("circle", sent) or (sent, None)
@@ -330,18 +334,18 @@ def _circle(respond: Respond, history: History, ask: Ask) -> Answer:
     return page_of(changed(page, page_token=sealed("circle", page.page_token, sent))) if page.page_token else said
 
 
-def _same_token(respond: Respond, history: History, ask: Ask) -> Answer:
+def _same_token(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     said, token = respond(history, ask), parameter(ask, "pageToken")
     return page_of(changed(opened(said), page_token=token)) if token and is_page(ask, said) else said
 
 
-def _endless(respond: Respond, history: History, ask: Ask) -> Answer:
+def _endless(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     query, number = unsealed("again", parameter(ask, "pageToken")) or (list(ask.query), 0)
     said = respond(history, _asked(ask, query)) if ask.id is None else respond(history, ask)
     return page_of(changed(opened(said), page_token=sealed("again", query, number + 1))) if is_page(ask, said) else said
 
 
-def _million(respond: Respond, history: History, ask: Ask) -> Answer:
+def _million(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
     (number,) = unsealed("million", parameter(ask, "pageToken")) or (0,)
     said = respond(history, asking(ask, pageToken=None) if number else ask)
     if not is_page(ask, said):
@@ -361,21 +365,25 @@ PAGING_PROFILES: Final = (
         "offset-pages",
         "pages by offset, latest change last: a change moves all records behind it on, so that some are on no page",
         layer_of(_by_offset),
-        Kind.LACK,
+        ProfileKind.LACK,
     ),
     layering("empty-pages", "two empty pages with more to come between any two pages", layer_of(_empty_between)),
-    layering("page-loop", "the third page of a listing names the second as the next", layer_of(_circle), Kind.ANSWER),
-    layering("page-same-token", "every page but the first names itself as the next", layer_of(_same_token), Kind.LACK),
+    layering(
+        "page-loop", "the third page of a listing names the second as the next", layer_of(_circle), ProfileKind.ANSWER
+    ),
+    layering(
+        "page-same-token", "every page but the first names itself as the next", layer_of(_same_token), ProfileKind.LACK
+    ),
     layering(
         "endless-pages",
         "every page names a next one under a new token, with the same records",
         layer_of(_endless),
-        Kind.ANSWER,
+        ProfileKind.ANSWER,
     ),
     layering(
         "million-pages",
         "every listing has a million pages, each of one made-up record",
         layer_of(_million),
-        Kind.ANSWER,
+        ProfileKind.ANSWER,
     ),
 )

@@ -9,12 +9,12 @@ from hashlib import blake2b
 from http import HTTPStatus
 from typing import Final
 
-from poller.sandbox.api import Answer, Ask, refusal
+from poller.sandbox.api import SandboxRequest, SandboxResponse, refusal
 from poller.sandbox.faults.base import (
-    Kind,
     Layer,
     Profile,
-    Scene,
+    ProfileKind,
+    SandboxScene,
     asking,
     layering,
     of_asks,
@@ -35,7 +35,7 @@ _SPELLINGS: Final[dict[str, Callable[[list[tuple[str, str]]], bool]]] = {
     "brackets": lambda asked: all(name == "fields[]" and "," not in value for name, value in asked),
 }
 _STATUSES: Final = (408, 425, 429, 500, 502, 503, 504)
-_REDIRECT: Final = Answer(HTTPStatus.FOUND, b"", (("location", "?"),))
+_REDIRECT: Final = SandboxResponse(HTTPStatus.FOUND, b"", (("location", "?"),))
 _TOO_LARGE: Final = (400, 413, 422)
 _PATIENCE: Final[dict[str, tuple[str, Callable[[datetime], str]]]] = {
     "seconds": ("one second", lambda _now: "1"),
@@ -47,8 +47,8 @@ _PATIENCE: Final[dict[str, tuple[str, Callable[[datetime], str]]]] = {
 }
 
 
-def _without(names: tuple[str, ...]) -> Callable[[Ask], Ask | Answer]:
-    def edit(ask: Ask) -> Ask | Answer:
+def _without(names: tuple[str, ...]) -> Callable[[SandboxRequest], SandboxRequest | SandboxResponse]:
+    def edit(ask: SandboxRequest) -> SandboxRequest | SandboxResponse:
         if any(name in names for name, _ in ask.query):
             return refusal(HTTPStatus.BAD_REQUEST, "unknownParameter", f"there is no parameter {names[0]}")
         return ask
@@ -56,8 +56,10 @@ def _without(names: tuple[str, ...]) -> Callable[[Ask], Ask | Answer]:
     return edit
 
 
-def _spelled(takes: Callable[[list[tuple[str, str]]], bool]) -> Callable[[Ask], Ask | Answer]:
-    def edit(ask: Ask) -> Ask | Answer:
+def _spelled(
+    takes: Callable[[list[tuple[str, str]]], bool],
+) -> Callable[[SandboxRequest], SandboxRequest | SandboxResponse]:
+    def edit(ask: SandboxRequest) -> SandboxRequest | SandboxResponse:
         if takes([pair for pair in ask.query if pair[0] in _PARAMETERS["no-fields"]]):
             return ask
         return refusal(HTTPStatus.BAD_REQUEST, "invalidFields", "fields are spelled in another way")
@@ -65,14 +67,14 @@ def _spelled(takes: Callable[[list[tuple[str, str]]], bool]) -> Callable[[Ask], 
     return edit
 
 
-def _alone(ask: Ask) -> Ask | Answer:
+def _alone(ask: SandboxRequest) -> SandboxRequest | SandboxResponse:
     if parameter(ask, "pageToken") is None or len(ask.query) == 1:
         return ask
     return refusal(HTTPStatus.BAD_REQUEST, "invalidPageToken", "pageToken stands alone")
 
 
-def _at_most(status: int) -> Callable[[Ask], Ask | Answer]:
-    def edit(ask: Ask) -> Ask | Answer:
+def _at_most(status: int) -> Callable[[SandboxRequest], SandboxRequest | SandboxResponse]:
+    def edit(ask: SandboxRequest) -> SandboxRequest | SandboxResponse:
         limit = parameter(ask, "limit") or ""
         if limit.isdecimal() and int(limit[:9]) > MAX_LIMIT:
             return refusal(status, "limitTooLarge", f"limit must be at most {MAX_LIMIT}")
@@ -81,19 +83,19 @@ def _at_most(status: int) -> Callable[[Ask], Ask | Answer]:
     return edit
 
 
-def _always(status: int) -> Callable[[Ask], Ask | Answer]:
+def _always(status: int) -> Callable[[SandboxRequest], SandboxRequest | SandboxResponse]:
     return lambda _ask: refusal(status, "unavailable", HTTPStatus(status).phrase)
 
 
-def _busy(status: int, after: Callable[[datetime], str]) -> Callable[[Scene], Layer]:
-    def make(scene: Scene) -> Layer:
+def _busy(status: int, after: Callable[[datetime], str]) -> Callable[[SandboxScene], Layer]:
+    def make(scene: SandboxScene) -> Layer:
         return on_asks(lambda _ask: refusal(status, "busy", "try later", (("retry-after", after(scene.now())),)))
 
     return make
 
 
-def _unauthorized(scene: Scene) -> Layer:
-    def edit(ask: Ask) -> Ask | Answer:
+def _unauthorized(scene: SandboxScene) -> Layer:
+    def edit(ask: SandboxRequest) -> SandboxRequest | SandboxResponse:
         if parameter(ask, "pageToken") is None or scene.switches.token_changes:
             return ask
         challenge = ("www-authenticate", 'Bearer error="invalid_token"')
@@ -102,21 +104,21 @@ def _unauthorized(scene: Scene) -> Layer:
     return on_asks(edit)
 
 
-def _echoing(scene: Scene) -> Layer:
+def _echoing(scene: SandboxScene) -> Layer:
     return on_asks(lambda _ask: refusal(HTTPStatus.BAD_REQUEST, "bad", f"what is Bearer {scene.switches.token}?"))
 
 
-def _bare(status: int) -> Callable[[Ask], Answer]:
-    return lambda _ask: Answer(status, b"", ())
+def _bare(status: int) -> Callable[[SandboxRequest], SandboxResponse]:
+    return lambda _ask: SandboxResponse(status, b"", ())
 
 
-def _tagged(ask: Ask, said: Answer) -> Answer:
+def _tagged(ask: SandboxRequest, said: SandboxResponse) -> SandboxResponse:
     if said.status != HTTPStatus.OK:
         return said
     tag = f'"{blake2b(said.body, digest_size=8).hexdigest()}"'
     if ask.if_none_match == tag:
-        return Answer(HTTPStatus.NOT_MODIFIED, b"", (("etag", tag),))
-    return Answer(said.status, said.body, (*said.headers, ("etag", tag)))
+        return SandboxResponse(HTTPStatus.NOT_MODIFIED, b"", (("etag", tag),))
+    return SandboxResponse(said.status, said.body, (*said.headers, ("etag", tag)))
 
 
 ASKED: Final = (
@@ -132,25 +134,30 @@ ASKED: Final = (
         "sinceDeltaToken is ignored: everything comes, with another delta token",
         lambda ask: asking(ask, sinceDeltaToken=None),
     ),
-    Profile("echoes-token", "400 for every request, with the bearer token in the message", _echoing, Kind.ANSWER),
-    of_asks("redirect", "302 to the same place for every request", lambda _ask: _REDIRECT, Kind.ANSWER),
+    Profile(
+        "echoes-token", "400 for every request, with the bearer token in the message", _echoing, ProfileKind.ANSWER
+    ),
+    of_asks("redirect", "302 to the same place for every request", lambda _ask: _REDIRECT, ProfileKind.ANSWER),
     *(
-        of_asks(f"status-{status}", f"{status} for every request, unasked", _bare(status), Kind.ANSWER)
+        of_asks(f"status-{status}", f"{status} for every request, unasked", _bare(status), ProfileKind.ANSWER)
         for status in (204, 304)
     ),
     Profile(
         "401-mid-round",
         "401 for a request with a page token, until POST /_sandbox/token changes the token",
         _unauthorized,
-        Kind.MANNERS,
+        ProfileKind.MANNERS,
     ),
     *(
-        of_asks(f"status-{status}", f"{status} for every request", _always(status), Kind.MANNERS)
+        of_asks(f"status-{status}", f"{status} for every request", _always(status), ProfileKind.MANNERS)
         for status in _STATUSES
     ),
     *(
         Profile(
-            f"{status}-{kind}", f"{status} for every request, Retry-After: {shown}", _busy(status, after), Kind.MANNERS
+            f"{status}-{kind}",
+            f"{status} for every request, Retry-After: {shown}",
+            _busy(status, after),
+            ProfileKind.MANNERS,
         )
         for status in (429, 503)
         for kind, (shown, after) in _PATIENCE.items()

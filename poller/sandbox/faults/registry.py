@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from poller.errors import ConfigurationError
-from poller.sandbox.api import Answer, Ask, Respond
+from poller.sandbox.api import Respond, SandboxRequest, SandboxResponse
 from poller.sandbox.faults import bodies, paging, refusals
 from poller.sandbox.faults import bodies as contents
 from poller.sandbox.faults import bodies as records
 from poller.sandbox.faults import paging as endings
 from poller.sandbox.faults import paging as tokens
-from poller.sandbox.faults.base import Layer, Profile, Scene, stacked, switched
+from poller.sandbox.faults.base import Layer, Profile, SandboxScene, stacked, switched
 from poller.sandbox.history import RESOURCES
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ DEFAULT_RATE: Final = 0.1
 _MOST: Final = 10**9
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChosenProfile(msgspec.Struct, frozen=True):
     """A profile as chosen.
 
     Attributes:
@@ -76,7 +76,7 @@ class Choice(msgspec.Struct, frozen=True):
     count: int | None = None
 
 
-def chosen(profiles: Iterable[str] = (), faults: Iterable[str] = ()) -> tuple[Choice, ...]:
+def chosen(profiles: Iterable[str] = (), faults: Iterable[str] = ()) -> tuple[ChosenProfile, ...]:
     """Read ``NAME[@RESOURCE]`` and ``NAME[@RESOURCE][=RATE|COUNT]``, several in one text with commas between.
 
     Raises:
@@ -86,7 +86,9 @@ def chosen(profiles: Iterable[str] = (), faults: Iterable[str] = ()) -> tuple[Ch
     return (*always, *(_fault(text) for text in _split(faults)))
 
 
-def composed(choices: Sequence[Choice], scene: Scene, chance: Callable[[], Random], respond: Respond) -> Respond:
+def composed(
+    choices: Sequence[ChosenProfile], scene: SandboxScene, chance: Callable[[], Random], respond: Respond
+) -> Respond:
     """The API with the switches, then with what was chosen around it.
 
     Args:
@@ -100,13 +102,13 @@ def composed(choices: Sequence[Choice], scene: Scene, chance: Callable[[], Rando
     behaving = switched(scene.switches)(respond)
     misbehaving = stacked([_layer(choice, scene, rng) for choice in ordered], behaving)
 
-    def call(history: History, ask: Ask) -> Answer:
+    def call(history: History, ask: SandboxRequest) -> SandboxResponse:
         return (misbehaving if scene.switches.profiles else behaving)(history, ask)
 
     return call
 
 
-def _layer(choice: Choice, scene: Scene, rng: Random) -> Layer:
+def _layer(choice: ChosenProfile, scene: SandboxScene, rng: Random) -> Layer:
     made = choice.profile.make(scene)
     if choice.resource is None and choice.rate >= 1 and choice.count is None:
         return made
@@ -114,7 +116,7 @@ def _layer(choice: Choice, scene: Scene, rng: Random) -> Layer:
     def layer(respond: Respond) -> Respond:
         misbehaving, left = made(respond), _MOST if choice.count is None else choice.count
 
-        def call(history: History, ask: Ask) -> Answer:
+        def call(history: History, ask: SandboxRequest) -> SandboxResponse:
             nonlocal left
             if choice.resource not in (None, ask.resource) or not left or rng.random() >= choice.rate:
                 return respond(history, ask)
@@ -126,7 +128,7 @@ def _layer(choice: Choice, scene: Scene, rng: Random) -> Layer:
     return layer
 
 
-def _fault(text: str) -> Choice:
+def _fault(text: str) -> ChosenProfile:
     named, equals, amount = text.partition("=")
     choice = _named("--faults", named)
     if not equals:
@@ -144,7 +146,7 @@ def _fault(text: str) -> Choice:
     return msgspec.structs.replace(choice, rate=rate)
 
 
-def _named(option: str, text: str) -> Choice:
+def _named(option: str, text: str) -> ChosenProfile:
     name, at, resource = text.partition("@")
     if name not in PROFILES:
         raise ConfigurationError(
@@ -152,7 +154,7 @@ def _named(option: str, text: str) -> Choice:
         )
     if at and resource not in RESOURCES:
         raise ConfigurationError(f'{option} {name}: no resource "{resource}"{_meant(resource, RESOURCES)}')
-    return Choice(PROFILES[name], resource or None)
+    return ChosenProfile(PROFILES[name], resource or None)
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.sandbox.api import Answer, Ask
+from poller.sandbox.api import SandboxRequest, SandboxResponse
 from poller.sandbox.faults.base import asking, on_answers, on_asks, on_pages, parameter, sealed, stacked, unsealed
 from poller.sandbox.history import History
 
@@ -32,8 +32,12 @@ def test_what_is_not_sealed_is_not_read(text: str, raw: bytes | None) -> None:
 
 def test_pages_are_edited_and_nothing_else() -> None:
     """An edit of pages does not meet single records and refusals."""
-    said = {"list": Answer(200, b'{"results":[]}'), "single": Answer(200, b"x"), "refused": Answer(500, b"x")}
-    asks = {"list": Ask("r"), "single": Ask("r", id="1"), "refused": Ask("r")}
+    said = {
+        "list": SandboxResponse(200, b'{"results":[]}'),
+        "single": SandboxResponse(200, b"x"),
+        "refused": SandboxResponse(500, b"x"),
+    }
+    asks = {"list": SandboxRequest("r"), "single": SandboxRequest("r", id="1"), "refused": SandboxRequest("r")}
     for kind, inner in said.items():
         respond = on_pages(lambda _history, _ask, _page: None)(lambda _h, _a, inner=inner: inner)  # type: ignore[arg-type,misc,return-value] # an edit that would show
         answered = respond(History(), asks[kind])
@@ -42,15 +46,15 @@ def test_pages_are_edited_and_nothing_else() -> None:
 
 def test_the_last_layer_is_outermost() -> None:
     """The first layer is next to the API: the last one sees the request first and the answer last."""
-    layers = [on_answers(lambda _ask, said, n=n: Answer(200, said.body + n)) for n in (b"1", b"2")]  # type: ignore[misc] # n is bound here
-    stop = on_asks(lambda ask: Answer(200, b"stopped") if ask.resource == "stop" else ask)
-    respond = stacked([*layers, stop], lambda _history, ask: Answer(200, ask.resource.encode()))
-    assert respond(History(), Ask("r")).body == b"r12"
-    assert respond(History(), Ask("stop")).body == b"stopped"
+    layers = [on_answers(lambda _ask, said, n=n: SandboxResponse(200, said.body + n)) for n in (b"1", b"2")]  # type: ignore[misc] # n is bound here
+    stop = on_asks(lambda ask: SandboxResponse(200, b"stopped") if ask.resource == "stop" else ask)
+    respond = stacked([*layers, stop], lambda _history, ask: SandboxResponse(200, ask.resource.encode()))
+    assert respond(History(), SandboxRequest("r")).body == b"r12"
+    assert respond(History(), SandboxRequest("stop")).body == b"stopped"
 
 
 def test_parameters_are_replaced() -> None:
     """A parameter asked for anew stands once; None leaves it out; the others stay as they were, in order."""
-    ask = Ask("r", query=(("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")))
+    ask = SandboxRequest("r", query=(("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")))
     assert asking(ask, a="5", b=None).query == (("c", "4"), ("a", "5"))
     assert (parameter(ask, "a"), parameter(ask, "d")) == ("3", None)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from poller.errors import ConfigurationError
-from poller.sandbox.faults.registry import DEFAULT_RATE, ORDER, PROFILES, Choice, chosen
+from poller.sandbox.faults.registry import DEFAULT_RATE, ORDER, PROFILES, ChosenProfile, chosen
 from tests.sandbox.faults import test_bodies, test_refusals
 from tests.sandbox.faults import test_bodies_contents as test_contents
 from tests.sandbox.faults import test_bodies_records as test_records
@@ -20,15 +20,15 @@ from tests.sandbox.faults.stage import ACHIEVEMENTS, LIST, ids, stage
 def test_what_is_written_is_what_is_chosen() -> None:
     """Profiles always apply; a fault strikes at a rate or so many times; both can be kept to a resource."""
     assert chosen(["bom, drip", "nan@achievements"]) == (
-        Choice(PROFILES["bom"]),
-        Choice(PROFILES["drip"]),
-        Choice(PROFILES["nan"], "achievements"),
+        ChosenProfile(PROFILES["bom"]),
+        ChosenProfile(PROFILES["drip"]),
+        ChosenProfile(PROFILES["nan"], "achievements"),
     )
     assert chosen((), ["bom,reset=3", "nan@achievements=0.5", "deep=1.0"]) == (
-        Choice(PROFILES["bom"], rate=DEFAULT_RATE),
-        Choice(PROFILES["reset"], count=3),
-        Choice(PROFILES["nan"], "achievements", rate=0.5),
-        Choice(PROFILES["deep"], rate=1.0),
+        ChosenProfile(PROFILES["bom"], rate=DEFAULT_RATE),
+        ChosenProfile(PROFILES["reset"], count=3),
+        ChosenProfile(PROFILES["nan"], "achievements", rate=0.5),
+        ChosenProfile(PROFILES["deep"], rate=1.0),
     )
 
 
