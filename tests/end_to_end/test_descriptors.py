@@ -36,6 +36,7 @@ async def _held(port: int, count: int, stack: AsyncExitStack) -> None:
             writer.write(REQUEST)
 
 
+@pytest.mark.thorough
 async def test_idle_connections_take_no_descriptor_from_the_work(tmp_path: Path, store: str) -> None:
     """Law: with 1 006 idle connections of 1 024 descriptors every change arrives, probes answer, and most are free."""
     async with (

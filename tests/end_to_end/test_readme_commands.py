@@ -214,6 +214,7 @@ async def here(script: str, stage: Stage) -> str:
     return script.replace(SINK, f"{stage.sink.url} --allow-private")
 
 
+@pytest.mark.thorough
 async def test_the_commands_in_the_text(tmp_path: Path) -> None:
     """Each command that a line of text or a table names, once."""
     async with staged(tmp_path, changes_per_second=5) as stage:

@@ -8,6 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
 
+import pytest
+
 from tests.harness.processes import sandbox
 from tests.harness.scene import Scene, scene, stream
 
@@ -43,6 +45,7 @@ async def withdraw(played: Scene, resource: str, count: int | None = None) -> li
     return ids
 
 
+@pytest.mark.thorough
 async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> None:
     """Law: deltas do not show it; the next full reading confirms each record and publishes it as removed, once."""
     async with scene(tmp_path, store=store, records=400, changes_per_second=0) as played:
@@ -87,6 +90,7 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
         assert (result["mode"], result["ok"], result["removed"]) == ("reconcile", True, baseline["records"])
 
 
+@pytest.mark.thorough
 async def test_another_api_in_place_of_the_known_one_waits_for_an_operator(tmp_path: Path, store: str) -> None:
     """Law: nothing of it is published, status and event say why; --anew reads it as new, a release what differs."""
     feed = "acme/contractTypes"

@@ -19,16 +19,16 @@ from tests.proxy import proxied
 if TYPE_CHECKING:
     from tests.harness.processes import Daemon
 
-_STOPS = 10
 _SOON = 5.0
 
 
-async def test_stopping_at_any_instant_is_clean(tmp_path: Path, store: str) -> None:
+@pytest.mark.parametrize("stops", [3, pytest.param(10, marks=pytest.mark.thorough)])
+async def test_stopping_at_any_instant_is_clean(stops: int, tmp_path: Path, store: str) -> None:
     """Three signals at random instants: exit code 0 within seconds, no lease left, the next one polls at once."""
     rng = Random(6)
     async with scene(tmp_path, store=store, records=300, changes_per_second=60) as played:
         config = played.config(ttl="10s", limit="20")
-        for turn in range(_STOPS):
+        for turn in range(stops):
             async with daemon(config) as stopped:
                 await stopped.started()
                 await unless(stopped.gone, rng.random() * 0.3)
