@@ -9,7 +9,8 @@ of these readings brings no record late: none that neither the readings before n
 keeps moving would be read for ever: after :data:`MOST` readings it is left to the next regular one, and what came late
 is told. A reading that takes longer than a round may counts as one of them: the next one would not end either.
 
-A listing of one page has no edge.
+A listing of one page has no edge. Whatever it has, it is read again in the same way after a reading, or a delta, that
+held an element which may be several records in one (:func:`poller.changes.records.is_single`): these were not read.
 
 Pure.
 """
@@ -55,7 +56,7 @@ class Confirmation(msgspec.Struct, frozen=True, array_like=True):
 
 
 def after_reading(
-    before: Confirmation | None, *, pages: int, confirming: bool, late: int | None
+    before: Confirmation | None, *, pages: int, confirming: bool, late: int | None, jumbled: bool = False
 ) -> Confirmation | None:
     """What is to be confirmed after a complete reading of a listing; None: nothing.
 
@@ -64,10 +65,20 @@ def after_reading(
         pages: how many the listing had.
         confirming: whether the reading continues those before it; False: it begins.
         late: how many records it brought late; None where that cannot be told.
+        jumbled: whether records in it could not be told apart.
     """
-    if pages <= 1:
+    if pages <= 1 and not jumbled:
         return None
+    if jumbled and late == 0:
+        late = None
     return before.after(late) if confirming and before is not None and before.due else Confirmation()
+
+
+def after_jumbled_delta(before: Confirmation | None) -> Confirmation:
+    """What is to be confirmed after a delta whose records could not all be told apart: one reading at least."""
+    if before is None or before.due:
+        return before or Confirmation()
+    return msgspec.structs.replace(before, readings=MOST - 1)
 
 
 def confirmation_of(text: str | None) -> Confirmation | None:

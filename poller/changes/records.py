@@ -32,6 +32,7 @@ _PLANE_ENDS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for p
 _FORBIDDEN: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]").search
 _MARKS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _OPEN: Final = (b"[", b"{")
+_TOKENS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"|[^\s\[\]{},:"]++', re.DOTALL)
 _COLON: Final = re.compile(rb"\s*:\s*")
 _VALUE: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+)\s*[,}]', re.DOTALL)
 _RFC3339: Final = re.compile(
@@ -120,8 +121,10 @@ def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
     """The keys that a record may have whose bytes cannot be used; None where its id cannot be read.
 
     There are several where the id stands in it several times. What is wrong elsewhere does not count: text that is no
-    UTF-8, half a surrogate, raw control characters, levels without end.
+    UTF-8, half a surrogate, raw control characters, levels without end. Bytes that may hold several records have none.
     """
+    if not is_single(raw):
+        return None
     keys: set[str] = set()
     depth = 0
     for mark in _MARKS.finditer(raw):
@@ -137,6 +140,43 @@ def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
                 return None
             keys.add(key)
     return frozenset(keys) if keys and raw.lstrip().startswith(b"{") else None
+
+
+def is_single(raw: bytes) -> bool:
+    """Whether bytes that cannot be used are one value, as far as their strings and brackets stand where JSON has them.
+
+    Bytes of which that is not so may hold several records: an unescaped quotation mark in one record makes the end of a
+    string its beginning, up to the next such mark in another record.
+    """
+    state, within = "value", bytearray()
+    for match in _TOKENS.finditer(raw):
+        token = match[0]
+        if token in _OPEN and state in _BEFORE_VALUE:
+            within += token
+            state = "first key" if token == b"{" else "first value"
+        elif (token == b"}" and within.endswith(b"{") and state in ("first key", "end")) or (
+            token == b"]" and within.endswith(b"[") and state in ("first value", "end")
+        ):
+            within.pop()
+            state = "end"
+        elif token == b":" and state == "colon":
+            state = "value"
+        elif token == b"," and within and state == "end":
+            state = "key" if within.endswith(b"{") else "value"
+        elif token in _NO_SCALAR:
+            return False
+        elif state in _BEFORE_VALUE:
+            state = "end"
+        elif state in _BEFORE_KEY and token.startswith(b'"'):
+            state = "colon"
+        else:
+            return False
+    return state == "end" and not within
+
+
+_BEFORE_VALUE: Final = frozenset({"value", "first value"})
+_BEFORE_KEY: Final = frozenset({"key", "first key"})
+_NO_SCALAR: Final = frozenset({*_OPEN, b"}", b"]", b":", b",", b'"'})
 
 
 def _key_in(token: bytes) -> str | None:

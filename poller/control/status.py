@@ -94,7 +94,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
         held_at: since when, RFC 3339; None likewise, or where it is not known.
         held_age_seconds: for how long.
         confirming: whether it is read in full again at its next turns, for records may have slipped over the edge of a
-            page while it was read.
+            page while it was read, or could not be told apart.
         confirmations: how many such readings there were, where it is, or was given up.
         late: how many records they brought that neither the readings before nor a delta had brought.
         progress: how far the round has come that is under way, where it takes longer than a moment.
@@ -157,11 +157,15 @@ class FeedStatus(msgspec.Struct, frozen=True):
         brought = f"{self.confirmations} further readings brought {self.late} records late"
         if self.confirming:
             so_far = f"; {brought}" if self.confirmations else ""
-            return f"being confirmed: it is read in full again, for pages may have moved while they were read{so_far}"
+            return (
+                "being confirmed: it is read in full again, for pages may have moved while they were read, or held "
+                f"records that could not be told apart{so_far}"
+            )
         if self.confirmations and not self.late:
             return (
                 f"not confirmed: {self.confirmations} further readings could not tell whether records slipped between "
-                "pages; if they took longer than max_round, make it longer"
+                "pages, or held records that could not be told apart; if they took longer than max_round, make it "
+                "longer"
             )
         if self.confirmations:
             return f"not confirmed: {brought}, for pages move while they are read; a larger limit makes fewer of them"

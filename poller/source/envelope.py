@@ -152,12 +152,18 @@ def _plain(key: str) -> str:
 
 # A list envelope with a record in it that is no JSON, taken apart all the same.
 #
+# A quotation mark that is not escaped shifts where strings end, so that one element may hold several records; see
+# :func:`poller.changes.records.is_single`.
+#
 # The fast way reads a page as one JSON text, so that a single bad record (nested too deep, ``NaN``, half a surrogate)
 # would cost the whole page. Here the page is cut along its brackets, commas and strings alone: what lies between is
 # judged record by record, later. The envelope around the records has to be JSON; a page that was cut off is none.
 
 LONGEST: Final = 8 * 1024 * 1024  # bytes; cutting is slow, and a page like that is no accident
-_STRUCTURE: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
+# The last alternative is a string that does not end. What follows it is not looked at: trying each later quotation mark
+# in the same way would take a time that grows with the square of the length.
+_STRUCTURE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]|"', re.DOTALL)
+_UNENDED: Final = b'"'
 _OPENING: Final = re.compile(rb"\s*:\s*\[")
 _OPEN, _CLOSE = (b"[", b"{"), (b"]", b"}")
 
@@ -174,6 +180,8 @@ def split_results(body: bytes) -> tuple[list[bytes], bytes] | None:
     depth, begun = 0, start
     for mark in _STRUCTURE.finditer(body, start):
         found = mark[0]
+        if found == _UNENDED:
+            return None
         if found in _OPEN:
             depth += 1
         elif found in _CLOSE and depth:
@@ -191,6 +199,8 @@ def _start(body: bytes) -> int | None:
     depth = 0
     for mark in _STRUCTURE.finditer(body):
         found = mark[0]
+        if found == _UNENDED:
+            return None
         if found in _OPEN:
             depth += 1
         elif found in _CLOSE:

@@ -450,7 +450,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
             or there is none.
         loss: what the store was found to have lost of the feed when the round began.
         late: how many records a full reading brought that no delta beside it had; None where that cannot be told.
-        unidentified: how many records of a full reading have no id that can be read: then nothing is removed.
+        unidentified: how many records have no id that can be read: then a full reading removes nothing.
         backwards: how many versions were older than the known one.
         held_versions: how many are held back.
         second_look: after how long a full reading is due for these; None where none are.

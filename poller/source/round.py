@@ -23,7 +23,13 @@ from typing import Final
 
 import msgspec
 
-from poller.changes.confirmation import Confirmation, after_reading, confirmation_mark, confirmation_of
+from poller.changes.confirmation import (
+    Confirmation,
+    after_jumbled_delta,
+    after_reading,
+    confirmation_mark,
+    confirmation_of,
+)
 from poller.changes.events import recorded_time
 from poller.changes.plan import SeenKeys
 from poller.errors import (
@@ -243,6 +249,7 @@ class _RoundRun:
             pages=self._pages,
             late=result.late,
             out_of_time=isinstance(failure, RoundTimeExceeded),
+            jumbled=self._writer.jumbled > 0,
         )
         marks = marks_of(self._feed, self._start, end)
         if self._each is not None:
@@ -458,6 +465,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         pages: of the listing that was read last.
         late: how many records a full reading brought that no delta beside it had; None where that cannot be told.
         out_of_time: whether it was given up because it took too long.
+        jumbled: whether records in it could not be told apart.
     """
 
     at: datetime
@@ -471,6 +479,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     pages: int = 1
     late: int | None = None
     out_of_time: bool = False
+    jumbled: bool = False
 
 
 def start_of(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
@@ -550,6 +559,8 @@ def _where_the_next_one_starts(feed: Feed, start: RoundStart, end: RoundEnd) -> 
         marks |= {DELTA_TOKEN: end.delta_token, DELTA_TOKEN_AT: recorded_time(end.at)}
     elif full:
         marks |= dict.fromkeys((DELTA_TOKEN, DELTA_TOKEN_AT))
+    if not full and end.jumbled:
+        marks[CONFIRMATION] = confirmation_mark(after_jumbled_delta(start.confirmation))
     if full:
         unidentified = end.result.unidentified
         undecided = bool(unidentified) and start.held_origin is None  # what removals are held was not looked at
@@ -567,4 +578,4 @@ def _where_the_next_one_starts(feed: Feed, start: RoundStart, end: RoundEnd) -> 
 
 def _to_be_confirmed(start: RoundStart, end: RoundEnd) -> Confirmation | None:
     confirming = start.mode is RoundMode.RECONCILE
-    return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late)
+    return after_reading(start.confirmation, pages=end.pages, confirming=confirming, late=end.late, jumbled=end.jumbled)

@@ -20,7 +20,7 @@ from poller.changes.diff import Snapshot, checked
 from poller.changes.events import EventFrame, recorded_time
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RecordCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
-from poller.changes.records import Record, Rejected, identities, latest_versions, record_reader, shape_of
+from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
 from poller.errors import RoundHeld, SourceError, SourceRefused
 from poller.lifecycle import finished
 from poller.source.envelope import Page
@@ -73,13 +73,14 @@ class RoundWriter:
 
     Attributes:
         tally: what became of the records.
-        unidentified: how many records, of the readings whose keys were noted, had no id that can be read.
+        unidentified: how many records had no id that can be read.
+        jumbled: how many of these may be several records in one.
     """
 
     def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, now: Callable[[], datetime]) -> None:
         """Begin where the feed's state is; ``get`` asks for single records where a delta brings parts."""
         self.tally = RecordCounts()
-        self.unidentified = 0
+        self.unidentified = self.jumbled = 0
         self._feed = feed
         self._store = store
         self._get = get
@@ -222,14 +223,21 @@ class RoundWriter:
                 if changed is not None:
                     changed.update(key for key, one in commit.snapshots.items() if one.sequence > self._sequence)
                 self._sequence = commit.next_sequence
-        if rejected and seen is not None:
+        if rejected:
             await self._note(rejected, seen)
 
-    async def _note(self, rejected: Iterable[Rejected], seen: SeenKeysObserver) -> None:
+    async def _note(self, rejected: Iterable[Rejected], seen: SeenKeysObserver | None) -> None:
         """What cannot be used stands in the listing all the same."""
-        found = [identities(one.raw, self._feed.id_field) for one in rejected]
-        self.unidentified += found.count(None)
-        keys = [key for some in found if some is not None for key in some]
+        keys: list[str] = []
+        for one in rejected:
+            found = identities(one.raw, self._feed.id_field)
+            if found is None:
+                self.unidentified += 1
+                self.jumbled += not is_single(one.raw)
+            else:
+                keys += found
+        if seen is None:
+            return
         seen.update(keys)
         known = await self._store.known(keys)
         back = {key: msgspec.structs.replace(one, missing=False) for key, one in known.items() if one.missing}

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from poller.changes.confirmation import MOST, Confirmation, after_reading, confirmation_mark, confirmation_of
+from poller.changes.confirmation import (
+    MOST,
+    Confirmation,
+    after_jumbled_delta,
+    after_reading,
+    confirmation_mark,
+    confirmation_of,
+)
 
 
 def _read(before: Confirmation | None, *late: int | None, pages: int = 2) -> Confirmation | None:
@@ -36,6 +43,23 @@ def test_after_five_readings_it_is_given_up_and_what_came_late_is_kept() -> None
     assert not given_up.due
     assert _read(given_up, 1) == Confirmation()
     assert after_reading(Confirmation(3, 1), pages=2, confirming=False, late=None) == Confirmation()
+
+
+def test_a_reading_whose_records_cannot_be_told_apart_is_followed_by_others() -> None:
+    """However many pages it has; a good one of one page ends that, and after five it is given up."""
+    begun = after_reading(None, pages=1, confirming=False, late=None, jumbled=True)
+    assert begun == Confirmation()
+    assert after_reading(begun, pages=1, confirming=True, late=0) is None
+    assert after_reading(begun, pages=2, confirming=True, late=0, jumbled=True) == Confirmation(1)
+    assert after_reading(Confirmation(4), pages=1, confirming=True, late=None, jumbled=True) == Confirmation(MOST)
+
+
+@pytest.mark.parametrize("before", [None, Confirmation(), Confirmation(2, 3), Confirmation(MOST, 7)])
+def test_after_a_jumbled_delta_a_reading_is_always_due(before: Confirmation | None) -> None:
+    """Whatever was given up before: its records were moved past, and nothing but a full reading has them."""
+    after = after_jumbled_delta(before)
+    assert after.due
+    assert after.late == (before.late if before else 0)
 
 
 @pytest.mark.parametrize("confirmation", [None, Confirmation(), Confirmation(3, 17, 4)])

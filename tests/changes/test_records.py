@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.changes.records import MAX_ID_LENGTH, Record, Rejected, identities, latest_versions, record_reader, shape_of
+from poller.changes.records import (
+    MAX_ID_LENGTH,
+    Record,
+    Rejected,
+    identities,
+    is_single,
+    latest_versions,
+    record_reader,
+    shape_of,
+)
 from poller.source.paging import ListQuery
 from tests.changes.samples import FEW, OBJECTS, spelled
 from tests.source.round_sides import FEED, Round, Script
@@ -218,6 +227,49 @@ def test_an_id_that_stands_in_a_record_twice_is_both() -> None:
 def test_where_no_id_can_be_read_none_is_made_up(raw: bytes) -> None:
     """No object, no such key, a value that names nothing, bytes that are no text: any known record may be meant."""
     assert identities(raw, "id") is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"id":"a","n":"5" pipe"}, {"id":"b"}, {"id":"c","n":"6" pipe"}',
+        b'{"id":"a","n":1, {"id":"b"}, {"id":"c"}}',
+        b'{"id":"a","n":[1}, {"id":"b"}, {"id":"c"]}',
+        b'{"id":"a"}, {"id":"b"}',
+        b'{"id":"a"} {"id":"b"}',
+        b'{"id":"a","n":"5"","m":""x"}',
+        b'{"id":"a","n":"x}',
+        b'{"id":"a",{"id":"b"}}',
+        b'{"id":"a","n":1,}',
+        b'{"id":"a","n"}',
+        b'["id":"a"]',
+        b"",
+    ],
+)
+def test_what_may_be_several_records_has_no_id(raw: bytes) -> None:
+    """Law: bytes whose strings and brackets do not stand as in one JSON value may be any records, and are none."""
+    assert not is_single(raw)
+    assert identities(raw, "id") is None
+
+
+@FEW
+@given(OBJECTS, st.binary(min_size=1, max_size=3).filter(lambda junk: not set(junk) & set(b'\\"')))
+def test_what_is_wrong_within_strings_or_numbers_leaves_a_value_single(value: Any, junk: bytes) -> None:
+    """Law: each JSON value is single, with whatever bytes in its strings and whatever stands for its numbers."""
+    raw = spelled(value)
+    assert is_single(raw)
+    assert is_single(b' {"a" : [' + raw + b' , "' + junk + b'" , NaN, 0x1F ] }\n')
+
+
+@FEW
+@given(OBJECTS, OBJECTS)
+def test_two_objects_are_never_single(one: Any, other: Any) -> None:
+    """Law: whatever stands between two objects, and wherever a quotation mark too many stands in both."""
+    first, second = spelled({**one, "id": "a"}), spelled({**other, "id": "b"})
+    for between in (b"", b",", b" ", b":", b"x"):
+        assert not is_single(first + between + second)
+        broken = first[:-1] + b',"n":"5" pipe"}' + between + second[:-1] + b',"n":"6" pipe"}'
+        assert not is_single(broken)
 
 
 @FEW

@@ -143,6 +143,11 @@ class Script:
         self._answers[path, page, since] = answer if isinstance(answer, PollerError) else json.dumps(body).encode()
         return self
 
+    def answer(self, body: bytes, *, path: str = "/contractTypes", since: str | None = None) -> Script:
+        """Answer a listing's first request with this body, byte for byte."""
+        self._answers[path, None, since] = body
+        return self
+
     def whole(self, path: str, record: dict[str, Any]) -> Script:
         """Answer this path with a single record."""
         self._answers[path, None, None] = json.dumps(record).encode()

@@ -201,6 +201,12 @@ def test_a_bad_record_leaves_the_others_of_its_page(bad: bytes, reason: str) -> 
     assert (page.delta_token, page.page_token) == ("d", "p")
 
 
+@pytest.mark.parametrize("start", [b'{"results":[', b'{"x":'])
+def test_marks_without_end_take_no_time(start: bytes) -> None:
+    """Law: the time that a page takes grows with its length, not with the square of it (that would be hours here)."""
+    assert split_results(start + b'\\"' * 2_000_000) is None
+
+
 @pytest.mark.parametrize(
     "body",
     [

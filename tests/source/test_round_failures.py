@@ -12,7 +12,7 @@ import pytest
 
 from poller.changes.plan import Commit
 from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreError, StoreUnavailable
-from poller.source.feed import RoundMode, RoundResult
+from poller.source.feed import RoundMode, RoundResult, resource_of
 from poller.source.paging import Params
 from poller.source.round import poll
 from poller.store.feed import HeldElsewhere
@@ -166,6 +166,42 @@ async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert ended in ([], ["/contractTypes"])
     assert feed.kept is None
+
+
+def jumbled(*subjects: str, value: int = 1) -> bytes:
+    """A page with a quotation mark too many in its first and last record, so that all of them look like one."""
+    objects = [json.dumps(record) for record in records(*subjects, value=value)]
+    ends = (0, len(objects) - 1)
+    broken = [f'{raw[:-1]}, "t": "5" pipe"}}' if at in ends else raw for at, raw in enumerate(objects)]
+    return f'{{"results": [{", ".join(broken)}], "deltaToken": "d2"}}'.encode()
+
+
+async def test_records_that_cannot_be_told_apart_are_not_removed() -> None:
+    """An unescaped quotation mark in two records makes one of all between them; none of these is taken for gone."""
+    feed = Round(msgspec.structs.replace(FEED, resource=resource_of("things", path="/contractTypes"), delta=False))
+    await feed(Script().on(records("a", "b", "c", "d")))
+    broken = Script().answer(jumbled("a", "b", "c"))
+    results = [await feed(broken) for _ in range(3)]
+    assert [(one.ok, one.quarantined, one.unidentified, one.removed) for one in results] == [(True, 1, 1, 0)] * 3
+    assert (await feed(Script().on(records("a", "b", "c", "d")))).changes == 0
+
+
+async def test_a_delta_whose_records_cannot_be_told_apart_is_followed_by_a_full_reading(read: Round) -> None:
+    """Its token moves past changes that nobody read: the next round reads everything, and publishes them."""
+    delta = await read(Script().answer(jumbled("a", "b", "c", value=2), since="d1"))
+    assert (delta.mode, delta.ok, delta.changes, delta.unidentified) == (RoundMode.DELTA, True, 0, 1)
+    healed = Script().on(records("a", "b", "c", value=2), delta="d3")
+    after = await read(healed)
+    assert (after.mode, after.created + after.modified) == (RoundMode.RECONCILE, 3)
+    assert (await read(healed.on([], since="d3", delta="d4"))).mode is RoundMode.DELTA
+
+
+async def test_a_reading_whose_records_cannot_be_told_apart_is_not_the_last(read: Round) -> None:
+    """A source that stays broken is read again five times, not for ever."""
+    broken = Script().answer(jumbled("a", "b", "c")).answer(jumbled("a", "b", "c"), since="d2")
+    read.store.mark("confirmation", "[0,0,1]")
+    broken.on([], since="d1", delta="d2").on([], since="d2", delta="d2")
+    assert [(await read(broken)).mode for _ in range(7)] == [RoundMode.RECONCILE] * 5 + [RoundMode.DELTA] * 2
 
 
 async def test_a_page_token_that_dies_on_the_way_starts_the_round_once_more() -> None:
