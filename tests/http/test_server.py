@@ -81,7 +81,7 @@ async def opened(port: int, until_the_end: AsyncExitStack, said: bytes = b"") ->
 def test_a_quarter_of_the_descriptors() -> None:
     """Law: a quarter of the limit, at most so many; the limit can be raised to the highest that there may be."""
     program = (
-        "import resource, sys; from poller.http.server import *; from poller.http import connections as c\n"
+        "import resource, sys; from poller.http import server as c\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))\n"
         "print(c.most_connections()); c.raise_descriptor_limit()\n"
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE), c.most_connections())"

@@ -418,7 +418,7 @@ async def test_a_directory_of_roots_is_used(reachable: Path) -> None:
     lines = f"import os; os.setgid({STRANGER}); os.setuid({STRANGER}); from pathlib import Path"
     lines += f"; from poller.redis.data_directory import prepared; print(prepared(Path({str(directory)!r})))"
     done = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", f"import poller.store.data_directory\n{lines}", stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", f"import poller.redis.data_directory\n{lines}", stdout=asyncio.subprocess.PIPE
     )
     out, _ = await done.communicate()
     assert out.decode().strip() == str(directory / "private")

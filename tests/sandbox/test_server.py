@@ -143,11 +143,12 @@ async def test_no_rate_does_nothing() -> None:
 LISTS = ("evidenceVariants", "employmentUnavailabilities", "contractTypes")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def seeded(history: History, rng: Random) -> None:
     seed(history, rng, records=300, at=NOON)
 
 
+@pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("name", LISTS)
 async def test_a_list_and_its_singles(api: httpx.AsyncClient, history: History, name: str) -> None:
     """A list is read page by page, each record once; each can be read by itself; then a delta is empty."""
@@ -166,6 +167,7 @@ async def test_a_list_and_its_singles(api: httpx.AsyncClient, history: History, 
     assert delta.headers["content-type"] == "application/json"
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_the_achievements_of_all_qualifications(api: httpx.AsyncClient, history: History) -> None:
     """The achievements are found under the qualifications that evidence variants name, and nowhere else."""
     variants = (await api.get("/evidenceVariants", params={"limit": 5000})).json()["results"]
@@ -178,6 +180,7 @@ async def test_the_achievements_of_all_qualifications(api: httpx.AsyncClient, hi
     assert (await api.get("/achievements")).status_code == 404
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_fields_over_http(api: httpx.AsyncClient) -> None:
     """The three encodings of ``fields`` give the same page."""
     pages = [
@@ -188,6 +191,7 @@ async def test_fields_over_http(api: httpx.AsyncClient) -> None:
     assert pages[0][0].keys() == {"id", "name", "code"}
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_every_refusal_is_json(api: httpx.AsyncClient, history: History, rng: Random) -> None:
     """400, 404 and 405 carry a code and a message; a refused method is told the ones that work."""
     achievement = history.pick("achievements", rng)
@@ -211,6 +215,7 @@ async def test_every_refusal_is_json(api: httpx.AsyncClient, history: History, r
     assert "GET" in not_allowed.headers["allow"]
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_a_wrong_credential_is_refused(api: httpx.AsyncClient) -> None:
     """Every endpoint of the API answers 401 with a challenge and no record without the right bearer token."""
     del api.headers["authorization"]
@@ -222,11 +227,13 @@ async def test_a_wrong_credential_is_refused(api: httpx.AsyncClient) -> None:
         assert said.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_the_scheme_has_no_case(api: httpx.AsyncClient) -> None:
     """``bearer`` is ``Bearer``."""
     assert (await api.get("/contractTypes", headers={"authorization": "bearer sandbox"})).status_code == 200
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_head_has_no_body(api: httpx.AsyncClient) -> None:
     """HEAD answers as GET does, without the body."""
     said = await api.head("/contractTypes")
@@ -234,6 +241,7 @@ async def test_head_has_no_body(api: httpx.AsyncClient) -> None:
     assert int(said.headers["content-length"]) == len((await api.get("/contractTypes")).content)
 
 
+@pytest.mark.usefixtures("seeded")
 async def test_answers_can_be_replaced(history: History, rng: Random) -> None:
     """Whatever ``respond`` says is what the endpoint answers: the seam for an API that misbehaves."""
 

@@ -129,9 +129,9 @@ def test_what_is_too_short_is_no_secret() -> None:
 
 _LOOK = """
 import sys
-from poller.telemetry.tracing import hidden, shown
+from poller.telemetry.tracing import block_opentelemetry, shown
 if {hide}:
-    hidden()
+    block_opentelemetry()
 import redis.asyncio
 print(len([name for name, module in sys.modules.items() if name.startswith("opentelemetry") and module]))
 shown()
