@@ -19,8 +19,8 @@ import structlog
 
 from poller import __version__
 from poller.config.settings import Settings
-from poller.control.orphans import Configurations, note_streams, stated
-from poller.daemon.cluster.membership import Membership
+from poller.control.orphans import note_streams, stated
+from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole
 from poller.daemon.health import START, Readiness, StoreMonitor
 from poller.daemon.poll_role import poll_until

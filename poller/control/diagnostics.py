@@ -23,6 +23,7 @@ import httpx
 import msgspec
 from redis.asyncio import Redis
 
+from poller.auth.http_token import CLOSED, ServiceToken, admin_token, is_closed, read_token
 from poller.changes.records import Record, Rejected, record_reader
 from poller.config.event_types import required_sources, unknown_source, unmatched
 from poller.config.settings import ListenAddress, Settings, chosen
@@ -58,7 +59,6 @@ from poller.store.keys import MemberKeys, sample_keys
 from poller.store.members import members_seen
 from poller.store.session import command_client
 from poller.store.subscriptions import Subscriptions
-from poller.web.auth import CLOSED, ServiceToken, admin_token, is_closed, read_token
 
 
 async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[CheckLine]:

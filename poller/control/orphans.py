@@ -18,13 +18,11 @@ from hashlib import blake2b
 from typing import Final, Literal
 
 import msgspec
-import structlog
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.config.types import did_you_mean
 from poller.control.subscriptions import registry_of, until_let_go
-from poller.daemon.cluster.membership import Membership
 from poller.errors import ConfigurationError, PollerError, StoreRefused
 from poller.redis.client import servers
 from poller.redis.errors import translated
@@ -324,15 +322,7 @@ def _refuse_claimed(feed: str, seen: Seen) -> None:
 # with
 #   the processes on either side. Only digests are compared; a sink's address may be a secret.
 
-LOOK_SECONDS: Final = 5.0
 HERE: Final = "this configuration"
-
-ADVICE: Final = (
-    "it was renamed or dropped: what waits for subscriptions is delivered, and nothing new comes; "
-    "`poller feeds forget {feed}` ends it. A feed that is to go on keeps its name"
-)
-
-_log = structlog.get_logger("poller.members")
 
 
 class ConfigurationDifference(msgspec.Struct, frozen=True):
@@ -387,64 +377,6 @@ def differences(said: Mapping[str, MemberConfiguration]) -> list[ConfigurationDi
         for what, sides in sorted(values.items())
         if len(sides) > 1
     ]
-
-
-class Configurations:
-    """The configurations as one process sees them. Used within one event loop.
-
-    Attributes:
-        orphans: the orphaned feeds.
-        undelivered: feeds that a live process has, and none of those that deliver.
-        claimed: the feeds that a live process has; None: it may be any.
-    """
-
-    def __init__(self, settings: Settings, client: Redis, membership: Membership) -> None:
-        """Nothing is known yet."""
-        self.orphans: tuple[str, ...] = ()
-        self.undelivered: tuple[str, ...] = ()
-        self.claimed: frozenset[str] | None = None
-        self.version = 0
-        self._own = settings.feed_ids
-        self._client = client
-        self._key = remembered_key(settings.redis.prefix)
-        self._membership = membership
-        self._seen: Seen | None = None
-        self._look_at = 0.0
-        self._reported: frozenset[str] = frozenset()
-        self._differences: list[ConfigurationDifference] = []
-
-    async def look(self) -> int:
-        """Look again where that is due; a number that is another one after each look.
-
-        Raises:
-            StoreError: see :func:`~poller.redis.client.translated`.
-        """
-        clock, seen = asyncio.get_running_loop().time, self._membership.seen
-        if self._membership.name not in seen.roles or (seen is self._seen and clock() < self._look_at):
-            return self.version
-        found = await known_feeds(self._client, self._key)
-        self._seen, self._look_at, self.version = seen, clock() + LOOK_SECONDS, self.version + 1
-        self.claimed = claimed(seen, self._own)
-        self.orphans = orphaned(found, seen, self._own)
-        delivered = claimed(seen, self._own if "deliver" in seen.roles[self._membership.name] else (), role="deliver")
-        self.undelivered = (
-            ()
-            if None in (self.claimed, delivered)
-            else tuple(sorted((self.claimed or frozenset()) - (delivered or frozenset())))
-        )
-        self._report(seen)
-        return self.version
-
-    def _report(self, seen: Seen) -> None:
-        for feed in self.orphans:
-            if feed not in self._reported:
-                _log.warning("orphaned feed", feed=feed, advice=ADVICE.format(feed=feed))
-        self._reported = frozenset(self.orphans)
-        found = differences(seen.configurations)
-        for one in found:
-            if one not in self._differences:
-                _log.warning("configurations differ", what=one.what, processes=one.processes, reason=one.text)
-        self._differences = found
 
 
 def _digest(value: str) -> str:

@@ -20,10 +20,10 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
-from poller.control.orphans import Configurations, waiting_at
+from poller.control.orphans import waiting_at
 from poller.control.subscriptions import filed
 from poller.daemon.cluster.leases import LeaseBalancer
-from poller.daemon.cluster.membership import Membership, StoreObserver
+from poller.daemon.cluster.membership import Configurations, Membership, StoreObserver
 from poller.daemon.subscription_runner import RegistryWriter, RunnerContext, SubscriptionRunner, mend, wanted
 from poller.delivery.operational_events import announce
 from poller.errors import StoreError, StoreUnavailable

@@ -20,8 +20,8 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.config.settings import Settings
-from poller.control.orphans import Configurations
 from poller.control.subscriptions import filed
+from poller.daemon.cluster.membership import Configurations
 from poller.delivery.operational_events import Announcement, Kind, announce
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended

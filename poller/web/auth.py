@@ -15,15 +15,11 @@
 from __future__ import annotations
 
 import binascii
-import hashlib
-import hmac
 import math
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from ipaddress import ip_address
-from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
@@ -34,9 +30,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from poller.auth.base import SecretFile
+from poller.auth.http_token import CLOSED, LOCALHOST, ServiceToken, admin_token, is_closed, is_loopback, read_token
 from poller.config.http import is_address
-from poller.config.load import ADMIN_TOKEN, READ_TOKEN
 from poller.config.settings import HttpSettings
 from poller.errors import CredentialUnusable
 from poller.text import one_line
@@ -45,10 +40,6 @@ from poller.web.http import Endpoint, RequestRefused, problem
 _NO_ADMIN: Final = (
     "nothing can be changed over HTTP here: set http.admin_token_file to a file with a token and start the daemon "
     "again, or use the command line (poller pause, resume, resync, release, subscriptions)"
-)
-CLOSED: Final = (
-    f"set http.read_token_file to a file with a token (or {READ_TOKEN} or {READ_TOKEN}_FILE in the environment) and "
-    "start the daemon again; http.open_reads = true lets everybody read who reaches the port"
 )
 _ELSEWHERE: Final = f"nobody may read over HTTP here: {CLOSED}"
 _PASSED_ON: Final = f"nobody may read through a proxy here, nor by HTTP/1.0, as some proxies ask: {CLOSED}"
@@ -68,60 +59,6 @@ _PROXIES_SPEAK: Final = "1.0"  # nginx asks so unless it is told otherwise, and 
 _log = structlog.get_logger("poller.web")
 
 
-class ServiceToken:
-    """A bearer token of this service."""
-
-    def __init__(self, what: str, file: Path | None, literal: str = "") -> None:
-        """Take the words for messages, the file, and what the environment says, which comes first; "" for nothing."""
-        self._what = what
-        self._literal = literal.strip()
-        self._file = None if file is None or self._literal else SecretFile(file, what)
-
-    def __bool__(self) -> bool:
-        """Whether one is set, be it readable or not."""
-        return bool(self._literal) or self._file is not None
-
-    def text(self) -> str:
-        """The token as it is now.
-
-        Raises:
-            CredentialUnusable: there is none, or its file cannot be used.
-        """
-        if self._file is not None:
-            return self._file.text()
-        if not self._literal:
-            raise CredentialUnusable(f"no {self._what} is set")
-        return self._literal
-
-    def matches(self, brought: str) -> bool:
-        """Whether this is the token.
-
-        Raises:
-            Refused: the token cannot be read.
-        """
-        try:
-            return bool(self) and _same(brought, self.text())
-        except CredentialUnusable as error:
-            _log.warning("a token of the HTTP service cannot be read", token=self._what, error=str(error))
-            raise RequestRefused(503, f"the {self._what} cannot be read; the log says why") from None
-
-
-def read_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
-    """The token that reads."""
-    return ServiceToken("read token", settings.read_token_file, environ.get(READ_TOKEN, ""))
-
-
-def admin_token(settings: HttpSettings, environ: Mapping[str, str]) -> ServiceToken:
-    """The token that changes, and reads."""
-    return ServiceToken("admin token", settings.admin_token_file, environ.get(ADMIN_TOKEN, ""))
-
-
-def is_closed(settings: HttpSettings, environ: Mapping[str, str]) -> bool:
-    """Whether requests from other machines read nothing, whatever they send along."""
-    everybody = settings.open_reads or settings.bind is None or is_loopback(settings.bind.host)
-    return not everybody and not read_token(settings, environ)
-
-
 class Authorizer:
     """The door of the HTTP service."""
 
@@ -134,7 +71,7 @@ class Authorizer:
         self._guesses = FailedAttempts(clock)
         for token in (self._read, self._admin):
             with suppress(RequestRefused):  # what is wrong with it is logged at the start, and again when it is needed
-                token.matches("")
+                _matches(token, "")
         if is_closed(settings, environ):
             _log.warning("nobody may read over HTTP", address=str(settings.bind), advice=CLOSED)
 
@@ -169,7 +106,7 @@ class Authorizer:
         brought = _bearer(request)
         if not brought:
             raise RequestRefused(401, _NEEDS_ADMIN, headers={"www-authenticate": _BEARER})
-        if self._admin.matches(brought):
+        if _matches(self._admin, brought):
             return
         if self._read and self._reads(brought):
             raise RequestRefused(
@@ -198,7 +135,7 @@ class Authorizer:
         """Whether a request that may read brings the admin token, and so may see more."""
         brought = _bearer(request) or _password(request)
         try:
-            return bool(brought) and self._admin.matches(brought)
+            return bool(brought) and _matches(self._admin, brought)
         except RequestRefused:  # the token cannot be read; the log says so
             return False
 
@@ -215,7 +152,7 @@ class Authorizer:
         unreadable: RequestRefused | None = None
         for token in (self._read, self._admin):
             try:
-                if token.matches(brought):
+                if _matches(token, brought):
                     return True
             except RequestRefused as refused:
                 unreadable = refused
@@ -232,6 +169,19 @@ class Authorizer:
         self._guesses.wrong(address)
         _log.warning(event, client=address, path=one_line(request.url.path), method=request.method)
         raise RequestRefused(401, detail, headers={"www-authenticate": _challenge(request, _INVALID)})
+
+
+def _matches(token: ServiceToken, brought: str) -> bool:
+    """Whether this is the token.
+
+    Raises:
+        RequestRefused: the token cannot be read.
+    """
+    try:
+        return token.matches(brought)
+    except CredentialUnusable as error:
+        _log.warning("a token of the HTTP service cannot be read", token=token.what, error=str(error))
+        raise RequestRefused(503, f"the {token.what} cannot be read; the log says why") from None
 
 
 def _challenge(request: Request, bearer: str) -> str:
@@ -271,12 +221,6 @@ def _passed_on(request: Request) -> bool:
     return bool(host) and not is_loopback(host.rstrip("."))
 
 
-def _same(one: str, other: str) -> bool:
-    """In the same time wherever they differ, and however long they are."""
-    digests = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (one, other))
-    return hmac.compare_digest(*digests)
-
-
 # Under which names this service may be asked for while only its own machine can reach it.
 #
 # A page from elsewhere can have its own name lead to 127.0.0.1 and then ask whatever listens there, as far as the
@@ -286,7 +230,6 @@ def _same(one: str, other: str) -> bool:
 # Law: where the service listens on loopback alone, a request's ``Host`` is an address, ``localhost`` or the host of
 # ``http.public_url``. Any other one is answered 421. Where others can reach it, names are theirs to choose.
 
-_HERE: Final = "localhost"
 _OTHER_HOST: Final = (
     "this service listens on loopback alone and is asked for by address, as localhost, or by the host of "
     "http.public_url; set that to the URL by which others reach it"
@@ -298,7 +241,7 @@ def names_of(settings: HttpSettings) -> frozenset[str] | None:
     if settings.bind is None or not is_loopback(settings.bind.host):
         return None
     public = urlsplit(settings.public_url or "").hostname
-    return frozenset({_HERE, public or _HERE})
+    return frozenset({LOCALHOST, public or LOCALHOST})
 
 
 def may_be_asked_for(host: str, names: frozenset[str]) -> bool:
@@ -325,11 +268,6 @@ class HostFilter:
             await self._app(scope, receive, send)
         else:
             await problem(421, _OTHER_HOST)(scope, receive, send)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this address or name means this machine alone; other names are not resolved."""
-    return host.lower() == _HERE or (is_address(host) and ip_address(host).is_loopback)
 
 
 # How often somebody may be wrong about the admin token.

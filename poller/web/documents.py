@@ -159,11 +159,13 @@ def _paths(named: Sequence[Schema]) -> Schema:
     return {
         "/": {"get": _reading("A page for people.", {200: _content("text/html", _TEXT)})},
         "/livez": {"get": _open("Whether this process runs.", {200: _content(JSON, {"type": "object"})})},
-        "/readyz": {"get": _open("Whether it does its work.", _answer(200, "Report") | _answer(503, "Report"))},
+        "/readyz": {
+            "get": _open("Whether it does its work.", _answer(200, "ReadinessReport") | _answer(503, "ReadinessReport"))
+        },
         "/metrics": {"get": _open("Figures for Prometheus.", {200: _texts(*_METRICS)})},
         "/feeds": {"get": _reading("All feeds, by name.", _answer(200, "FeedStatus", many=True), 400, 503, has=_LIST)},
         feed: {"get": _reading("One feed.", _answer(200, "FeedStatus"), 404, 503, has=named)},
-        f"{feed}/pause": {"post": _order("Begin no round of it any more.", *named, body="PauseWanted")},
+        f"{feed}/pause": {"post": _order("Begin no round of it any more.", *named, body="PauseRequest")},
         f"{feed}/resume": {"post": _order("Poll it again, at once.", *named)},
         f"{feed}/resync": {"post": _order("Read it again in full; anew: from the beginning.", *named, _ANEW)},
         f"{feed}/release": {
@@ -173,15 +175,15 @@ def _paths(named: Sequence[Schema]) -> Schema:
             "get": _reading(
                 "All subscriptions, by id.", _answer(200, "SubscriptionObject", many=True), 400, 503, has=_LIST
             ),
-            "post": _change("Add one.", _created(), 409, *_BODY, body="Wanted"),
+            "post": _change("Add one.", _created(), 409, *_BODY, body="SubscriptionRequest"),
         },
         one: {
             "get": _reading("One subscription.", changed, 404, 422, 503, has=_SUBSCRIPTION),
-            "put": _change("Replace one.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="Wanted"),
+            "put": _change("Replace one.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="SubscriptionRequest"),
             "delete": _change("Delete one and all that waits for it.", gone, 404, 409, has=_SUBSCRIPTION),
         },
         f"{one}/pause": {
-            "post": _change("Let its events wait.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="PauseWanted")
+            "post": _change("Let its events wait.", changed, 404, 409, *_BODY, has=_SUBSCRIPTION, body="PauseRequest")
         },
         f"{one}/resume": {"post": _change("Let it go on.", changed, 404, 409, has=_SUBSCRIPTION)},
         "/events": {
@@ -217,12 +219,14 @@ def _named(feeds: Sequence[str]) -> Sequence[Schema]:
 def _operation(
     summary: str, answers: Mapping[int, Schema], *refusals: int, has: Sequence[Schema] = (), body: str | None = None
 ) -> Schema:
-    told = {status: {"description": _REFUSALS[status], **_content(PROBLEM, _ref("Problem"))} for status in refusals}
+    told = {
+        status: {"description": _REFUSALS[status], **_content(PROBLEM, _ref("ProblemDetails"))} for status in refusals
+    }
     found: Schema = {"summary": summary, "responses": {str(status): one for status, one in {**told, **answers}.items()}}
     if has:
         found["parameters"] = list(has)
     if body:
-        found["requestBody"] = {"required": body != "PauseWanted", "content": {JSON: {"schema": _ref(body)}}}
+        found["requestBody"] = {"required": body != "PauseRequest", "content": {JSON: {"schema": _ref(body)}}}
     return found
 
 
@@ -299,7 +303,7 @@ def _schemas(feeds: Sequence[str]) -> Schema:
     _, own = msgspec.json.schema_components(_TYPES, ref_template=f"{_REF}{{name}}")
     tables = _moved(config_schema()["$defs"])
     subscription = tables["SubscriptionSettings"]["properties"]
-    wanted = own["Wanted"]["properties"]
+    wanted = own["SubscriptionRequest"]["properties"]
     wanted["config"] = {
         "type": "object",
         "description": "Keys of a [[subscriptions]] table of the configuration.",
@@ -323,11 +327,11 @@ def _schemas(feeds: Sequence[str]) -> Schema:
 
 _DESCRIPTIONS: Final = {
     "FeedStatus": "How a feed does.",
-    "Problem": "What is wrong with a request, as RFC 9457 has it.",
-    "Report": "Whether the process does its work, and why not.",
+    "ProblemDetails": "What is wrong with a request, as RFC 9457 has it.",
+    "ReadinessReport": "Whether the process does its work, and why not.",
     "SubscriptionObject": "A subscription as it is.",
     "SubscriptionStatus": "How a subscription does.",
-    "Wanted": "A subscription as it is to be.",
+    "SubscriptionRequest": "A subscription as it is to be.",
 }
 """Where the words at the type are for those who read its code."""
 

@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 
 from poller.config.settings import Settings
 from poller.control import subscriptions as subscribing
-from poller.control.orphans import Configurations, forget, note_streams, orphaned_feeds, stated, waiting_at
+from poller.control.orphans import forget, note_streams, orphaned_feeds, stated, waiting_at
 from poller.control.subscriptions import filed, registry_of
-from poller.daemon.cluster.membership import Membership
+from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.health import StoreMonitor
 from poller.daemon.retention_role import RetentionRole
 from poller.errors import ConfigurationError, PollerError

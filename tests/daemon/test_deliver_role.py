@@ -17,10 +17,9 @@ from structlog.typing import EventDict
 
 from poller.config.load import load
 from poller.config.settings import Settings
-from poller.control.orphans import Configurations
 from poller.control.status import subscription_statuses
 from poller.control.subscriptions import filed, resume
-from poller.daemon.cluster.membership import Membership
+from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole
 from poller.daemon.health import StoreMonitor
 from poller.delivery.handshake import Granted, decoded, encoded, origin

@@ -113,7 +113,7 @@ def test_what_generators_need() -> None:
     schemas = document["components"]["schemas"]
     assert schemas["SubscriptionObject"]["properties"]["filters"]["items"] == _FILTER
     assert schemas["AccessTokenCredential"]["properties"]["accesstokentype"]["enum"] == ["Bearer"]
-    assert schemas["Gap"]["properties"]["feed"]["description"] == "SOURCE/NAME."
+    assert schemas["GapNotice"]["properties"]["feed"]["description"] == "SOURCE/NAME."
     for schema in _inner(document):
         assert schema.get("type") != "array" or "items" in schema, schema
         words = schema.get("description", "")
@@ -188,8 +188,8 @@ SENT: Final[list[Any]] = [
     (f"/feeds/{FEEDS[0]}", "FeedStatus"),
     ("/subscriptions", "SubscriptionObject"),
     ("/subscriptions/filed", "SubscriptionObject"),
-    ("/subscriptions/none", "Problem"),
-    ("/readyz", "Report"),
+    ("/subscriptions/none", "ProblemDetails"),
+    ("/readyz", "ReadinessReport"),
 ]
 
 
@@ -206,7 +206,7 @@ async def test_what_is_sent_has_the_shape(given: Served) -> None:
 def test_what_may_be_asked_for_is_described() -> None:
     """A subscription with the keys of the configuration is valid, one with an unknown key is not."""
     document = openapi(FEEDS)
-    wanted = Draft202012Validator({**document, "$ref": "#/components/schemas/Wanted"})
+    wanted = Draft202012Validator({**document, "$ref": "#/components/schemas/SubscriptionRequest"})
     good: dict[str, Any] = {"sink": SINK, "config": {"feeds": [FEEDS[0]], "retry": {"schedule": ["5s"]}}}
     assert wanted.is_valid(good)
     configs = ({"config": {"rats": 1}}, {"config": {"feeds": ["x/y"]}}, {"config": {"rate": None}})

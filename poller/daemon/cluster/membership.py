@@ -16,14 +16,26 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
+from redis.asyncio import Redis
 
+from poller.config.settings import Settings
+from poller.control.orphans import ConfigurationDifference, claimed, differences, orphaned
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
+from poller.store.keys import remembered_key
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.members import Members, Seen
+from poller.store.recovery import known_feeds
 
 LOOK_SECONDS: Final = 0.25
 _WHO: Final = "the list of processes"
+
+_SEARCH_SECONDS: Final = 5.0  # between two readings of the known feeds, while the processes stay the same
+ADVICE: Final = (
+    "it was renamed or dropped: what waits for subscriptions is delivered, and nothing new comes; "
+    "`poller feeds forget {feed}` ends it. A feed that is to go on keeps its name"
+)
+
 
 _log = structlog.get_logger("poller.members")
 
@@ -180,3 +192,61 @@ class Membership:
             found = await self._members.leave(self.seen, tell=tell)
         self._said, self._beat_at = roles, beat_at
         return found
+
+
+class Configurations:
+    """The configurations as one process sees them. Used within one event loop.
+
+    Attributes:
+        orphans: the orphaned feeds.
+        undelivered: feeds that a live process has, and none of those that deliver.
+        claimed: the feeds that a live process has; None: it may be any.
+    """
+
+    def __init__(self, settings: Settings, client: Redis, membership: Membership) -> None:
+        """Nothing is known yet."""
+        self.orphans: tuple[str, ...] = ()
+        self.undelivered: tuple[str, ...] = ()
+        self.claimed: frozenset[str] | None = None
+        self.version = 0
+        self._own = settings.feed_ids
+        self._client = client
+        self._key = remembered_key(settings.redis.prefix)
+        self._membership = membership
+        self._seen: Seen | None = None
+        self._look_at = 0.0
+        self._reported: frozenset[str] = frozenset()
+        self._differences: list[ConfigurationDifference] = []
+
+    async def look(self) -> int:
+        """Look again where that is due; a number that is another one after each look.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        clock, seen = asyncio.get_running_loop().time, self._membership.seen
+        if self._membership.name not in seen.roles or (seen is self._seen and clock() < self._look_at):
+            return self.version
+        found = await known_feeds(self._client, self._key)
+        self._seen, self._look_at, self.version = seen, clock() + _SEARCH_SECONDS, self.version + 1
+        self.claimed = claimed(seen, self._own)
+        self.orphans = orphaned(found, seen, self._own)
+        delivered = claimed(seen, self._own if "deliver" in seen.roles[self._membership.name] else (), role="deliver")
+        self.undelivered = (
+            ()
+            if None in (self.claimed, delivered)
+            else tuple(sorted((self.claimed or frozenset()) - (delivered or frozenset())))
+        )
+        self._report(seen)
+        return self.version
+
+    def _report(self, seen: Seen) -> None:
+        for feed in self.orphans:
+            if feed not in self._reported:
+                _log.warning("orphaned feed", feed=feed, advice=ADVICE.format(feed=feed))
+        self._reported = frozenset(self.orphans)
+        found = differences(seen.configurations)
+        for one in found:
+            if one not in self._differences:
+                _log.warning("configurations differ", what=one.what, processes=one.processes, reason=one.text)
+        self._differences = found
