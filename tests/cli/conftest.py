@@ -21,18 +21,11 @@ from poller.cli.ending import ended
 from poller.sandbox.data import seed
 from poller.sandbox.history import RESOURCES, History
 from poller.sandbox.server import SEEDED_AT, serving
+from tests.cli.commands import Commands, Ended, commands, environment
 from tests.harness.waiting import limited
 from tests.programs import for_the_block
 
 _LIMIT = 30.0  # seconds; a program that takes longer hangs
-
-
-class Ended(NamedTuple):
-    """How a program ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 Poller = Callable[..., Awaitable[Ended]]
@@ -45,12 +38,6 @@ class Site(NamedTuple):
     history: History
     file: Path
     url: str
-
-
-def environment(extra: dict[str, str]) -> dict[str, str]:
-    """The test's own environment without anything that configures the program."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG", "PYTHONPATH") if name in os.environ}
-    return {**kept, "PYTHONUTF8": "1", **extra}
 
 
 @asynccontextmanager
@@ -71,9 +58,26 @@ async def started(*arguments: str, cwd: Path, **extra: str) -> AsyncIterator[asy
         yield process
 
 
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Commands]:
+    """What runs commands, for the whole run."""
+    with commands() as one:
+        yield one
+
+
 @pytest.fixture
-def poller(tmp_path: Path) -> Poller:
+def poller(forking: Commands, tmp_path: Path) -> Poller:
     """Run ``poller ARGUMENTS`` in an empty directory to its end."""
+
+    async def run(*arguments: str, **extra: str) -> Ended:
+        return await forking.run(arguments, cwd=tmp_path, extra=extra)
+
+    return run
+
+
+@pytest.fixture
+def started_poller(tmp_path: Path) -> Poller:
+    """The same by starting Python, as a user does."""
 
     async def run(*arguments: str, **extra: str) -> Ended:
         async with started(*arguments, cwd=tmp_path, **extra) as process, limited(_LIMIT):

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from poller.cli import completing
 from poller.config.types import RESOURCES
 from poller.redis.embedded import SOCKET
-from tests.cli.conftest import environment
+from tests.cli.commands import environment
 from tests.stores import looking
 
 if TYPE_CHECKING:

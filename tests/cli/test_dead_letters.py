@@ -20,7 +20,8 @@ from poller.sandbox.faults.registry import chosen
 from poller.sandbox.history import History
 from poller.sandbox.server import SANDBOX_TOKEN, serving
 from poller.store.feed import QUARANTINE_BYTES, rejected_digest
-from tests.cli.conftest import Called, Poller, environment
+from tests.cli.commands import environment
+from tests.cli.conftest import Called, Poller
 from tests.stores import looking
 
 FEED = "default/contractTypes"

@@ -17,7 +17,8 @@ import pytest
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import SEEDED_AT, serving
-from tests.cli.conftest import Ended, Poller
+from tests.cli.commands import Ended
+from tests.cli.conftest import Poller
 from tests.source import api
 from tests.source.clients import keep
 

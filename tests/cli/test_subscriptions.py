@@ -12,7 +12,8 @@ import pytest
 
 from poller.delivery.signing import new_private_secret, public_key
 from poller.store.subscriptions import PARTS
-from tests.cli.conftest import Poller, environment
+from tests.cli.commands import environment
+from tests.cli.conftest import Poller
 from tests.cli.test_dead_letters import on_terminal
 from tests.harness.waiting import patience, until
 from tests.programs import for_the_block

@@ -8,7 +8,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from tests.cli.conftest import environment, started
+from tests.cli.commands import environment
+from tests.cli.conftest import started
 from tests.harness.waiting import patience
 from tests.proxy import proxied
 
