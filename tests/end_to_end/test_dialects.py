@@ -34,6 +34,9 @@ COMPOSED: Final = (
 )
 """Several at once."""
 
+SEEN_TOGETHER: Final = {name for names in COMPOSED for name in names.split(",")}
+"""Alone they are read in a thorough run only."""
+
 ASKED: Final = {
     "expire-pages": "limit = 20",  # in fewer than ten pages, or no round would end
     "no-limit": "limit = 500",
@@ -63,7 +66,13 @@ class Step(Enum):
 STEPS: Final = (Step.RESTLESS, Step.RESTLESS, Step.QUIET, Step.EXPIRED, Step.QUIET)
 
 
-@pytest.mark.parametrize("names", [*DIALECTS, *COMPOSED])
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(pytest.param(name, marks=pytest.mark.thorough if name in SEEN_TOGETHER else ()) for name in DIALECTS),
+        *COMPOSED,
+    ],
+)
 async def test_the_stream_is_the_source(names: str, tmp_path: Path, store: str) -> None:
     """Law: nothing is lost, nothing comes twice, whatever the dialect; deltas are used where there are any."""
     profiles = set(names.split(","))
