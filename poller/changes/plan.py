@@ -40,6 +40,8 @@ class PublishRules(msgspec.Struct, frozen=True):
         partial: records may carry only some of their keys: they are laid over what is known before anything else.
         holding: what becomes of versions older than the known one.
         silent: keep snapshots but publish nothing (a baseline of a feed with ``baseline = "silent"``).
+        again: of a first reading that is begun once more, what the events of known records share instead; they are
+            changes like any other, and never silent. None: all are told in the same way.
     """
 
     strip: Callable[[Any], Any] | None = None
@@ -48,6 +50,7 @@ class PublishRules(msgspec.Struct, frozen=True):
     partial: bool = False
     holding: VersionPolicy = VersionPolicy()
     silent: bool = False
+    again: EventFrame | None = None
 
     def whole(self, record: Record, snapshot: Snapshot | None) -> Record:
         """The record, laid over what is known of it where it may be a part."""
@@ -77,11 +80,12 @@ class _CommitBuilder:
         self.qualifications: dict[str, None] = {}
         self.held: dict[str, HeldVersion | None] = {}
 
-    def publish(self, change: Change, raw: bytes) -> None:
+    def publish(self, change: Change, raw: bytes, frame: EventFrame | None) -> None:
         self._sequence += 1
         event_id = self._frame.event_id(change)
         self._digest.update(event_id.encode())
-        event = self._frame.encode(change, event_id=event_id, sequence=self._sequence, recorded=self._recorded)
+        frame = frame or self._frame
+        event = frame.encode(change, event_id=event_id, sequence=self._sequence, recorded=self._recorded)
         self.events.append(event)
         self.snapshots[change.key] = Snapshot(change.revision, self._sequence, raw)
 
@@ -195,10 +199,11 @@ def plan(
         draft.tally.count(change.kind)
         if whole.qualification:
             draft.qualifications[whole.qualification] = None
-        if rules.silent:
+        again = rules.again if change.kind is ChangeKind.MODIFIED else None
+        if rules.silent and again is None:
             draft.keep_silently(change, rules.kept(whole.raw, snapshot))
         else:
-            draft.publish(change, rules.kept(whole.raw, snapshot))
+            draft.publish(change, rules.kept(whole.raw, snapshot), again)
     return draft.commit(generation, sequence), draft.tally
 
 
@@ -239,6 +244,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         validators: headers that ask for it on condition; empty where its answer had no version.
         unidentified: how many of its records had no id that can be read.
         confirmation: what is to be confirmed of its last readings; None: nothing.
+        awaits_baseline: whether it could not be read in the first reading of its feed: then its own comes later.
     """
 
     tried: int = 0
@@ -249,6 +255,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
     validators: dict[str, str] = {}
     unidentified: int = 0
     confirmation: Confirmation | None = None
+    awaits_baseline: bool = False
 
     @property
     def confirming(self) -> bool:
@@ -279,9 +286,17 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         """The listing once a reading that began then found it unchanged."""
         return msgspec.structs.replace(self, tried=begun, read=begun, heat=self.heat * _COOLING)
 
-    def failed(self, begun: int) -> SubstreamSnapshot:
-        """The listing once a reading that began then failed."""
-        return msgspec.structs.replace(self, tried=begun, validators={})
+    def failed(self, begun: int, *, keys: Iterable[str] = (), in_baseline: bool = False) -> SubstreamSnapshot:
+        """The listing once a reading that began then failed.
+
+        Args:
+            begun: when.
+            keys: of the records on the pages before that; the listing holds them, besides what it held.
+            in_baseline: whether it was its first reading.
+        """
+        held = packed({*self.keys, *keys}) if keys else self.held
+        awaits = self.awaits_baseline or (in_baseline and not self.read)
+        return msgspec.structs.replace(self, tried=begun, validators={}, held=held, awaits_baseline=awaits)
 
 
 def packed(keys: Iterable[str]) -> bytes:

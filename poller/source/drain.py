@@ -7,7 +7,8 @@ them committed one after the other. What each held is kept with it, and that is 
 between costs a reading. A round lasts a slot (its interval); the next one goes on with those whose turn did not come.
 Once all have been tried, a rotation is complete, and what no listing holds any more can be settled.
 
-A listing that cannot be read costs itself: the others are read, its records stay, the round says so. One whose first
+A listing that cannot be read costs itself: the others are read, its records stay, the round says so. Where it could
+not be read in the first reading of the feed, its own first reading comes when it can be. One whose first
 page answers 404 or 410 lists nothing; whether its records are gone is settled as for all others. The same answer to a
 later page is an expired page token: the listing is read once more from its first page, and fails if that fails too.
 Where none has a listing, the API is at fault and nothing is settled.
@@ -137,17 +138,22 @@ class SubstreamReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the rotation is: every listing was tried in it and came to its end once; False where there is none.
+        """Whether the rotation is: every listing was tried in it, and some came to their end once.
 
         Raises:
             SourceError: none of the qualifications has a listing. That is no API whose records are gone.
         """
-        kept = [self.listings.get(name, _NEVER) for name in self._rotation.names]
-        if kept and all(listing.gone for listing in kept):
+        read = [listing for name in self._rotation.names if (listing := self.listings.get(name, _NEVER)).read]
+        if read and all(listing.gone for listing in read):
             raise SourceError(
-                f"none of the {len(kept)} qualifications has a listing: the API answered 404 to all of them"
+                f"none of the {len(read)} qualifications has a listing: the API answered 404 to all of them"
             )
-        return bool(kept) and self.over and all(listing.read for listing in kept)
+        return bool(read) and self.over
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The qualifications, in lower case, whose listings were never read to their end."""
+        return frozenset(name.lower() for name in self._rotation.names if not self.listings.get(name, _NEVER).read)
 
     @property
     def over(self) -> bool:
@@ -206,31 +212,34 @@ class SubstreamReader:
 
     async def _read(self, turn: _Turn, mode: RoundMode) -> None:
         kept = self.listings.get(turn.name, _NEVER)
-        if kept.confirming and mode is not RoundMode.RESYNC:
+        if kept.awaits_baseline and not kept.read:
+            mode = RoundMode.BASELINE
+        elif kept.confirming and mode is not RoundMode.RESYNC:
             mode = RoundMode.RECONCILE
         elif mode is RoundMode.BASELINE and kept.read:
             mode = RoundMode.FULL  # what is new here since is no first reading any more
-        pages = self._draining.pages
+        pages, keys = self._draining.pages, set[str]()
+        failed = partial(self._failed, kept, turn, keys, mode)
         try:
-            after = await self._ended(turn, kept, mode)
+            after = await self._ended(turn, kept, mode, keys)
         except SourceRefused as refused:
             if refused.status == _UNAUTHORIZED:
                 raise
             gone = refused.status in _GONE and self._draining.pages == pages  # else it refused a page token
-            after = kept.after(turn.begun, gone=True) if gone else self._failed(kept, turn, refused)
+            after = kept.after(turn.begun, gone=True) if gone else failed(refused)
         except RoundTimeExceeded as failure:
-            after = self._failed(kept, turn, failure)
+            after = failed(failure)
             if kept.confirmation is not None and mode is RoundMode.RECONCILE:
                 after = msgspec.structs.replace(after, confirmation=kept.confirmation.after(None))
         except (SourceNonsense, SourceUnavailable) as failure:
-            after = self._failed(kept, turn, failure)
+            after = failed(failure)
         self.listings[turn.name] = self._unkept[turn.name] = after
         if len(self._unkept) >= _KEPT_TOGETHER:
             await self._keep()
 
-    async def _ended(self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode) -> SubstreamSnapshot:
+    async def _ended(self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode, keys: set[str]) -> SubstreamSnapshot:
         before, unidentified = self._writer.tally.changes, self._writer.unidentified
-        first, keys = _PrefetchedPage(turn.first, self._ask), set[str]()
+        first = _PrefetchedPage(turn.first, self._ask)
         path, pages = self._feed.resource.listing_path(turn.name), self._draining.pages
         try:
             drain = await self._draining.drain(path, mode=mode, seen=keys, ahead=Prefetch(turn.query, first.get))
@@ -262,10 +271,12 @@ class SubstreamReader:
             return kept.confirmation if changes else None
         return after_reading(kept.confirmation, pages=pages, confirming=mode is RoundMode.RECONCILE, late=changes)
 
-    def _failed(self, kept: SubstreamSnapshot, turn: _Turn, failure: SourceError) -> SubstreamSnapshot:
+    def _failed(
+        self, kept: SubstreamSnapshot, turn: _Turn, keys: set[str], mode: RoundMode, failure: SourceError
+    ) -> SubstreamSnapshot:
         self._failures.append(failure)
         self._unavailable = self._unavailable + 1 if isinstance(failure, SourceUnavailable) else 0
-        return kept.failed(turn.begun)
+        return kept.failed(turn.begun, keys=keys, in_baseline=mode is RoundMode.BASELINE)
 
     async def _keep(self) -> None:
         unkept, self._unkept = self._unkept, {}

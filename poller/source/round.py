@@ -30,6 +30,7 @@ from poller.changes.confirmation import (
     confirmation_mark,
     confirmation_of,
 )
+from poller.changes.diff import Snapshot
 from poller.changes.events import recorded_time
 from poller.changes.plan import SeenKeys
 from poller.errors import (
@@ -161,6 +162,8 @@ class _RoundRun:
         self._pages = 1
         self._deltas: DeltaReader | None = None
         self._each: SubstreamReader | None = None
+        self._unread: frozenset[str] = frozenset()  # qualifications whose listings were never read
+        self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._unchanged = None if feed.resource.per_qualification else unchanged
         self._ask = unchanged.ask if unchanged else unconditional(get)
         if self._unchanged is not None:
@@ -207,6 +210,8 @@ class _RoundRun:
     def result(self, failure: PollerError | None, *, seconds: float) -> RoundResult:
         """How it ended."""
         error = str(failure) if failure else None
+        if isinstance(failure, SourceError) and self._start.mode is RoundMode.BASELINE and self._state.kept_records:
+            error = f"{error}; new records are published as baseline until the first reading is complete"
         learnt = self._draining.learnt
         return msgspec.structs.replace(
             RoundResult.of(
@@ -331,6 +336,9 @@ class _RoundRun:
         self._complete = each.complete
         if self._complete:
             await self._settle(each.seen())
+        if self._kept:
+            kept = f"{self._kept} missing records are not removed, for they may be in a listing that was never read"
+            failure = SourceError(f"{failure}; {kept}" if failure else kept)
         if failure is not None:
             raise failure
 
@@ -347,6 +355,7 @@ class _RoundRun:
 
     async def _settle(self, seen: SeenKeys | None) -> None:
         """After a full reading: remove what it did not hold. A baseline has nothing to compare with."""
+        self._unread = self._each.unread if self._each is not None else frozenset()
         if seen is not None and not self._as_before and self._complete:
             await self._writer.let_go(seen)
         if not self._feed.removals:
@@ -366,8 +375,15 @@ class _RoundRun:
                 since_marked=self._since_marked,
                 remove=partial(self._writer.remove, mode=self._start.mode),
                 mark=self._writer.mark_missing,
+                keeps=self._keeps,
             )
         self._concluded = self._complete
+
+    def _keeps(self, key: str, snapshot: Snapshot) -> bool:
+        """Whether this absent record may be in a listing that was never read."""
+        kept = bool(self._unread) and self._feed.last_seen(key, snapshot).qualification in {None, *self._unread}
+        self._kept += kept
+        return kept
 
 
 # Where a round starts, and what it leaves for the next one to start from: a feed's marks, read and written.

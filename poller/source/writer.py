@@ -99,6 +99,7 @@ class RoundWriter:
         self._held: dict[str, HeldVersion] = {}
         self._not_before = 0  # when the next full reading for these may begin
         self._backwards = state.backwards
+        self._knows_records = bool(state.kept_records)
 
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
         """Commit these marks along with the first records."""
@@ -178,6 +179,7 @@ class RoundWriter:
         """
         frame = self._frame(mode, path)
         silent = self._feed.silent_baseline and mode is RoundMode.BASELINE
+        again = self._frame(RoundMode.FULL, path) if mode is RoundMode.BASELINE and self._knows_records else None
         partial = self._feed.partial and mode is RoundMode.DELTA
         holding = VersionPolicy(
             self._held,
@@ -186,7 +188,7 @@ class RoundWriter:
             now=self._store_ms(),
             apart=self._feed.second_look,
         )
-        rules = msgspec.structs.replace(self._rules, silent=silent, partial=partial, holding=holding)
+        rules = msgspec.structs.replace(self._rules, silent=silent, again=again, partial=partial, holding=holding)
         received = [self._read(raw) for raw in page.records]
         records = latest_versions(received, partial=partial)
         if newer:
@@ -449,6 +451,7 @@ async def settle_absent(
     since_marked: timedelta | None,
     remove: Remove,
     mark: Remove,
+    keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
 ) -> bool:
     """Find, confirm and remove what a complete reading did not hold.
 
@@ -464,6 +467,7 @@ async def settle_absent(
         since_marked: how long before this reading records were last marked missing; None: never, or nobody knows.
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
+        keeps: whether a record may be in a listing that was never read; then no reading confirms that it is gone.
 
     Raises:
         RoundHeld: too much is missing; nothing was removed.
@@ -478,7 +482,7 @@ async def settle_absent(
             f"if they are really gone, let it through with: poller release {feed.id}"
         )
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart
-    readings = _Readings(remove, mark, too_soon=too_soon)
+    readings = _Readings(remove, mark, too_soon=too_soon, keeps=keeps)
     if feed.resource.detail_path is None:
         return await _settle_by_readings(store, absent, seen, readings)
     return await _Confirming(feed, store, get, remove, readings).settle(absent, seen)
@@ -487,21 +491,23 @@ async def settle_absent(
 class _Readings:
     """Absent records that cannot be asked for: a second reading has to miss them."""
 
-    def __init__(self, remove: Remove, mark: Remove, *, too_soon: bool) -> None:
+    def __init__(self, remove: Remove, mark: Remove, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]) -> None:
         # This reading confirms nothing, and what it is the first to miss the next one is the first to miss.
         self.too_soon = too_soon
         self._remove = remove
         self._mark = mark
+        self._keeps = keeps
 
-    async def settle(self, absent: Mapping[str, Snapshot]) -> bool:
+    async def settle(self, missing: Mapping[str, Snapshot]) -> bool:
         """Whether all of them are gone."""
-        if not absent or self.too_soon:
-            return not absent
+        if not missing or self.too_soon:
+            return not missing
+        absent = {key: snapshot for key, snapshot in missing.items() if not self._keeps(key, snapshot)}
         await self._remove({key: snapshot for key, snapshot in absent.items() if snapshot.missing})
         unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
         # Of a snapshot that cannot be read nobody knows which listing it was in: it stays until the record is back.
         await self._mark({key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable})
-        return not unsure
+        return not unsure and len(absent) == len(missing)
 
 
 async def _settle_by_readings(store: AbsenceStore, absent: Absent, seen: SeenKeys, readings: _Readings) -> bool:

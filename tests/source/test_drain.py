@@ -242,15 +242,65 @@ async def test_an_api_that_is_away_is_not_asked_for_every_listing(many: Many) ->
     assert len(many.asked) == 17
 
 
-async def test_a_rotation_that_failed_is_begun_anew(many: Many) -> None:
-    """A first reading that could not read one listing does not count; the next round tries again, and does."""
-    many.failing = {"q05": SourceNonsense("not JSON")}
-    assert not (await many()).ok
-    assert many.store.state.read_at is None
-    many.failing = {}
-    result = await many()
-    assert (result.ok, result.mode, len(many.asked)) == (True, RoundMode.BASELINE, 20)
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_listing_that_was_never_read_has_its_first_reading_later(many: Many, *, silent: bool) -> None:
+    """The first reading of the feed is over without it; its own is a baseline, that of a new qualification is not."""
+    many.failing = {"q05": SourceRefused("not yours", status=403)}
+    assert not (await many(silent_baseline=silent)).ok
     assert many.store.state.read_at is not None
+    told = len(many.store.events)
+    many.names["new"] = 0
+    result = await many(names=21, silent_baseline=silent)
+    assert (result.ok, result.mode, result.created) == (False, RoundMode.FULL, 1)
+    many.failing = {}
+    result = await many(names=21, silent_baseline=silent)
+    assert (result.ok, result.mode, result.created) == (True, RoundMode.FULL, 1)
+    assert many.causes[told:] == [("r-new", "full"), ("r-q05", "baseline")][: 1 if silent else 2]
+    many.values = {"q05": [{"id": "r-q05", "n": 2}]}
+    await many(names=21, silent_baseline=silent)
+    assert many.causes[-1] == ("r-q05", "full")
+
+
+async def test_a_new_qualification_that_fails_at_first_is_published_as_new(many: Many) -> None:
+    """Its listing was not there in the first reading of the feed: whenever it is read, its records are created."""
+    await many()
+    many.names["new"] = 0
+    many.failing = {"new": SourceNonsense("not JSON")}
+    assert not (await many(names=21)).ok
+    many.failing = {}
+    assert (await many(names=21)).created == 1
+    assert many.causes[-1] == ("r-new", "full")
+
+
+async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(many: Many) -> None:
+    """What a listing that was read holds no more is removed; what may be in the unread one stays, and that is told."""
+    unread, other = (f"0000000{digit}-0000-4000-8000-000000000000" for digit in (1, 2))
+    many.names |= {unread.upper(): 0, other: 0}
+    many.failing = {unread.upper(): SourceRefused("not yours", status=403)}
+    many.values = {
+        other: [{"id": "mine", "qualificationID": other}, {"id": "theirs", "qualificationID": unread}, {"id": "whose"}]
+    }
+    await many(names=22)
+    many.values = {other: []}
+    results = [await many(names=22) for _ in range(3)]
+    assert [(result.ok, result.removed) for result in results] == [(False, 0), (False, 1), (False, 0)]
+    assert many.store.events[-1]["subject"] == "mine"
+    assert results[-1].error == (
+        "not yours; 2 missing records are not removed, for they may be in a listing that was never read"
+    )
+    many.failing = {}
+    assert [(await many(names=22)).removed for _ in range(3)] == [0, 2, 0]
+
+
+async def test_what_a_listing_showed_before_it_failed_is_not_removed(many: Many) -> None:
+    """Pages before a failure count: a record that was new on one is there, though the listing was not read since."""
+    many.paged = {"q07": [records("a"), records("b")]}
+    await many()
+    many.paged = {"q07": [records("a", "new"), records("b")]}
+    many.refused_pages = {("q07", 1): [SourceRefused("no", status=403)]}
+    assert (await many()).created == 1
+    many.failing = {"q07": SourceNonsense("not JSON")}
+    assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
 
 
 async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> None:

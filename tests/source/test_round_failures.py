@@ -221,7 +221,31 @@ async def test_a_listing_that_is_refused_does_not_starve_the_others() -> None:
         script.on(records(f"of-{name}"), path=f"/qualifications/{name}/achievements")
     result = await feed(script)
     assert (result.ok, result.created, result.error) == (False, 2, "not yours")
+    assert feed.store.state.read_at == NOON
+
+
+async def test_a_first_reading_goes_on_as_long_as_no_listing_could_be_read() -> None:
+    """Where all are refused nothing is known of the feed, and what is read first is its baseline."""
+    feed = Round(ACHIEVEMENTS)
+    paths = [f"/qualifications/{name}/achievements" for name in ("q1", "q2")]
+    refused = SourceRefused("not yours", status=403)
+    assert not (await feed(Script().on(refused, path=paths[0]).on(refused, path=paths[1]))).ok
     assert feed.store.state.read_at is None
+    result = await feed(Script().on(records("a"), path=paths[0]).on(records("b"), path=paths[1]))
+    assert (result.mode, result.created) == (RoundMode.BASELINE, 2)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_first_reading_that_never_ends_tells_changes_as_changes(*, silent: bool) -> None:
+    """A later page that always fails makes no baseline of what known records become; the round says what it means."""
+    feed = Round(msgspec.structs.replace(FEED, silent_baseline=silent))
+    await feed(Script().on(records("a"), further="p", delta="d1").on(DOWN, page="p"))
+    feed.store.mark("kept", "1")
+    result = await feed(Script().on(records("a", "b", value=2), further="p", delta="d1").on(DOWN, page="p"))
+    assert (result.mode, result.ok, result.created, result.modified) == (RoundMode.BASELINE, False, 1, 1)
+    expected = [("a", "modified", "full"), ("b", "created", "baseline")]
+    assert feed.causes[0 if silent else 1 :] == expected[: 1 if silent else 2]
+    assert (result.error or "").endswith("new records are published as baseline until the first reading is complete")
 
 
 async def test_a_delta_that_is_always_refused_is_given_up() -> None:
