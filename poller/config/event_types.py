@@ -6,6 +6,8 @@
   pattern with ``*`` and ``?``, or ``created``, ``modified`` or ``removed`` alone.
 - A type is made of the source's ``type_prefix``, the name of the kind of record, and the kind of change.
 - Case counts.
+- An entry that comes from outside is checked (:func:`unmatched`) before a pattern is made of it: a pattern has at most
+  :data:`LONGEST_PATTERN` characters, and one list at most :data:`MOST_PATTERNS` of them.
 
 Pure.
 """
@@ -32,6 +34,15 @@ TYPE_NAMES: Final = {
 }
 """What a record of a known resource is called in event types."""
 
+LONGEST_PATTERN: Final = 256
+"""Characters. Making a pattern of a text takes time by the square of its length."""
+
+MOST_PATTERNS: Final = 64
+"""Each is made, and then compared with every type that is new."""
+
+MOST_TOLD: Final = 20
+"""Entries of one list that are wrong."""
+
 _WILD: Final = re.compile(r"[*?\[]")
 _COMPARED: Final = 500  # types that a wrong one is compared with
 
@@ -51,7 +62,7 @@ def published(prefix: str, resource: str, type_name: str | None) -> tuple[str, .
 def type_test(wanted: Iterable[str]) -> Callable[[str], bool]:
     """Whether a type is matched by one of these entries. Made once, to be asked for each event."""
     entries = tuple(wanted)
-    exact = frozenset(entry for entry in entries if entry not in KINDS and not _WILD.search(entry))
+    exact = frozenset(entry for entry in entries if not _is_pattern(entry))
     patterns = [_pattern(entry) for entry in entries if entry not in exact]
     if not patterns:
         return exact.__contains__
@@ -64,12 +75,30 @@ def type_test(wanted: Iterable[str]) -> Callable[[str], bool]:
 
 
 def unmatched(wanted: Sequence[str], types: Collection[str]) -> list[tuple[int, str, str]]:
-    """The entries that match none of these types: place, entry, and what is expected there."""
-    return [
-        (place, entry, _expected(entry, types))
-        for place, entry in enumerate(wanted)
-        if not any(map(type_test([entry]), types))
-    ]
+    """The entries that cannot be used, or match none of these types: place, entry, and what is expected there.
+
+    The first :data:`MOST_TOLD` of them: each is compared with the types, to find the one that was meant.
+    """
+    there, patterns = frozenset(types), 0
+    found: list[tuple[int, str, str]] = []
+    for place, entry in enumerate(wanted):
+        if _is_pattern(entry):
+            patterns += 1
+            if len(entry) > LONGEST_PATTERN:
+                found.append((place, entry, f"expected a pattern of at most {LONGEST_PATTERN} characters"))
+            elif patterns > MOST_PATTERNS:
+                return [*found, (place, entry, f"expected at most {MOST_PATTERNS} patterns; name the types instead")]
+            elif not any(map(type_test([entry]), there)):
+                found.append((place, entry, _expected(entry, there)))
+        elif entry not in there:
+            found.append((place, entry, _expected(entry, there)))
+        if len(found) == MOST_TOLD:
+            break
+    return found
+
+
+def _is_pattern(entry: str) -> bool:
+    return entry in KINDS or _WILD.search(entry) is not None
 
 
 def _pattern(entry: str) -> re.Pattern[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -17,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from poller.config.errors import ConfigProblem, Key, shown_key
-from poller.config.event_types import event_source, published, required_sources, unknown_source, unmatched
+from poller.config.event_types import MOST_TOLD, event_source, published, required_sources, unknown_source, unmatched
 from poller.config.http import RedisUrl, Url, reversed_host
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
@@ -367,8 +368,9 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
     problems += _repeated(subscriptions, "id")
     if problems or not all(isinstance(source.get("name"), str) for _, source in sources):
         return problems  # which feed is meant cannot be said
-    known = [f"{source['name']}/{feed.get('name')}" for key, source in sources for _, feed in _feeds(key, source)]
-    problems = [problem for key, table in subscriptions for problem in _unknown(key, table, known)]
+    feeds = [f"{source['name']}/{feed.get('name')}" for key, source in sources for _, feed in _feeds(key, source)]
+    known = dict.fromkeys(feeds)
+    problems = [problem for key, table in subscriptions for problem in islice(_unknown(key, table, known), MOST_TOLD)]
     if any(table.get("types") for _, table in subscriptions):
         types = _published(sources)
         if types is not None:
@@ -376,7 +378,9 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
     if any(table.get("filters") for _, table in subscriptions):
         of_feeds = _event_sources(sources)
         if of_feeds is not None:
-            problems += [problem for key, table in subscriptions for problem in _unheard(key, table, of_feeds)]
+            problems += [
+                problem for key, table in subscriptions for problem in islice(_unheard(key, table, of_feeds), MOST_TOLD)
+            ]
     return problems
 
 
@@ -405,11 +409,11 @@ def _repeated(tables: list[tuple[Key, Mapping[str, Any]]], name: str) -> Iterato
         first.setdefault(value, key)
 
 
-def _unknown(key: Key, subscription: Mapping[str, Any], known: list[str]) -> Iterator[ConfigProblem]:
+def _unknown(key: Key, subscription: Mapping[str, Any], known: Collection[str]) -> Iterator[ConfigProblem]:
     feeds = subscription.get("feeds")
     for at, feed in enumerate(feeds if isinstance(feeds, list | tuple) else ()):
         if isinstance(feed, str) and "/" in feed and feed not in known:
-            hint = did_you_mean(feed, known) or f"; there are {', '.join(known)}"
+            hint = did_you_mean(feed, list(known)) or f"; there are {', '.join(known)}"
             yield ConfigProblem((*key, "feeds", at), f"expected a feed that exists{hint}", feed)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, get_args
 
 import msgspec
@@ -19,6 +20,8 @@ from poller.config.settings import Settings, broken_relations, chosen, related
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import SLOWEST, Table, did_you_mean
 from poller.errors import ConfigurationError
+
+MOST_PROBLEMS: Final = 100
 
 _KEEP: Final = (
     "a secret has no place in the file: put it into a file of its own or into the environment, and name that with "
@@ -54,10 +57,9 @@ _ELSEWHERE: Final = frozenset({"default_factory_not_called", "relations"})
 
 
 def problems_of(invalid: ValidationError) -> Iterator[ConfigProblem]:
-    """Everything that validation found, in its order."""
-    for error in invalid.errors(include_url=False):
-        if not _follows(error):
-            yield _problem(error)
+    """What validation found, in its order; at most :data:`MOST_PROBLEMS`, for a request may be wrong in every byte."""
+    found = (error for error in invalid.errors(include_url=False) if not _follows(error))
+    yield from map(_problem, islice(found, MOST_PROBLEMS))
 
 
 def _follows(error: ErrorDetails) -> bool:

@@ -308,6 +308,7 @@ def tell_reply(span: Span, reply: HttpReply) -> None:
 # How the connection comes about is :mod:`poller.http.transport`'s to know.
 
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
+_EXPLAINED: Final = 64 * 1024  # bytes of an error's body that are read; a message shows far less, from its beginning
 
 
 class ClientLimits(msgspec.Struct, frozen=True):
@@ -429,7 +430,7 @@ class HttpSession:
         return HttpReply(outcome, text, body, validators=validators_of(sent), received=received)
 
     def _said(self, body: bytes, token: str | None) -> str:
-        return gist(hidden(body.decode("utf-8", "replace"), token, *self._secrets))
+        return gist(hidden(body[:_EXPLAINED].decode("utf-8", "replace"), token, *self._secrets))
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
         """The body, None where it is too large, decoded or as it was sent; and how many bytes were sent."""

@@ -269,8 +269,8 @@ def event_routes(
 
 
 def _chosen(request: Request, streams: Mapping[str, str]) -> dict[str, str]:
-    wanted = request.query_params.getlist("feed")
-    unknown = [feed for feed in wanted if feed not in streams.values()]
+    wanted = frozenset(request.query_params.getlist("feed"))
+    unknown = sorted(wanted.difference(streams.values()))
     if unknown:
         expected = f"expected SOURCE/NAME, one of {', '.join(list(streams.values())[:20])}"
         raise RequestRefused(404, f"feed: {expected}", errors=[InvalidParameter("feed", expected, unknown[0][:64])])

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from poller.changes.diff import ChangeKind
-from poller.config.event_types import KINDS, TYPE_NAMES, published, type_test, unmatched
+from poller.config.event_types import (
+    KINDS,
+    LONGEST_PATTERN,
+    MOST_PATTERNS,
+    MOST_TOLD,
+    TYPE_NAMES,
+    published,
+    type_test,
+    unmatched,
+)
 from poller.config.load import load
 from poller.config.validation import kept_subscription, subscription_of
 from poller.control.feeds import feed_of
@@ -66,6 +75,28 @@ def test_what_matches_nothing_is_told_with_what_was_meant() -> None:
     assert (place, entry) == (1, "creatd")
     assert expected == 'expected a type that a feed publishes; did you mean "created"?'
     assert 'such as "org.example.api.contractType.created.v1"' in unmatched(["zzz"], types)[0][2]
+
+
+def test_a_pattern_is_bounded_in_length_and_number() -> None:
+    """None is made of what is longer, nor of one more. A type without ``*``, ``?`` or ``[`` may be of any length."""
+    types = published("org.example.api", "contractTypes", None)
+    longest = "*" * LONGEST_PATTERN
+    assert unmatched([longest], types) == []
+    assert unmatched([longest + "*"], types) == [
+        (0, longest + "*", f"expected a pattern of at most {LONGEST_PATTERN} characters")
+    ]
+    several = [f"*{'?' * (number % 2)}*" for number in range(MOST_PATTERNS)]
+    assert unmatched([*several, TYPE], types) == []
+    [(place, _, expected)] = unmatched([*several, "*", "removed"], types)
+    assert place == MOST_PATTERNS
+    assert expected.startswith(f"expected at most {MOST_PATTERNS} patterns")
+    assert "expected a type" in unmatched(["x" * 30_000], types)[0][2]
+
+
+def test_of_many_wrong_types_the_first_are_told() -> None:
+    """Each is compared with all types, to find the one that was meant; that is not done thousands of times."""
+    types = published("org.example.api", "contractTypes", None)
+    assert len(unmatched([f"creat{number}" for number in range(1000)], types)) == MOST_TOLD
 
 
 FILE = """

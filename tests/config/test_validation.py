@@ -11,8 +11,9 @@ import pytest
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.config.types import SLOWEST
-from poller.config.validation import kept_subscription, subscription_of, written
+from poller.config.validation import MOST_PROBLEMS, kept_subscription, subscription_of, written
 from poller.errors import ConfigurationError
+from tests.harness.growth import LINEAR, growth
 
 BASE = {"id": "a", "sink": "https://sink.example.org/hook"}
 WHOLE = BASE | {
@@ -49,6 +50,30 @@ def test_what_is_kept_is_what_was_given(settings: Settings, values: dict[str, An
     assert kept_subscription(kept) == given
     assert written(kept_subscription(kept)) == kept
     assert written(subscription_of(dict(reversed(values.items())), settings, where="x")) == kept
+
+
+def test_of_a_subscription_that_is_wrong_everywhere_the_first_problems_are_told(settings: Settings) -> None:
+    """A request that brings as many mistakes as it may costs no more than one with a hundred, and is told few."""
+    for many in (
+        {"filters": [{f"unknown{number}": 0 for number in range(2_000)}]},
+        {"filters": [{"exact": {"source": f"none{number}"}} for number in range(2_000)]},
+        {"feeds": [f"default/none{number}" for number in range(2_000)]},
+        {"types": [f"none{number}" for number in range(2_000)]},
+    ):
+        with pytest.raises(ConfigurationError) as wrong:
+            subscription_of(BASE | many, settings, where="x")
+        assert 0 < str(wrong.value).count("\n") < MOST_PROBLEMS
+
+
+def test_a_long_value_is_looked_at_in_time_by_its_length_alone(settings: Settings) -> None:
+    """Whether a wrong value looks like a secret is found out in one pass, be it one long word without digits."""
+    for word in ("a", "a/", "-", "aaaaaaaaaaaaaaaaaaaa/"):
+
+        def wrong(size: int, word: str = word) -> None:
+            with pytest.raises(ConfigurationError):
+                subscription_of(BASE | {"mode": word * (size // len(word))}, settings, where="x")
+
+        assert growth(wrong, 4 * 1024) < LINEAR
 
 
 WRONG: tuple[tuple[Any, str], ...] = (

@@ -294,6 +294,8 @@ UNFOLLOWED: Final[list[Any]] = [
     ("", "not-an-id", 400),
     ("?type=creatd", "", 400),
     (f"?type=created&type={REMOVED}&feed={FEEDS[0]}&type=*.evidenceVariant.*", "", 400),
+    (f"?type={'[' * 8_000}", "", 400),
+    ("?type=*" + "&type=*" * 3_000, "", 400),
     ("?feed=acme/none", "", 404),
     ("?feed=", "", 404),
 ]
