@@ -103,8 +103,11 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Setting
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What ``-n auto`` means: the long tests wait for processes and sockets, so there are more workers than CPUs."""
-    return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+    """What ``-n auto`` means: more workers than CPUs, for the long tests wait for processes and sockets.
+
+    Not more than eight: each collects all tests and starts its own servers, which then takes longer than the tests do.
+    """
+    return min(max(2, len(os.sched_getaffinity(0)) * 3 // 2), 8)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
