@@ -28,8 +28,9 @@ from poller.lifecycle import ended
 from poller.sandbox.data import mutate
 from poller.sandbox.history import History
 from poller.sandbox.server import repeat
+from poller.store.entry_id import EARLIEST
 from poller.store.session import blocking_client
-from poller.store.stream import EARLIEST, Entry, followed
+from poller.store.stream import Entry, followed
 
 CHANGES_PER_SECOND: Final = 4.0
 _BLOCK: Final = timedelta(milliseconds=250)

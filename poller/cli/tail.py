@@ -29,11 +29,11 @@ from poller.control.feeds import keys_of
 from poller.delivery.operational_events import Kind
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, stopped_by_signals
-from poller.store.entry_id import before
+from poller.store.entry_id import EARLIEST, before
 from poller.store.keys import MemberKeys, operations_key
 from poller.store.members import members_now
 from poller.store.session import STORE_PATIENCE, OpenStore, blocking_client, opened_store, until_ready
-from poller.store.stream import EARLIEST, Entry, followed, last_id
+from poller.store.stream import Entry, followed, last_id
 
 BLOCK: Final = timedelta(seconds=2)
 NOW: Final = "now"

@@ -17,7 +17,7 @@ from poller.errors import PollerError
 from poller.store import dead_letters
 from poller.store import dead_letters as given_up
 from poller.store.dead_letters import DeadLetter, LetterId, Listed, Mark, Moved, Opened, Owner
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.subscriptions import Registry, moment_of, require_registered
 
@@ -121,7 +121,7 @@ class DeadLetters:
         return [
             LetterId(owner.feed, entry, subscription)
             for owner, keys in pairs.items()
-            for entry in sorted(await given_up.entries(self._client, keys), key=place_of)
+            for entry in sorted(await given_up.entries(self._client, keys), key=EntryId.parse)
         ]
 
     async def redeliver(self, wanted: Sequence[LetterId]) -> RedeliveryResult:

@@ -26,7 +26,7 @@ from poller.control.subscriptions import registry_of, until_let_go
 from poller.errors import ConfigurationError, PollerError, StoreRefused
 from poller.redis.client import servers
 from poller.redis.errors import translated
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EARLIEST, EntryId
 from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.lease import in_whose_hands, member_name, nonce_of
 from poller.store.members import MemberConfiguration, Members, Seen, members_seen
@@ -34,7 +34,7 @@ from poller.store.recovery import known_feeds, note_unread
 from poller.store.retention import groups_of
 from poller.store.scripts import Scripts, answered
 from poller.store.stats import Backlog, backlogs
-from poller.store.stream import EARLIEST, last_id
+from poller.store.stream import last_id
 from poller.store.subscriptions import Registered, Subscriptions, forget_feed, health_field
 
 SEARCH_SECONDS: Final = 1.0
@@ -163,7 +163,7 @@ def _is_left(backlog: Backlog, marks: list[bytes | None], registered: Registered
         return backlog.entries is None or backlog.entries > 0
     if last == EARLIEST:
         return False
-    return _is_wanted(registered, feed, last) if place is None else place_of(last) > place_of(place.decode())
+    return _is_wanted(registered, feed, last) if place is None else EntryId.parse(last) > EntryId.parse(place)
 
 
 def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
@@ -174,7 +174,7 @@ def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
         return False
     if wanted.feeds is not None and feed not in wanted.feeds:
         return False
-    return wanted.start == "earliest" or 0 < registered.asked <= place_of(last)[0]
+    return wanted.start == "earliest" or 0 < registered.asked <= EntryId.parse(last).ms
 
 
 async def note_streams(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:

@@ -21,7 +21,7 @@ from poller.control.subscriptions import registered, registry_of
 from poller.delivery.cloudevent import envelope_of
 from poller.errors import ConfigurationError, PollerError
 from poller.store import replay as replays
-from poller.store.entry_id import before, place_of
+from poller.store.entry_id import EntryId, before
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
 from poller.store.replay import ReplayedEntry, ReplaySpan
 from poller.store.subscriptions import Registry
@@ -102,17 +102,17 @@ class ReplayControl:
         if read is None:
             raise PollerError(f"{feed} was not begun for {self._subscription} yet; poller run does that")
         oldest = await replays.first(self._client, events)
-        if oldest and start != EARLIEST and _sequence(oldest) > 1 and place_of(start) < place_of(oldest[0]):
+        if oldest and start != EARLIEST and _sequence(oldest) > 1 and EntryId.parse(start) < EntryId.parse(oldest[0]):
             raise PollerError(
                 f"{feed} does not go back so far any more: it begins at {_moment(oldest[0])}, "
                 f"--from {oldest[0]} (or earliest) takes all that there is"
             )
-        if oldest is None and start != EARLIEST and place_of(start) <= place_of(read) != (0, 0):
+        if oldest is None and start != EARLIEST and EntryId.parse(start) <= EntryId.parse(read) != (0, 0):
             raise PollerError(f"{feed} holds none of its events any more; the last of them was from {_moment(read)}")
-        upto = read if end == LATEST or place_of(end) > place_of(read) else end
+        upto = read if end == LATEST or EntryId.parse(end) > EntryId.parse(read) else end
         first = await replays.first(self._client, events, start)
         last = await replays.last(self._client, events, upto)
-        if first is None or last is None or place_of(first[0]) > place_of(last[0]):
+        if first is None or last is None or EntryId.parse(first[0]) > EntryId.parse(last[0]):
             return None
         count = _sequence(last) - _sequence(first) + 1
         return PlannedReplay(
@@ -219,4 +219,4 @@ def _sequence(entry: ReplayedEntry) -> int:
 
 
 def _moment(entry: str) -> str:
-    return recorded_time(datetime.fromtimestamp(place_of(entry)[0] / 1000, UTC))
+    return recorded_time(datetime.fromtimestamp(EntryId.parse(entry).ms / 1000, UTC))

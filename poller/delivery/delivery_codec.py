@@ -15,7 +15,7 @@ from poller.changes.events import recorded_time
 from poller.delivery.cloudevent import envelope_of, record_of
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Tries
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 
 _EXCERPT: Final = 256  # bytes of an answer
 _ATTEMPTS: Final = 24  # that are kept: the first, and the latest
@@ -118,7 +118,7 @@ def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
     Raises:
         msgspec.MsgspecError: another version wrote them in a form that is not ours.
     """
-    return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=place_of)}
+    return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=EntryId.parse)}
 
 
 def delivery_again(letter: Letter) -> Delivery:

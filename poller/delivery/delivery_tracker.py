@@ -52,7 +52,7 @@ from poller.delivery.retry import (
 )
 from poller.delivery.sinks.base import Event, Subscription, wants
 from poller.store.consumer_state import Entry, Settlement
-from poller.store.entry_id import before, place_of
+from poller.store.entry_id import EntryId, before
 from poller.store.replay import ReplayedEntry, ReplayPlace, ReplaySpan
 
 GONE: Final = "the stream does not hold its event any more: retention.max_bytes took it, or somebody did"
@@ -135,15 +135,15 @@ class Books:
             anew: baselines after this entry tell again what was told before.
         """
         refused = []
-        known = place_of(known_to) if known_to else (-1, -1)
+        known = EntryId.parse(known_to) if known_to else (-1, -1)
         for entry, event in entries:
             if not self.lanes.holds(entry):
-                if entry in self._parked or entry in self._restored or place_of(entry) <= known:
+                if entry in self._parked or entry in self._restored or EntryId.parse(entry) <= known:
                     self._draft.acked.append(entry)
                 elif reason := self._take_one(entry, event, now, anew):
                     refused.append((entry, reason))
         if entries:
-            self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=place_of)
+            self.last_read = max(self.last_read or entries[-1][0], entries[-1][0], key=EntryId.parse)
         return refused
 
     def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: str | None) -> str | None:
@@ -158,7 +158,9 @@ class Books:
             return str(error)
         key = record_of(envelope)
         last = self.lanes.last(key)
-        behind = last is None or place_of(last) < place_of(entry)  # else it was settled before what waits in its lane
+        behind = last is None or EntryId.parse(last) < EntryId.parse(
+            entry
+        )  # else it was settled before what waits in its lane
         if not behind or not wants(self._subscription, envelope, entry, event, anew=anew):
             self._draft.acked.append(entry)
             return None

@@ -34,7 +34,7 @@ from poller.delivery.sinks.base import meets_baseline
 from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
 from poller.store.consumer_state import Entry, Settlement
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 from poller.store.replay import ReplaySpan
 
 # What is asked for once more: deliveries that others have parked, and replays. Looked for only when somebody says so.
@@ -256,7 +256,7 @@ class Intake:
             return ()
         if entries:
             last = entries[-1][0]
-            self._last = last if not self._last else max(self._last, last, key=place_of)
+            self._last = last if not self._last else max(self._last, last, key=EntryId.parse)
         return entries
 
     async def _some(self, most: int) -> list[Entry]:

@@ -28,7 +28,7 @@ from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 
 T = TypeVar("T")
 
@@ -129,10 +129,10 @@ class Lanes(Generic[T]):
         if lane is None:
             self.add(entry)
             return
-        place, at = place_of(entry.id), self._taken.get(entry.key, 0)
+        place, at = EntryId.parse(entry.id), self._taken.get(entry.key, 0)
         if at:
             self._mixed.add(entry.key)
-        while at < len(lane) and place_of(lane[at].id) < place:
+        while at < len(lane) and EntryId.parse(lane[at].id) < place:
             at += 1
         lane.insert(at, entry)
         self._parked += 1
@@ -262,7 +262,7 @@ class Lanes(Generic[T]):
         self._mixed.discard(key)
         lane = self._lanes[key]
         foremost = lane[0] if lane else None
-        self._lanes[key] = lane = deque(sorted(lane, key=lambda entry: place_of(entry.id)))
+        self._lanes[key] = lane = deque(sorted(lane, key=lambda entry: EntryId.parse(entry.id)))
         return bool(lane) and lane[0] is not foremost
 
     def _leave(self, entry: Waiting[T]) -> None:

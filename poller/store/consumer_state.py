@@ -39,13 +39,13 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
 from poller.errors import Fenced, GroupGone
+from poller.store.entry_id import EARLIEST
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
 from poller.store.lease import in_whose_hands
 from poller.store.recovery import BEGINNING, Beginning
 from poller.store.replay import ReplayPlace, ReplaySpan, replay_of
 from poller.store.scripts import RENEW, TAKE, answered, in_any_case, until_answered
-from poller.store.stream import EARLIEST
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"

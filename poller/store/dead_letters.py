@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import chain
@@ -33,14 +33,13 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.redis.errors import translated
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 from poller.store.feed import QUARANTINE_BYTES, rejected_digest
 from poller.store.keys import FeedKeys, PairKeys
 from poller.store.scripts import DROP
 
 _AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
 _ID: Final = re.compile(r"([\w/-]+):(?:([a-z0-9][a-z0-9-]{0,63}):)?(\d{1,20}-\d{1,20})", re.ASCII)
-_LARGEST: Final = 2**64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
@@ -111,9 +110,10 @@ class Listed(msgspec.Struct, frozen=True):
 def letter_id(text: str) -> LetterId | None:
     """An id taken apart; None where this cannot be one."""
     match = _ID.fullmatch(text)
-    if match is None or max(place_of(match[3])) >= _LARGEST:
-        return None
-    return LetterId(match[1], match[3], match[2])
+    with suppress(ValueError):
+        if match is not None and EntryId.checked(match[3]):
+            return LetterId(match[1], match[3], match[2])
+    return None
 
 
 async def newest(client: Redis, feeds: Mapping[str, FeedKeys], *, most: int) -> Listed:
@@ -211,7 +211,7 @@ async def _dropped(client: Redis, keys: FeedKeys, entries: Sequence[_Entry]) -> 
 
 def _letter(feed: str, entry: _Entry) -> DeadLetter:
     number, fields = entry[0].decode(), entry[1]
-    milliseconds = min(place_of(number)[0], _LAST_MS)
+    milliseconds = min(EntryId.parse(number).ms, _LAST_MS)
     at = _EPOCH + timedelta(milliseconds=milliseconds)
     return DeadLetter(
         id=f"{feed}:{number}",
@@ -223,8 +223,8 @@ def _letter(feed: str, entry: _Entry) -> DeadLetter:
     )
 
 
-def _when(letter: DeadLetter) -> tuple[int, int]:
-    return place_of(letter.id.rpartition(":")[2])
+def _when(letter: DeadLetter) -> EntryId:
+    return EntryId.parse(letter.id.rpartition(":")[2])
 
 
 # Events that were given up on, as they are kept for each subscription to each feed; opaque here.

@@ -23,7 +23,7 @@ from poller.changes.events import recorded_time
 from poller.errors import StoreError
 from poller.lifecycle import unless
 from poller.redis.errors import translated
-from poller.store.entry_id import before, place_of
+from poller.store.entry_id import EARLIEST, EntryId, before
 from poller.store.feed_state import (
     ANEW_AT,
     BEGUN_AFTER,
@@ -39,7 +39,7 @@ from poller.store.feed_state import (
 )
 from poller.store.keys import PairKeys
 from poller.store.scripts import answered
-from poller.store.stream import EARLIEST, last_id
+from poller.store.stream import last_id
 from poller.store.subscriptions import milliseconds_of, moment_of
 
 # What is found when a feed's lease is taken, against what was known of it: is all there, or was something lost?
@@ -479,7 +479,7 @@ class Beginning(msgspec.Struct):
             with answered(self.client):
                 now = int(await self.client.eval(_NOW, 1, self.keys.state))
             if now - feed.anew_at < _LATELY:
-                return min(feed.after, last, key=place_of), _OLDER
+                return min(feed.after, last, key=EntryId.parse), _OLDER
         return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
 
     async def look(self) -> _Feed | None:
@@ -517,7 +517,7 @@ class Beginning(msgspec.Struct):
     def _new(self, last: str) -> str:
         """After what was there when it was asked for: it may be long until somebody delivers."""
         # Where the server's clock was put back since, the last entry counts: a moment to come would pass over events.
-        return before(f"{self.asked}-0") if 0 < self.asked <= place_of(last)[0] else last
+        return before(f"{self.asked}-0") if 0 < self.asked <= EntryId.parse(last).ms else last
 
     def _older(self, moment: int) -> bool:
         """Whether the subscription wanted the feed before that, by the store's clock where it is known."""

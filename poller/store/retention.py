@@ -23,9 +23,9 @@ from redis.commands.core import AsyncScript
 from poller.changes.events import recorded_time
 from poller.errors import Fenced
 from poller.redis.errors import translated
+from poller.store.entry_id import EARLIEST, FIRST_ID, EntryId
 from poller.store.keys import FeedKeys, PairKeys, group_of
 from poller.store.scripts import answered, in_any_case
-from poller.store.stream import EARLIEST
 from poller.store.subscriptions import milliseconds_of, moment_of
 
 FENCED: Final = b"FENCED"
@@ -202,10 +202,6 @@ class TrimScripts:
 #
 # Pure: what is known of a stream in, the next step out. Ids are compared as pairs of numbers, never as text.
 
-Place = tuple[int, int]
-"""An entry id: milliseconds and number."""
-
-_LARGEST: Final = 2**64 - 1
 _ROOM: Final = 0.95  # of max_bytes that is left full, so that the next event does not trim again
 
 
@@ -220,13 +216,13 @@ class Stream(msgspec.Struct, frozen=True):
 
     length: int
     size: int
-    first: Place | None
+    first: EntryId | None
 
 
 class UpTo(msgspec.Struct, frozen=True):
     """Entries up to this one go, for their age."""
 
-    last: Place
+    last: EntryId
 
 
 class AtMost(msgspec.Struct, frozen=True):
@@ -235,12 +231,12 @@ class AtMost(msgspec.Struct, frozen=True):
     entries: int
 
 
-def pressing(stream: Stream, *, oldest: Place, max_bytes: int) -> bool:
+def pressing(stream: Stream, *, oldest: EntryId, max_bytes: int) -> bool:
     """Whether there is anything to be thought about; see :func:`next_step`."""
     return stream.first is not None and (stream.first < oldest or stream.size > max_bytes)
 
 
-def next_step(stream: Stream, done: Mapping[str, Place], *, oldest: Place, max_bytes: int) -> UpTo | AtMost | None:
+def next_step(stream: Stream, done: Mapping[str, EntryId], *, oldest: EntryId, max_bytes: int) -> UpTo | AtMost | None:
     """What is to be done next; None: nothing.
 
     Args:
@@ -251,7 +247,7 @@ def next_step(stream: Stream, done: Mapping[str, Place], *, oldest: Place, max_b
     """
     if stream.first is None:
         return None
-    last = min((before(oldest), *done.values()))
+    last = min((oldest.before, *done.values()))
     if stream.first <= last:
         return UpTo(last)
     if stream.size > max_bytes:
@@ -259,28 +255,12 @@ def next_step(stream: Stream, done: Mapping[str, Place], *, oldest: Place, max_b
     return None
 
 
-def holder(stream: Stream, done: Mapping[str, Place], *, oldest: Place) -> str | None:
+def holder(stream: Stream, done: Mapping[str, EntryId], *, oldest: EntryId) -> str | None:
     """Who alone keeps the first entry, which is old enough to go; of several the one that is furthest behind."""
     if stream.first is None or stream.first >= oldest or not done:
         return None
     last = min(done, key=lambda name: (done[name], name))
     return last if done[last] < stream.first else None
-
-
-def before(place: Place) -> Place:
-    """The place just before this one; none is before the first."""
-    milliseconds, number = place
-    if number:
-        return milliseconds, number - 1
-    return (milliseconds - 1, _LARGEST) if milliseconds else place
-
-
-def following(place: Place) -> Place:
-    """The place just behind this one; none is behind the last."""
-    milliseconds, number = place
-    if number < _LARGEST:
-        return milliseconds, number + 1
-    return (milliseconds + 1, 0) if milliseconds < _LARGEST else place
 
 
 # What is known of an event stream, and up to where everybody who reads it is done. Reads only.
@@ -295,7 +275,6 @@ def following(place: Place) -> Place:
 
 SAMPLES: Final = 2000
 _OURS: Final = group_of("")
-_BEGINNING: Final[Place] = (0, 0)
 _FIELDS: Final = ("place", "replay_after", "replay_to")
 
 
@@ -327,7 +306,7 @@ async def stream_of(client: Redis, events: str) -> Stream:
         asking.memory_usage(events, samples=SAMPLES)
         asking.xrange(events, count=1)
         length, size, found = await asking.execute()
-    return Stream(length, size or 0, _place(found[0][0]) if found else None)
+    return Stream(length, size or 0, EntryId.parse(found[0][0]) if found else None)
 
 
 async def groups_of(client: Redis, events: str) -> Groups:
@@ -351,8 +330,8 @@ def pairs_of(groups: Groups, prefix: str, feed: str, known: Mapping[str, Watched
 
 
 async def done_of(
-    client: Redis, events: str, first: Place, groups: Groups, pairs: Mapping[str, Watched]
-) -> dict[str, Place]:
+    client: Redis, events: str, first: EntryId, groups: Groups, pairs: Mapping[str, Watched]
+) -> dict[str, EntryId]:
     """By each group, the entry up to which it needs none any more.
 
     Args:
@@ -365,19 +344,19 @@ async def done_of(
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    done = {name: _place(group["last-delivered-id"]) for name, group in groups.items()}
+    done = {name: EntryId.parse(group["last-delivered-id"]) for name, group in groups.items()}
     held = [name for name, group in groups.items() if group["pending"]]
     with translated(client):
         asking = client.pipeline(transaction=False)
         for name in held:
-            asking.xpending_range(events, name, min=_entry_text(first), max="+", count=1)
+            asking.xpending_range(events, name, min=str(first), max="+", count=1)
         for one in pairs.values():
             asking.hmget(one.keys.state, list(_FIELDS))
             asking.hkeys(one.keys.parked)
         answers = await asking.execute()
     for name, found in zip(held, answers, strict=False):
         if found:
-            done[name] = min(done[name], before(_place(found[0]["message_id"])))
+            done[name] = min(done[name], EntryId.parse(found[0]["message_id"]).before)
     rest = answers[len(held) :]
     for (name, one), kept, parked in zip(pairs.items(), rest[::2], rest[1::2], strict=True):
         stands = [done[name]] if name in done else _unbegun(one, kept)
@@ -387,7 +366,7 @@ async def done_of(
     return done
 
 
-async def held_by(client: Redis, prefix: str, feed: str, stream: Stream, *, oldest: Place) -> str | None:
+async def held_by(client: Redis, prefix: str, feed: str, stream: Stream, *, oldest: EntryId) -> str | None:
     """The consumer group for which the stream's first entry stays, though it is old enough to go; None: there is none.
 
     Raises:
@@ -401,34 +380,25 @@ async def held_by(client: Redis, prefix: str, feed: str, stream: Stream, *, olde
     return holder(stream, done, oldest=oldest)
 
 
-def _unbegun(one: Watched, kept: list[bytes | None]) -> Iterable[Place]:
+def _unbegun(one: Watched, kept: list[bytes | None]) -> Iterable[EntryId]:
     """Where it begins, or goes on, that has no group."""
     if kept[0] is not None:
-        yield _place(kept[0])
+        yield EntryId.parse(kept[0])
     elif one.earliest:
-        yield _BEGINNING
+        yield FIRST_ID
 
 
-def _begun(kept: list[bytes | None], first: Place) -> Iterable[Place]:
+def _begun(kept: list[bytes | None], first: EntryId) -> Iterable[EntryId]:
     """Where its replay stands, if that is not at an end."""
-    if kept[1] is not None and kept[2] is not None and _place(kept[2]) >= first:
-        yield _place(kept[1])
+    if kept[1] is not None and kept[2] is not None and EntryId.parse(kept[2]) >= first:
+        yield EntryId.parse(kept[1])
 
 
-def _waiting(parked: Iterable[bytes], first: Place) -> Iterable[Place]:
+def _waiting(parked: Iterable[bytes], first: EntryId) -> Iterable[EntryId]:
     """The place before the first delivery that waits."""
-    there = [entry for entry in map(_place, parked) if entry >= first]
+    there = [entry for entry in map(EntryId.parse, parked) if entry >= first]
     if there:
-        yield before(min(there))
-
-
-def _place(entry: bytes) -> Place:
-    milliseconds, _, number = entry.partition(b"-")
-    return int(milliseconds), int(number or 0)
-
-
-def _entry_text(entry: Place) -> str:
-    return f"{entry[0]}-{entry[1]}"
+        yield min(there).before
 
 
 # What a consumer group lost because its stream grew beyond ``retention.max_bytes``, as the scripts write it down.
@@ -539,9 +509,9 @@ class Rule(msgspec.Struct, frozen=True):
     age: timedelta
     max_bytes: int
 
-    def oldest(self, now: datetime) -> Place:
+    def oldest(self, now: datetime) -> EntryId:
         """Entries before this place are old enough to go."""
-        return max(milliseconds_of(now - self.age), 0), 0
+        return EntryId(max(milliseconds_of(now - self.age), 0))
 
 
 class Trimmer:
@@ -642,9 +612,5 @@ class Trimmer:
 def _limits(step: UpTo | AtMost, now: datetime) -> list[str | int]:
     """The third to the eighth argument of the scripts."""
     if isinstance(step, UpTo):
-        return [_written(step.last), _written(following(step.last)), "", "", "", ""]
+        return [str(step.last), str(step.last.following), "", "", "", ""]
     return [step.entries, milliseconds_of(now), recorded_time(now), _LOST, _LOST_AGAIN, ""]
-
-
-def _written(place: Place) -> str:
-    return f"{place[0]}-{place[1]}"

@@ -18,9 +18,8 @@ from redis.asyncio import Redis
 from poller.errors import StoreUnavailable
 from poller.redis.client import scattered
 from poller.redis.errors import translated
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EARLIEST, EntryId
 
-EARLIEST: Final = "0-0"
 LOOK_BACK: Final = timedelta(seconds=10)
 """How often to look whether a stream has lost its last entries, as one does in a failover."""
 _ENTRIES: Final = 200
@@ -228,13 +227,9 @@ async def followed(
                 async for entries in reading:
                     pause = _FIRST_PAUSE
                     after.update((entry.key, entry.id) for entry in entries)
-                    yield sorted(entries, key=_place)
+                    yield sorted(entries, key=lambda entry: EntryId.parse(entry.id))
         except StoreUnavailable as error:
             if pause == _FIRST_PAUSE:
                 away(error)
         await sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
-
-
-def _place(entry: Entry) -> tuple[int, int]:
-    return place_of(entry.id)

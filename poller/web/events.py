@@ -41,6 +41,7 @@ from poller.control.feeds import keys_of
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
 from poller.redis.errors import let_in, translated
+from poller.store.entry_id import EntryId
 from poller.store.session import blocking_client
 from poller.store.stream import arrivals
 from poller.telemetry.metrics import EVENT_READERS
@@ -299,7 +300,7 @@ def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, StreamPosit
     if text == "earliest":
         return dict.fromkeys(chosen.values(), BEGINNING)
     with suppress(ValueError):
-        return dict.fromkeys(chosen.values(), place_of(text))
+        return dict.fromkeys(chosen.values(), StreamPosition(*EntryId.checked(text)))
     try:
         return read_places(text, chosen.values())
     except ValueError:
@@ -502,7 +503,7 @@ class EventReader:
     def _messages(self, feed: str, entry: bytes, content: bytes) -> list[bytes]:
         before, outline = self._places[feed], outline_of(content)
         sequence = sequence_of(outline)
-        self._places.move(feed, place_of(entry.decode())._replace(sequence=sequence))
+        self._places.move(feed, StreamPosition(*EntryId.parse(entry), sequence))
         missing = before.sequence and sequence > before.sequence + 1
         told = [gap(feed, after=before.sequence, before=sequence)] if missing else []
         if self._types and not self._types(outline.type):
@@ -541,7 +542,7 @@ async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, StreamP
         place = StreamPosition()
         for entry, fields in entries:
             sequence = sequence_of(outline_of(fields.get(b"data", b"")))
-            place = place_of(entry.decode())._replace(sequence=sequence)
+            place = StreamPosition(*EntryId.parse(entry), sequence)
         found[feed] = place
     return found
 
@@ -628,22 +629,6 @@ def read_places(text: str, feeds: Iterable[str]) -> dict[str, StreamPosition]:
         raise ValueError("not as it was given out")
     found = dict(_parts(content[1:]))
     return {feed: found.get(_name(feed), BEGINNING) for feed in feeds}
-
-
-def place_of(entry: str) -> StreamPosition:
-    """The place of an entry's id, ``MILLISECONDS-NUMBER`` or ``MILLISECONDS``.
-
-    Raises:
-        ValueError: it is none.
-    """
-    milliseconds, dash, number = entry.partition("-")
-    numbers = (milliseconds, number if dash else "0")
-    if not all(one.isascii() and one.isdecimal() and len(one) <= len(str(_LARGEST)) for one in numbers):
-        raise ValueError("not an entry's id")
-    first, second = map(int, numbers)
-    if max(first, second) >= _LARGEST:
-        raise ValueError("not an entry's id")
-    return StreamPosition(first, second)
 
 
 def _name(feed: str) -> bytes:

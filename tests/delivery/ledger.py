@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from poller.errors import GroupGone, StoreUnavailable
 from poller.store.consumer_state import Entry, Settlement
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 
 T = TypeVar("T")
 
@@ -53,14 +53,14 @@ class Ledger:
     async def pending(self, after: str, *, most: int) -> list[Entry]:
         if self.group is None:
             raise GroupGone("gone")
-        found = sorted(self.group, key=place_of)
-        behind = place_of(after) if after != "0" else (0, 0)
-        return self._answer([one for one in found if place_of(one) > behind][:most])
+        found = sorted(self.group, key=EntryId.parse)
+        behind = EntryId.parse(after) if after != "0" else (0, 0)
+        return self._answer([one for one in found if EntryId.parse(one) > behind][:most])
 
     async def read(self, *, most: int) -> list[Entry]:
         if self.group is None:
             raise GroupGone("gone")
-        found = [one for one in self.stream if place_of(one) > place_of(self.position)][:most]
+        found = [one for one in self.stream if EntryId.parse(one) > EntryId.parse(self.position)][:most]
         self.group |= dict.fromkeys(found)
         self.position = found[-1] if found else self.position
         return self._answer(found)
@@ -76,7 +76,9 @@ class Ledger:
             self.kept.pop(one, None)
         self.letters |= settlement.letters
         if settlement.place:
-            assert self.remade or place_of(settlement.place) >= place_of(self.place), "the place never goes back"
+            assert self.remade or EntryId.parse(settlement.place) >= EntryId.parse(self.place), (
+                "the place never goes back"
+            )
             self.place = settlement.place
 
     def _answer(self, found: Sequence[str]) -> list[Entry]:

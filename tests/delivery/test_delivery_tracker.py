@@ -21,7 +21,7 @@ from poller.delivery.key_queues import Waiting
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import Patience, Retry, Tries
 from poller.delivery.sinks.base import Batching, Event, Subscription
-from poller.store.entry_id import before, place_of
+from poller.store.entry_id import EntryId, before
 from poller.store.replay import ReplayPlace, ReplaySpan
 from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
@@ -101,9 +101,9 @@ class Dying(RuleBasedStateMachine):
         flying = [one for unit in self.in_flight for one in unit]
         assert key not in {one.key for one in flying}, "two requests for one record"
         assert entry not in self.settled, "sent although it was written that it is settled"
-        before = {one for one, whose in self.keys.items() if whose == key and place_of(one) < place_of(entry)}
+        before = {one for one, whose in self.keys.items() if whose == key and EntryId.parse(one) < EntryId.parse(entry)}
         assert before <= self.done | along, "before it was written that an earlier event is settled"
-        assert self.latest.get(key, (0, 0)) <= place_of(entry), "an earlier event after a later one"
+        assert self.latest.get(key, (0, 0)) <= EntryId.parse(entry), "an earlier event after a later one"
 
     @precondition(lambda self: self.in_flight)
     @rule(number=st.integers(0, 9), outcome=OUTCOMES)
@@ -117,7 +117,7 @@ class Dying(RuleBasedStateMachine):
 
     def arrived(self, unit: list[Waiting[Event]]) -> None:
         for one in reversed(unit):  # those of one request come again as one, or one by one
-            self.latest[one.key] = place_of(one.id)
+            self.latest[one.key] = EntryId.parse(one.id)
 
     @precondition(lambda self: self.in_flight)
     @rule(number=st.integers(0, 9), later=st.booleans())
@@ -163,7 +163,7 @@ class Dying(RuleBasedStateMachine):
         """A process that has read everything knows it all; without one, what was settled may come again, in order."""
         if self.ledger.group is None:
             return
-        if place_of(self.intake._last or "0-0") < place_of(self.ledger.position):
+        if EntryId.parse(self.intake._last or "0-0") < EntryId.parse(self.ledger.position):
             self.forget()
         self.ledger.group = None
 
@@ -440,7 +440,7 @@ def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chose
     replay = Replay(ReplaySpan("r", after, entries[-1]))
     while after:
         if span := replay.wants(most):
-            found = [entry for entry in entries if place_of(entry) > place_of(span.after)][:most]
+            found = [entry for entry in entries if EntryId.parse(entry) > EntryId.parse(span.after)][:most]
             replay.took([(entry, b"") for entry in found], most=most)
             replay.open.update(dict.fromkeys(found))
         elif replay.open:
@@ -450,7 +450,9 @@ def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chose
         if place := replay.place:
             after = place.after
             replay.wrote(place)
-            assert all(entry in done for entry in entries if after == "" or place_of(entry) <= place_of(after))
+            assert all(
+                entry in done for entry in entries if after == "" or EntryId.parse(entry) <= EntryId.parse(after)
+            )
             if after and steps < 2 and chosen.draw(st.booleans()):  # a crash
                 steps += 1
                 replay = Replay(ReplaySpan("r", after, entries[-1]))

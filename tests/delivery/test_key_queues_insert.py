@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.delivery.key_queues import Lanes, Waiting
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 
 
 def waiting(number: int, key: str = "K", *, fresh: bool = True) -> Waiting[int]:
@@ -140,5 +140,5 @@ def test_one_of_a_record_at_a_time_and_all_in_the_end(steps: list[tuple[str, str
     rest = driven.lanes.take(most=1000)
     assert driven.done + len(rest) == driven.added
     for key in "KL":
-        places = [place_of(one.id) for one in rest if one.key == key]
+        places = [EntryId.parse(one.id) for one in rest if one.key == key]
         assert places == sorted(places)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 from tests.harness.checker import judge
 from tests.harness.json_values import read
 from tests.harness.processes import daemon
@@ -158,7 +158,7 @@ async def _since_the_loss(scene: Subscribed, feed: str) -> list[bytes]:
     """What the stream holds of the new generation; where that begins has no outside name."""
     anew = await scene.played.client.hget(f"poller:{{acme/{feed}}}:state", "anew_at")
     assert anew is not None
-    return [event for entry, event in await scene.entries(feed) if place_of(entry)[0] >= int(anew)]
+    return [event for entry, event in await scene.entries(feed) if EntryId.parse(entry)[0] >= int(anew)]
 
 
 async def _last_sequences(scene: Subscribed) -> dict[str, int]:

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poller.store.entry_id import before, place_of
+from poller.store.entry_id import FIRST_ID, LAST_ID, EntryId, before
 
-PARTS = st.integers(0, 2**64 - 1)
+LARGEST = 2**64 - 1
+PARTS = st.one_of(st.integers(0, LARGEST), st.sampled_from([0, 1, LARGEST - 1, LARGEST]))
+IDS = st.builds(EntryId, PARTS, PARTS)
 
 
-@given(PARTS, PARTS)
-def test_before_is_the_place_just_before(milliseconds: int, number: int) -> None:
-    """Nothing fits in between; before the first there is nothing."""
-    entry = f"{milliseconds}-{number}"
-    earlier = place_of(before(entry))
-    if (milliseconds, number) == (0, 0):
-        assert earlier == (0, 0)
-    else:
-        assert earlier[0] * 2**64 + earlier[1] + 1 == milliseconds * 2**64 + number
+def number(entry: EntryId) -> int:
+    """The how-manieth of all ids that there are."""
+    return entry.ms * 2**64 + entry.n
+
+
+@given(IDS)
+def test_an_id_is_what_the_store_writes(entry: EntryId) -> None:
+    """Law: parsing gives back what was written, as text or bytes; a number that is left out is 0."""
+    assert EntryId.parse(str(entry)) == EntryId.parse(str(entry).encode()) == EntryId.checked(str(entry)) == entry
+    assert EntryId.parse(str(entry.ms)) == EntryId(entry.ms, 0)
+
+
+@given(IDS, IDS)
+def test_ids_are_ordered_as_their_entries(one: EntryId, other: EntryId) -> None:
+    """Law: the order is that of the numbers, between the first and the last."""
+    assert (one < other) == (number(one) < number(other))
+    assert FIRST_ID <= one <= LAST_ID
+
+
+@given(IDS)
+def test_nothing_fits_between_an_id_and_its_neighbours(entry: EntryId) -> None:
+    """Law: the one before and the one following differ by one; the ends are their own neighbours."""
+    assert number(entry.before) == max(number(entry) - 1, 0)
+    assert number(entry.following) == min(number(entry) + 1, number(LAST_ID))
+    assert before(str(entry)) == str(entry.before)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "x", "1-", "-1", "1-x", "+1-0", "1-0-0", "٣", " 1", "1" * 50, "²-0", f"{2**64}-0", f"1-{2**64}"]
+)
+def test_what_is_no_id_is_refused(wrong: str) -> None:
+    """Law: what a client wrote is an id that an entry may have, or is refused."""
+    with pytest.raises(ValueError, match="not an entry's id"):
+        EntryId.checked(wrong)

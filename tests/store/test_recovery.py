@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from poller.redis.client import commands
 from poller.store.commands import Order, give
 from poller.store.consumer_state import DeliveryScripts, PairStore
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 from poller.store.feed_state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, FeedState
 from poller.store.keys import PairKeys
 from poller.store.recovery import (
@@ -184,7 +184,7 @@ async def told(found: PairStore) -> int:
     """How many of the entries that the pair reads are news to it; all of them are baselines."""
     entries = await found.read(most=100)
     anew = await found.anew()
-    return sum(anew is None or place_of(entry) <= place_of(anew) for entry, _ in entries)
+    return sum(anew is None or EntryId.parse(entry) <= EntryId.parse(anew) for entry, _ in entries)
 
 
 async def set_back(client: Redis, hours: int) -> None:
@@ -367,7 +367,7 @@ async def test_a_feed_that_is_begun_while_a_pair_begins_loses_it_nothing() -> No
         await client.xadd(KEYS.events, {"data": "{}"}, id="5-0")
         found, _ = await beginning(client, subscribed=NOW - HOUR).place("now")
         assert client.asked >= 2
-        assert place_of(found) <= (5, 0)
+        assert EntryId.parse(found) <= (5, 0)
 
 
 # What is found of a feed against what was known of it: a table.

@@ -44,7 +44,6 @@ from poller.web.events import (
     StreamPosition,
     StreamPositions,
     event_routes,
-    place_of,
     read_places,
 )
 from tests.harness.waiting import patience, turns, until
@@ -620,14 +619,9 @@ def test_some_that_are_refused(text: str) -> None:
         read_places(text, ["a"])
 
 
-def test_entry_ids() -> None:
-    """With and without the second number; nothing beyond what the store takes."""
-    assert place_of("17-3") == StreamPosition(17, 3)
-    assert place_of("17") == StreamPosition(17, 0)
+def test_a_position_names_its_entry() -> None:
+    """As readers of the stream know it."""
     assert StreamPosition(17, 3, 9).entry == "17-3"
-    for wrong in ("", "x", "17-", "-3", "17-3-4", str(2**64), f"1-{2**64}", "1" * 50, "٣", " 1"):
-        with pytest.raises(ValueError, match="not an entry's id"):
-            place_of(wrong)
 
 
 # Laws of :mod:`poller.web.events` that need a store which fails in the middle.

@@ -18,7 +18,7 @@ from poller.delivery.formats import Request
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Patience
 from poller.store.consumer_state import Entry
-from poller.store.entry_id import place_of
+from poller.store.entry_id import EntryId
 
 Event = tuple[Envelope, bytes]
 
@@ -120,6 +120,6 @@ def wants(subscription: Subscription, envelope: Envelope, entry: str, event: byt
         anew: baselines after this one tell again what was told before.
     """
     if event.endswith(_BASELINE):
-        told = anew is not None and place_of(entry) > place_of(anew)
+        told = anew is not None and EntryId.parse(entry) > EntryId.parse(anew)
         return subscription.start != "now" and not told and subscription.wanted(envelope)
     return subscription.wanted(envelope)
