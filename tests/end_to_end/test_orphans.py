@@ -57,6 +57,7 @@ async def orphan_named(running: Daemon) -> None:
     await running.until(lambda line: line["event"] == "orphaned feed" and line["feed"] == OLD, "the orphaned feed")
 
 
+@pytest.mark.thorough
 async def test_what_waits_at_a_renamed_feed_is_delivered_and_the_feed_forgotten(tmp_path: Path, store: str) -> None:
     """Law: everything arrives without the source, log, status and check name the feed, and forgetting leaves no key."""
     wishes = [Wish("w")]
