@@ -1,7 +1,8 @@
 """One subscription while it is delivered: its sink, its limits, and a pair for each of its feeds that is had here.
 
 The law: a subscription that is begun again begins when the one before it has ended, and with what that one has noted.
-A store that fails ends nothing for good; settings that cannot be used are told once and wait to be changed.
+A store that fails ends nothing for good. Settings that cannot be used are told once, and tried again every few seconds,
+for a file that they name may appear.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ END_WITHIN: Final = LAST_WAIT + 2 * RELEASE_SECONDS
 """Seconds that a subscription may take to end: the last requests, one write, and giving the leases back."""
 
 _AGAIN: Final = 1.0  # seconds before a store that failed is asked again
+_FILES_AGAIN: Final = 2.0  # seconds before settings are tried again whose files could not be used
 
 _log = structlog.get_logger("poller.delivery")
 
@@ -205,10 +207,13 @@ class SubscriptionRunner:
                 fresh = None
                 await unless(self._stop, _AGAIN)
             except (ConfigurationError, ValueError) as error:
-                self._idle_because = why = one_line(str(error))
-                _log.error("subscription cannot be delivered", subscription=self._name, error=str(error))
-                await self._note_start(partial(after_no_start, at=self._shared.now(), error=why))
-                await self._stop.wait()
+                why = one_line(str(error))
+                if why != self._idle_because:
+                    self._idle_because = why
+                    _log.error("subscription cannot be delivered", subscription=self._name, error=str(error))
+                    await self._note_start(partial(after_no_start, at=self._shared.now(), error=why))
+                fresh = None
+                await unless(self._stop, _FILES_AGAIN)
 
     async def _deliver(self, kept: Subscriptions) -> None:
         written, secrets, brought = self.made_of

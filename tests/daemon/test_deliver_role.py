@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trustme
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
@@ -61,9 +63,9 @@ class Scene:
     def client(self) -> Redis:
         return self.store.client
 
-    def settings(self, *ids: str, more: str = "") -> Settings:
+    def settings(self, *ids: str, more: str = "", url: str | None = None) -> Settings:
         tables = [
-            f'[[subscriptions]]\nid = "{one}"\nsink = "{self.sink.url}/{one}"\nallow_private = true\n'
+            f'[[subscriptions]]\nid = "{one}"\nsink = "{url or self.sink.url}/{one}"\nallow_private = true\n'
             f'start = "earliest"\n{more}\n'
             for one in ids
         ]
@@ -439,6 +441,34 @@ async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Sc
     await scene.add("e1")
     await scene.arrives("run", "e1")
     assert not await fails()
+
+
+async def test_a_certificate_file_that_appears_is_used_without_a_restart(scene: Scene) -> None:
+    """A key that is missing when the daemon starts is a failure that is told once, until the key is there."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("client.example")
+    ca, key, chain = (scene.directory / name for name in ("ca.pem", "client.key", "client.pem"))
+    authority.cert_pem.write_to_path(ca)
+    certificate.cert_chain_pems[0].write_to_path(chain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    async with receiving(tls=context) as sink:
+        files = "".join(
+            f'{name} = "{path}"\n'
+            for name, path in (("ca_file", ca), ("client_cert_file", chain), ("client_key_file", key))
+        )
+        settings = scene.settings("one", more=files, url=sink.url)
+        await scene.add("e1")
+        with capture_logs() as said:
+            scene.deliver(settings)
+            await until(lambda: "subscription cannot be delivered" in events(said), "it to fail")
+            certificate.private_key_pem.write_to_path(key)
+            await sink.until(lambda: len(sink.requests) > 0, "the event to come")
+        assert events(said).count("subscription cannot be delivered") == 1
+        (status,) = await subscription_statuses(scene.client, settings, now=now())
+        assert (status.state, status.error) == ("active", None)
 
 
 async def test_types_that_nothing_publishes_here_are_told_and_stop_nothing(scene: Scene) -> None:
