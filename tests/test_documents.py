@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,10 +21,10 @@ from redis.exceptions import RedisError
 
 from poller.changes.records import Record, record_reader
 from poller.config.load import load
-from poller.delivery.formats import RequestForm
 from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.signing import Signer, new_secret
-from poller.delivery.sinks.webhook import Sink
+from poller.delivery.signing import new_secret
+from poller.delivery.sinks.base import SinkEvent
+from poller.delivery.sinks.webhook import SignedRequests, WebhookSink
 from poller.http.ssrf import AddressPolicy
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
@@ -70,14 +69,12 @@ def until_killed(process: subprocess.Popen[str], count: int, begins: str = "") -
 
 async def answer_to(url: str, *secrets: str) -> Outcome:
     """What a receiver that is about to listen says to an event signed with these."""
-    request = RequestForm("structured", signer=Signer(secrets), user_agent="poller").request(
-        [pair(EVENT)], timestamp=int(time.time())
-    )
-    allowed = AddressPolicy.of(("127.0.0.1",))
-    async with Sink(url, timeout=timedelta(minutes=2), concurrency=1, allowed=allowed) as sink:
+    requests, allowed = SignedRequests(secrets=secrets), AddressPolicy.of(("127.0.0.1",))
+    limit = timedelta(minutes=2)
+    async with WebhookSink(url, requests=requests, timeout=limit, concurrency=1, allowed=allowed) as sink:
 
         async def answer() -> Outcome | None:
-            outcome = await sink.post(tuple(request.headers.items()), request.body)
+            outcome = await sink.send([SinkEvent(*pair(EVENT))])
             return None if outcome.failure is Failure.REFUSED else outcome
 
         return await until(answer, "the receiver to listen and to answer", every=0.1)

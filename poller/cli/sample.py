@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
 from typing import Final
-from urllib.parse import urlsplit
 
 from poller.cli.escaping import escaped, legible
 from poller.cli.loop import run
 from poller.cli.options import Asked, utc_now
 from poller.cli.output import say
 from poller.config.settings import Settings
-from poller.config.subscriptions import SubscriptionSettings
 from poller.control.subscriptions import SampleResult, registry_of, sample, settings_of
 from poller.delivery.outcome import Outcome
 from poller.store.session import STORE_PATIENCE, opened_store, until_ready
@@ -35,57 +32,38 @@ def send_sample(asked: Asked, subscription: str) -> bool:
         PollerError: its sink has not granted events, a secret cannot be read, or the store is away.
     """
     asked.set_up_logs("error")
-    one, brought, sampled = run(_sent(asked.settings(), subscription))
-    for line in _request_lines(one, sampled, brought=brought):
-        say(line)
+    sampled = run(_sent(asked.settings(), subscription))
+    for line in sampled.sent.head:
+        say(escaped(line))
     say("")
-    say(legible(sampled.request.body))
+    say(legible(sampled.sent.body))
     say("")
     say(_ended(sampled.outcome))
     if sampled.outcome.excerpt:
         say("")
         say(legible(sampled.outcome.excerpt))
-    return sampled.outcome.success
+    return sampled.outcome.is_delivered
 
 
-async def _sent(settings: Settings, subscription: str) -> tuple[SubscriptionSettings, bool, SampleResult]:
+async def _sent(settings: Settings, subscription: str) -> SampleResult:
     async with opened_store(settings) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         kept = await registry_of(settings, store.client).all()
-    one, brought = settings_of(kept, settings, subscription), kept.credentials.get(subscription)
-    return (
-        one,
-        brought is not None,
-        await sample(
-            one,
-            secrets=kept.secrets.get(subscription, ()),
-            handshake=kept.handshakes.get(subscription),
-            environ=os.environ,
-            event_id=secrets.token_hex(_EVENT_ID_BYTES),
-            now=utc_now(),
-            brought=brought,
-        ),
+    return await sample(
+        settings_of(kept, settings, subscription),
+        secrets=kept.secrets.get(subscription, ()),
+        handshake=kept.handshakes.get(subscription),
+        environ=os.environ,
+        event_id=secrets.token_hex(_EVENT_ID_BYTES),
+        now=utc_now(),
+        brought=kept.credentials.get(subscription),
     )
-
-
-def _request_lines(one: SubscriptionSettings, sampled: SampleResult, *, brought: bool) -> Iterator[str]:
-    parts = urlsplit(one.sink)
-    yield f"POST /{'…' if parts.path not in {'', '/'} or parts.query else ''} HTTP/1.1"
-    yield f"Host: {parts.netloc}"
-    for name in one.headers:
-        yield f"{name}: …"
-    if brought or one.auth.kind != "none":
-        yield "Authorization: …"
-    for name, value in sampled.request.headers.items():
-        yield f"{name}: {_shortened(value) if name == _SIGNATURE else escaped(value)}"
-
-
-def _shortened(signatures: str) -> str:
-    return " ".join(f"{one[:_SHOWN]}…" for one in signatures.split())
 
 
 def _ended(outcome: Outcome) -> str:
     took = f"after {outcome.seconds * 1000:.0f} ms"
-    if outcome.status is None:
-        return f"no answer ({outcome.failure}) {took}: {escaped(outcome.text)}"
-    return f"status {outcome.status} {took}"
+    if outcome.status is not None:
+        return f"status {outcome.status} {took}"
+    if outcome.is_delivered:
+        return f"delivered {took}"
+    return f"no answer ({outcome.failure}) {took}: {escaped(outcome.error)}"

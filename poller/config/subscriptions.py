@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -114,6 +115,25 @@ class RetrySettings(Table):
     )
 
 
+class SinkKind(NamedTuple):
+    """What the configuration knows of a kind of sink.
+
+    Attributes:
+        module: of :mod:`poller.delivery.sinks`.
+        tls: its scheme with TLS.
+        plain: its scheme without, which is for allowed addresses alone.
+    """
+
+    module: str
+    tls: str
+    plain: str
+
+
+_WEBHOOK: Final = SinkKind("webhook", "https", "http")
+SINKS: Final[Mapping[str, SinkKind]] = {"https": _WEBHOOK, "http": _WEBHOOK}
+"""The kinds of sinks by the scheme of their URL."""
+
+
 class SubscriptionSettings(Table):
     """One sink and what it gets."""
 
@@ -203,7 +223,8 @@ class SubscriptionSettings(Table):
     def _reachable(cls, sink: str, given: ValidationInfo) -> str:
         if {"allow_private", "allow_hosts"} <= given.data.keys():  # else they are wrong themselves
             allowed = AddressPolicy.of(given.data["allow_hosts"], private=given.data["allow_private"])
-            expected = forbidden(sink, allowed)
+            kind = SINKS[urlsplit(sink).scheme]
+            expected = forbidden(sink, allowed, tls=kind.tls, plain=kind.plain)
             if expected:
                 raise ValueError(f"expected {expected}")
         return sink

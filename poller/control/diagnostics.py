@@ -35,9 +35,9 @@ from poller.control.feeds import client_of, feed_of
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
 from poller.control.sinks import signing_secrets, sink_of
 from poller.control.subscriptions import registry_of
-from poller.delivery.handshake import Asked, Awaiting, Granted, asked_of, origin, state_after, stored_state, ungranted
+from poller.delivery.handshake import Awaiting, Granted, origin, request_of, state_after, stored_state, ungranted
 from poller.delivery.outcome import Failure
-from poller.delivery.sinks.webhook import SinkResponse
+from poller.delivery.sinks.base import Permission, PermissionRequest
 from poller.errors import (
     AddressTaken,
     ConfigurationError,
@@ -519,33 +519,35 @@ async def _checked(
     subject = f"subscription {settings.id}"
     try:
         secrets = signing_secrets(settings.secret_files)
-        asked = asked_of(settings, origin(permissions.public_url))
+        request = request_of(settings, origin(permissions.public_url))
         async with sink_of(settings, environ) as sink:
-            answer = await sink.options(asked.headers if settings.handshake else ())
+            said = await sink.verify(request if settings.handshake else None)
     except (ConfigurationError, SourceError) as error:
         return CheckLine("error", subject, str(error))
-    outcome = answer.outcome
-    if outcome.status is None:
-        advice = _ADVICE.get(outcome.failure) if outcome.failure else None
-        return CheckLine("error", subject, outcome.text + (f"; {advice}" if advice else ""))
+    if said.failure is not None:
+        advice = _ADVICE.get(said.failure)
+        return CheckLine("error", subject, said.text + (f"; {advice}" if advice else ""))
+    if refused := _refused(settings, said, request, permissions):
+        return refused
     signed = f"signed with {len(secrets)} secret{'s' if len(secrets) > 1 else ''}" if secrets else "not signed"
-    told = f"the sink is there (it answers {outcome.status} to OPTIONS), {signed}"
-    refused = _refused(settings, answer, asked, permissions) if settings.handshake else None
-    return refused or CheckLine("ok", subject, told + (", and grants events" if settings.handshake else ""))
+    granted = ", and grants events" if settings.handshake else ""
+    return CheckLine("ok", subject, f"the sink is there ({said.text}), {signed}{granted}")
 
 
 def _refused(
-    settings: SubscriptionSettings, answer: SinkResponse, asked: Asked, permissions: SinkPermissions
+    settings: SubscriptionSettings, said: Permission, request: PermissionRequest, permissions: SinkPermissions
 ) -> CheckLine | None:
-    """What keeps events from a sink that is to grant them; None where it does, or has."""
-    kept, status = stored_state(permissions.kept.get(settings.id)), answer.outcome.status
-    if isinstance(kept, Granted) and kept.origin == asked.origin:
+    """What keeps events from a sink that does not take them, or is to grant them; None where it does, or has."""
+    subject = f"subscription {settings.id}"
+    if not settings.handshake:
+        return None if said.state == "granted" else CheckLine("error", subject, said.text)
+    kept = stored_state(permissions.kept.get(settings.id))
+    if isinstance(kept, Granted) and kept.origin == request.origin:
         return None
-    state = state_after(answer.headers, asked, status=status or 0, before=kept)
+    state = state_after(said, request, before=kept)
     if isinstance(state, Granted):
         return None
-    subject = f"subscription {settings.id}"
-    if status is not None and 200 <= status < 300 and permissions.public_url:  # noqa: PLR2004 -- the class of statuses
-        said = ungranted(kept) if isinstance(kept, Awaiting) else "it is offered a callback when the daemon starts"
-        return CheckLine("warning", subject, f"the sink has not granted events yet: {said}")
+    if said.may_grant_later and permissions.public_url:
+        waits = ungranted(kept) if isinstance(kept, Awaiting) else "it is offered a callback when the daemon starts"
+        return CheckLine("warning", subject, f"the sink has not granted events yet: {waits}")
     return CheckLine("error", subject, f"the sink does not grant events: {ungranted(state)}")

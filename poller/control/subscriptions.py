@@ -19,13 +19,13 @@ from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import kept_subscription, written
 from poller.control.feeds import keys_of
-from poller.control.sinks import RequestBuilder, signing_secrets, sink_of
+from poller.control.sinks import signing_secrets, sink_of
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.endpoint_health import Health, resumed
-from poller.delivery.formats import Request
 from poller.delivery.handshake import Granted, stored_state, ungranted
 from poller.delivery.operational_events import Announcement, Kind, announce, operational_event
 from poller.delivery.outcome import Outcome
+from poller.delivery.sinks.base import Preview, SinkEvent
 from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
 from poller.store.keys import PairKeys, SubscriptionKeys, remembered_key
@@ -269,7 +269,7 @@ class NotGranted(PollerError):
 class SampleResult(msgspec.Struct, frozen=True):
     """What was sent, without the credential, and how it ended."""
 
-    request: Request
+    sent: Preview
     outcome: Outcome
 
 
@@ -307,9 +307,10 @@ async def sample(
             f"{settings.id}: validate = true, and its sink has not granted events: {why}; nothing was sent"
         )
     event = sample_event(settings.id, event_id=event_id, now=now)
-    request = RequestBuilder(settings, secrets, granted)([(envelope_of(event), event)], int(now.timestamp()))
-    async with sink_of(settings, environ, brought=brought, now=lambda: now) as sink:
-        return SampleResult(request, await sink.post(tuple(request.headers.items()), request.body))
+    batch = [SinkEvent(envelope_of(event), event)]
+    sink = sink_of(settings, environ, brought=brought, secrets=secrets, granted=granted, now=lambda: now)
+    async with sink:
+        return SampleResult(sink.preview(batch), await sink.send(batch))
 
 
 def sample_event(subscription: str, *, event_id: str, now: datetime) -> bytes:

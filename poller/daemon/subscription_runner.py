@@ -23,16 +23,15 @@ from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import kept_subscription
 from poller.control.diagnostics import check_choices
-from poller.control.sinks import RequestBuilder, sink_of, subscription_of
+from poller.control.sinks import sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
 from poller.daemon.cluster.membership import StoreObserver
-from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint import Notes, Subscriber
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
 from poller.delivery.feed_consumer import LAST_WAIT, Pair
 from poller.delivery.handshake import Granted, permitted
 from poller.delivery.operational_events import Announcement, Kind, announce
-from poller.delivery.sinks.base import Notes
-from poller.delivery.sinks.webhook import Sink
+from poller.delivery.sinks.base import Sink
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
 from poller.store.consumer_state import DeliveryScripts, PairStore
@@ -221,18 +220,21 @@ class SubscriptionRunner:
         for found in check_choices(self._shared.settings, settings):
             _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)
         self.noted(kept.pauses.until.get(self._name), resumed=kept.pauses.resumed.get(self._name, 0))
-        async with sink_of(settings, self._shared.environ, brought=brought, now=self._shared.now) as sink:
-            if health_of(kept.health.get(self._name, {}).get(WHOLE)).unsent:
-                await self._note_start(after_start)
-            granted = None
-            if settings.handshake:
+        environ, now = self._shared.environ, self._shared.now
+        make = partial(sink_of, settings, environ, brought=brought, secrets=secrets, now=now)
+        sink, granted = make(), None
+        if health_of(kept.health.get(self._name, {}).get(WHOLE)).unsent:
+            await self._note_start(after_start)
+        if settings.handshake:
+            async with sink:
                 granted = await self._permitted(settings, sink, kept.handshakes.get(self._name))
-                if granted is None:
-                    return
+            if granted is None:
+                return
+            sink = make(granted=granted)
+        async with sink:
             self._subscriber = Subscriber(
                 subscription_of(settings, granted),
                 sink,
-                RequestBuilder(settings, secrets, granted),
                 self._shared.notes,
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=self.paused_until,

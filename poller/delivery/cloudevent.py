@@ -100,6 +100,10 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _value: Final = msgspec.json.Decoder().decode
 
 
+Event = tuple[Envelope, bytes]
+"""An event's envelope, and all of it as it stands in the stream."""
+
+
 def record_of(envelope: Envelope) -> str:
     """What the events of one record have in common, and no others of the feed.
 

@@ -18,6 +18,7 @@ from poller.delivery.retry import Tries
 from poller.store.entry_id import EntryId
 
 _EXCERPT: Final = 256  # bytes of an answer
+_COUNTED: Final = 6  # digits of the number of a redelivery; the id of a replay has more
 _ATTEMPTS: Final = 24  # that are kept: the first, and the latest
 
 
@@ -52,6 +53,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
         attempts: how those before it ended.
         event: as it stands in the stream, where that may have lost it; else empty.
         again: whether it is delivered once more, by a replay.
+        repeat: which redelivery or replay this is; empty for the first delivery.
         paused: since when it waits for the end of a pause of its sink, milliseconds of the store's clock; 0: it does
             not, and waits by the schedule.
     """
@@ -64,6 +66,7 @@ class Delivery(msgspec.Struct, frozen=True, omit_defaults=True):
     event: msgspec.Raw = msgspec.Raw()
     again: bool = False
     paused: int = 0
+    repeat: str = ""
 
     def after(self, outcome: Outcome, at: datetime) -> Delivery:
         """The same, and one more attempt."""
@@ -98,6 +101,7 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
         at: when it was given up, RFC 3339.
         attempts: how they ended.
         overrun: what went, where that is what it tells.
+        repeat: of the delivery that was given up.
     """
 
     event: msgspec.Raw
@@ -105,6 +109,7 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
     at: str
     attempts: tuple[Attempt, ...] = ()
     overrun: Overrun | None = None
+    repeat: str = ""
 
 
 encode: Final = msgspec.json.Encoder().encode
@@ -128,14 +133,23 @@ def delivery_again(letter: Letter) -> Delivery:
         ValueError: there is no event in it.
     """
     key = record_of(envelope_of(bytes(letter.event)))
-    return Delivery(key, size=len(letter.event) + 1, attempts=letter.attempts, event=letter.event)
+    repeat = next_repeat(letter.repeat)
+    return Delivery(key, size=len(letter.event) + 1, attempts=letter.attempts, event=letter.event, repeat=repeat)
+
+
+def next_repeat(repeat: str) -> str:
+    """What tells a redelivery from the delivery before it: its number, after the replay that it belongs to."""
+    replay, _, number = repeat.rpartition("/")
+    if number.isdecimal() and len(number) <= _COUNTED:
+        return f"{replay}/{int(number) + 1}" if replay else str(int(number) + 1)
+    return f"{repeat}/1" if repeat else "1"
 
 
 def _attempt(outcome: Outcome, at: datetime) -> Attempt:
     return Attempt(
         recorded_time(at),
         round(outcome.seconds, 3),
-        outcome.text,
+        outcome.error,
         outcome.status,
         outcome.failure,
         outcome.excerpt[:_EXCERPT].decode("utf-8", "replace"),

@@ -35,8 +35,9 @@ import msgspec
 
 from poller.changes.events import recorded_time
 from poller.delivery import retry as attempts
-from poller.delivery.cloudevent import envelope_of, record_of
+from poller.delivery.cloudevent import Event, envelope_of, record_of
 from poller.delivery.delivery_codec import Attempt, Delivery, Letter, encode
+from poller.delivery.filters import Subscription, wants
 from poller.delivery.key_queues import Lanes, Waiting
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import (
@@ -50,7 +51,6 @@ from poller.delivery.retry import (
     next_tries,
     step_after,
 )
-from poller.delivery.sinks.base import Event, Subscription, wants
 from poller.store.consumer_state import Entry, Settlement
 from poller.store.entry_id import EntryId, before
 from poller.store.replay import ReplayedEntry, ReplayPlace, ReplaySpan
@@ -119,6 +119,10 @@ class Books:
         if foremost in self._parked:  # it has been tried, or stands behind one that was
             self._park(waiting, Delivery(waiting.key))
 
+    def repeat_of(self, waiting: Waiting[Event]) -> str:
+        """Which redelivery or replay of its event this is; empty for the first delivery."""
+        return self._parked.of(waiting).repeat or self.replay.repeat_of(waiting.id)
+
     def event_of(self, entry: str) -> bytes:
         """The event that a delivery holds itself; empty where it stands in the stream."""
         return self._parked.event_of(entry)
@@ -186,14 +190,15 @@ class Books:
         pauses: list[timedelta] = []
         waits: dict[str, timedelta | None] = {}
         patience = self._subscription.patience
-        for waiting in unit:
+        for waiting, ended in zip(unit, outcome.of_each(len(unit)), strict=True):
             known = self._parked.of(waiting)
-            step = step_after(outcome, tries=known.tries, patience=patience, chance=chance(), now=now, busy=busy)
+            step = step_after(ended, tries=known.tries, patience=patience, chance=chance(), busy=busy)
             told.append(self._told(waiting, known, step))
             if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
                 self.put_back(unit)
                 return Conclusion(told, rest=step.reason if isinstance(step, PauseSubscription) else None)
-            delivery = known if outcome.success else known.after(outcome, now)  # nothing is kept of what was delivered
+            # Nothing is kept of what was delivered, and what was not sent was no attempt.
+            delivery = known if ended.is_delivered or not ended.was_sent else known.after(ended, now)
             if waits.get(waiting.key) is not None:
                 self._park(waiting, delivery)  # an event before it waits
                 continue
@@ -280,7 +285,8 @@ class Books:
             return step.after
         if isinstance(step, DeadLetter):
             event = waiting.item[1] if waiting.item else b"null"
-            self._draft.give_up(waiting.id, event, step.reason, now=now, attempts=delivery.attempts)
+            repeat = self.repeat_of(waiting)
+            self._draft.give_up(waiting.id, event, step.reason, now=now, attempts=delivery.attempts, repeat=repeat)
         (self._draft.acked if waiting.fresh else self._draft.unparked).append(waiting.id)
         self._parked.drop(waiting.id)
         self.replay.settled(waiting.id)
@@ -292,7 +298,8 @@ class Books:
         if waiting.fresh:
             self._draft.acked.append(waiting.id)
         again = delivery.again or waiting.id in self.replay.open
-        delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again)
+        repeat = delivery.repeat or self.replay.repeat_of(waiting.id)
+        delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again, repeat=repeat)
         self._draft.parked[waiting.id] = encode(delivery)
         self._parked.put(waiting.id, delivery)
         self.replay.settled(waiting.id)
@@ -364,10 +371,18 @@ class Draft:
         return bool(self.acked or self.parked or self.unparked or self.reopen or self.replay)
 
     def give_up(
-        self, entry: str, event: bytes, reason: str, *, now: datetime, attempts: tuple[Attempt, ...] = ()
+        self,
+        entry: str,
+        event: bytes,
+        reason: str,
+        *,
+        now: datetime,
+        attempts: tuple[Attempt, ...] = (),
+        repeat: str = "",
     ) -> None:
         """It becomes a dead letter."""
-        self.letters[entry] = encode(Letter(msgspec.Raw(event), reason, recorded_time(now), attempts))
+        letter = Letter(msgspec.Raw(event), reason, recorded_time(now), attempts, repeat=repeat)
+        self.letters[entry] = encode(letter)
 
     @property
     def patient(self) -> bool:
@@ -494,6 +509,10 @@ class Replay:
         self._exhausted = len(entries) < most
         if entries:
             self._read = entries[-1][0]
+
+    def repeat_of(self, entry_id: str) -> str:
+        """What tells the delivery of an entry of this replay from its other deliveries; empty where it is none."""
+        return self._span.id if self._span is not None and entry_id in self.open else ""
 
     def settled(self, entry_id: str) -> None:
         """This entry is delivered, given up, or parked."""

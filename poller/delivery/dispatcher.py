@@ -15,14 +15,14 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from poller.delivery.cloudevent import envelope_of
+from poller.delivery.cloudevent import Envelope, Event, envelope_of
 from poller.delivery.delivery_tracker import GONE, Books, Conclusion, Told
 from poller.delivery.endpoint import Subscriber
 from poller.delivery.key_queues import Waiting
-from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold, is_unexplained
+from poller.delivery.outcome import Outcome, OutcomeKind
+from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold
 from poller.delivery.retry import Step as Next
-from poller.delivery.sinks.base import Event
+from poller.delivery.sinks.base import SinkEvent
 from poller.errors import StoreUnavailable
 from poller.failpoints import reach
 from poller.lifecycle import ended
@@ -54,7 +54,7 @@ _DETAILS: Final = (Delivered, Withhold)
 
 def count(told: Sequence[Told], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
     """Count these, which one request carried; ``outcome`` is None where nothing could be sent."""
-    if outcome is not None and outcome.failure is not Failure.CREDENTIAL:  # then there was no request
+    if outcome is not None and outcome.was_sent:
         series.requested(outcome.seconds)
     counts: dict[type[Next], int] = {}
     for one in told:
@@ -92,11 +92,11 @@ def report(
         if isinstance(one.step, Delivered):
             log.debug("attempt")
         elif isinstance(one.step, Withhold):
-            log.debug("attempt", error=outcome.text if outcome else None)
+            log.debug("attempt", error=outcome.error if outcome else None)
         elif isinstance(one.step, DeadLetter | PauseSubscription):
             log.error("attempt", reason=one.step.reason)
         else:
-            log.warning("attempt", error=outcome.text if outcome else None)
+            log.warning("attempt", error=outcome.error if outcome else None)
 
 
 def _of(one: Told, now: datetime) -> dict[str, Any]:
@@ -252,33 +252,29 @@ class Requests:
 
     async def _attempt(self, unit: list[Waiting[Event]]) -> None:
         try:
-            events = await self._events(unit)
+            batch = await self._batch(unit)
         except StoreUnavailable as error:
             _log.debug("not sent", **self._where, error=str(error))  # that the store is away is told once for all
             self._books.postpone(unit, self._clock() + _AGAIN)
             return
-        if events is None:
+        if batch is None:
             return
         if not await self._subscriber.turn(allowed=lambda: self._store.held):
             self._books.put_back(unit)
             return
-        with attempt_at(events, **self._where) as span:
-            outcome, concluded = await self._sent(unit, events)
+        with attempt_at(batch, **self._where) as span:
+            outcome, concluded = await self._sent(unit, batch)
             tell_attempt(span, concluded.told, outcome)
             self._report(concluded, outcome)
-        if outcome is not None:
-            await self._learn(concluded, outcome)
+        await self._learn(concluded, outcome)
 
-    async def _sent(self, unit: list[Waiting[Event]], events: list[Event]) -> tuple[Outcome | None, Conclusion]:
-        """How one attempt ended, and what follows; no outcome where nothing could be sent."""
-        try:
-            outcome = await self._subscriber.send(events)
-        except ValueError as error:
-            return None, self._books.give_up(unit, str(error), now=self._now())
+    async def _sent(self, unit: list[Waiting[Event]], batch: list[SinkEvent]) -> tuple[Outcome, Conclusion]:
+        """How one attempt ended, and what follows."""
+        outcome = await self._subscriber.send(batch)
         reach("delivery.answered")
         now, clock, busy = self._now(), self._clock(), self._subscriber.pause_left
         concluded = self._books.conclude(unit, outcome, now=now, clock=clock, chance=self._chance, busy=busy)
-        if concluded.pause and not is_unexplained(outcome, now):  # else it is paused already, by this process alone
+        if concluded.pause and not outcome.is_unexplained:  # else it is paused already, by this process alone
             self._until = self._subscriber.pause(concluded.pause)
         return outcome, concluded
 
@@ -291,7 +287,7 @@ class Requests:
         except StoreUnavailable as error:  # the next attempt brings it up again
             _log.debug("not noted", **self._where, error=str(error))
 
-    async def _events(self, unit: list[Waiting[Event]]) -> list[Event] | None:
+    async def _batch(self, unit: list[Waiting[Event]]) -> list[SinkEvent] | None:
         """Their events, fetched where need be; None where one is gone, which is settled here."""
         absent = [waiting for waiting in unit if waiting.item is None]
         found = await self._store.fetch([waiting.id for waiting in absent]) if absent else {}
@@ -301,7 +297,8 @@ class Requests:
                 waiting.item = (envelope_of(event), event)
         lost = [waiting for waiting in unit if waiting.item is None]
         if not lost:
-            return [waiting.item for waiting in unit if waiting.item is not None]
+            repeats = map(self._books.repeat_of, unit)
+            return [SinkEvent(*one.item, repeat) for one, repeat in zip(unit, repeats, strict=True) if one.item]
         self._report(self._books.give_up(lost, GONE, now=self._now()), None)
         shut = {waiting.key for waiting in lost}
         self._books.put_back([waiting for waiting in unit if waiting.key not in shut])
@@ -320,32 +317,31 @@ class Requests:
 # held all of that would never end. Each attempt names its own span to the sink, in the header ``traceparent``.
 
 
-def attempt_at(events: Sequence[Event], *, feed: str, subscription: str) -> ActiveSpan | NullSpan:
+def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> ActiveSpan | NullSpan:
     """The trace of one attempt with these."""
     if not tracing.on():
         return tracing.NOTHING
     words: dict[str, str | int] = {"poller.subscription": subscription, "poller.feed": feed}
     words["poller.events"] = len(events)
     if len(events) == 1:
-        words["poller.event.id"] = events[0][0].id
-    links = [_link(event) for event in events]
+        words["poller.event.id"] = events[0].envelope.id
+    links = [_link(event.envelope) for event in events]
     return tracing.root("deliver", kind=SpanScope.CLIENT, attributes=words, links=links)
 
 
-def tell_attempt(span: Span, told: Sequence[Told], outcome: Outcome | None) -> None:
-    """Tell how it ended, and what follows; ``outcome`` is None where nothing could be sent."""
+def tell_attempt(span: Span, told: Sequence[Told], outcome: Outcome) -> None:
+    """Tell how it ended, and what follows."""
     if span is tracing.NOTHING or not told:
         return
     steps = dict.fromkeys(type(one.step).__name__.lower() for one in told)
     span.tell({"poller.attempt": max(one.attempt for one in told), "poller.step": ",".join(steps)})
-    if outcome is None:
+    if outcome.kind is OutcomeKind.REJECTED and not outcome.was_sent:
         span.fail("not_sent")
-    else:
-        tell_answer(span, outcome.status, text=outcome.text, failure=outcome.failure)
+    elif outcome.status is not None or not outcome.is_delivered:
+        tell_answer(span, outcome.status, text=outcome.error, failure=outcome.failure)
 
 
-def _link(event: Event) -> Link:
-    envelope, _ = event
+def _link(envelope: Envelope) -> Link:
     carried = {"traceparent": envelope.traceparent or ""}
     if envelope.tracestate:
         carried["tracestate"] = envelope.tracestate

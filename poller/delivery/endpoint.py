@@ -24,21 +24,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import structlog
 
 from poller.delivery.endpoint_health import Health, Standing
-from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.retry import CREDENTIAL_WAIT, is_unexplained
-from poller.delivery.sinks.base import Event, Form, Notes, Poster, Subscription
-from poller.errors import ConfigurationError, CredentialUnusable
+from poller.delivery.filters import Subscription
+from poller.delivery.outcome import Outcome, OutcomeKind
+from poller.delivery.retry import CREDENTIAL_WAIT
+from poller.delivery.sinks.base import Sink, SinkEvent
 from poller.limits import AdaptiveRate, RateLimiter, part_of
-from poller.text import one_line
 
 MANY_FAILURES: Final = 20
 LOOK_AGAIN: Final = 0.1  # seconds; the rate that a sink bears rises while one waits for it
@@ -51,14 +50,37 @@ _DOUBLINGS: Final = 8
 _log = structlog.get_logger("poller.delivery")
 
 
+class Notes(Protocol):
+    """Where it is written down what outlives this process."""
+
+    async def until(self, subscription: str, moment: datetime) -> None:
+        """The sink wants nothing before then."""
+        ...
+
+    async def health(self, subscription: str, feed: str, health: Health) -> None:
+        """How it is doing at a feed."""
+        ...
+
+    async def healths(self, subscription: str) -> Mapping[str, Health]:
+        """How it is doing at each feed, whoever delivers it."""
+        ...
+
+    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
+        """It gets nothing more until somebody resumes it; announced."""
+        ...
+
+    async def recovered(self, subscription: str, at: datetime) -> None:
+        """It took an event again; announced once, whoever says so."""
+        ...
+
+
 class Subscriber:
     """The limits and the state of one subscription."""
 
     def __init__(
         self,
         subscription: Subscription,
-        sink: Poster,
-        form: Form,
+        sink: Sink,
         notes: Notes,
         *,
         unwell: bool = False,
@@ -71,8 +93,7 @@ class Subscriber:
 
         Args:
             subscription: what is wanted.
-            sink: the way to it, open.
-            form: makes requests.
+            sink: the way to it.
             notes: what outlives this process.
             unwell: whether nothing has succeeded since its failures disabled it.
             paused_until: as it was noted last.
@@ -85,7 +106,6 @@ class Subscriber:
         self.resting = False
         self.resumed = resumed
         self._sink = sink
-        self._form = form
         self._notes = notes
         self._standing = Standing(subscription.disable_after, longest=subscription.patience.widest)
         self._withholding = Withholding()
@@ -195,27 +215,18 @@ class Subscriber:
         self._throttle.start(self._clock())
         return self._withholding.turn()
 
-    async def send(self, events: Sequence[Event]) -> Outcome:
-        """One attempt, at once: nothing is awaited between :meth:`turn` and this.
-
-        Raises:
-            ValueError: the events cannot be sent in this mode, now or ever.
-        """
+    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+        """One attempt, at once: nothing is awaited between :meth:`turn` and this."""
         asked, sent = self._withholding.since is not None, self._clock()
-        outcome = await self._posted(events)
+        outcome = await self._sink.send(batch)
         self._heed(outcome, sent)
-        if outcome.failure is Failure.CREDENTIAL:
-            self._missing(outcome.text)
+        if outcome.kind is OutcomeKind.NOT_SENT:
+            self._missing(outcome.error)
+        elif not outcome.was_sent:
+            pass  # nothing is learnt of what signs it, or of the sink
         elif (seconds := self._withholding.passed(self._clock(), asked=asked)) is not None:
             _log.info("credential works again", seconds=round(seconds, 1), **self._where)
         return outcome
-
-    async def _posted(self, events: Sequence[Event]) -> Outcome:
-        try:
-            request = self._form(events, int(self._now().timestamp()))
-        except (CredentialUnusable, ConfigurationError) as error:  # what signs them, and not the events, is at fault
-            return Outcome(failure=Failure.CREDENTIAL, text=one_line(str(error)))
-        return await self._sink.post(tuple(request.headers.items()), request.body)
 
     def _missing(self, error: str) -> None:
         now = self._clock()
@@ -226,9 +237,9 @@ class Subscriber:
     def _heed(self, outcome: Outcome, sent: float) -> None:
         """Learn the rate that the sink bears, and leave it alone for a while where it did not bear this."""
         now = self._clock()
-        if outcome.success:
+        if outcome.is_delivered:
             self._throttle.taken(now)
-        elif is_unexplained(outcome, self._now()):
+        elif outcome.is_unexplained:
             span = self._throttle.refused(now, sent=sent)
             self._paused_until = max(self._paused_until, now + span)
             if span and now >= self._tell_rate:
@@ -268,17 +279,19 @@ class Subscriber:
         Raises:
             StoreError: it could not be noted; the next attempt's end brings it up again.
         """
-        if outcome.failure is Failure.CREDENTIAL:
-            self._standing.unsent(feed, self._now(), outcome.text)
-        elif outcome.success:
+        if outcome.kind is OutcomeKind.NOT_SENT:
+            self._standing.unsent(feed, self._now(), outcome.error)
+        elif outcome.kind is OutcomeKind.REJECTED:
+            return  # it says something of the event alone
+        elif outcome.is_delivered:
             self._breath_until, self._failed_in_a_row = self._clock(), 0
             self._standing.succeeded(feed, self._now())
             if self._unwell:
                 await self._notes.recovered(self.subscription.id, self._now())
                 self._unwell = False
         else:
-            self._standing.failed(feed, self._now(), outcome.text or None, clock=self._clock())
-            if not is_unexplained(outcome, self._now()):  # it is alive, and has a rate of its own now
+            self._standing.failed(feed, self._now(), outcome.error or None, clock=self._clock())
+            if not outcome.is_unexplained:  # it is alive, and has a rate of its own now
                 self._failed_in_a_row += 1
                 self._breathe()
             await self._judge(outcome)
@@ -293,7 +306,7 @@ class Subscriber:
         self._standing.heard(await self._notes.healths(self.subscription.id))
         if self._too_long():
             limit = self.subscription.disable_after
-            await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.text}")
+            await self.rest("failures", f"nothing but failures for {limit}; the last one: {outcome.error}")
             self._unwell = True
 
     def _too_long(self) -> bool:

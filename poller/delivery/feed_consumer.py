@@ -30,7 +30,7 @@ from poller.delivery.delivery_codec import Delivery, deliveries_of
 from poller.delivery.delivery_tracker import Books
 from poller.delivery.dispatcher import Parked, Requests
 from poller.delivery.endpoint import Subscriber
-from poller.delivery.sinks.base import meets_baseline
+from poller.delivery.filters import meets_baseline
 from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
 from poller.store.consumer_state import Entry, Settlement

@@ -1,27 +1,93 @@
-"""Which events a subscription wants: its types and its filters, compiled once into one question.
+"""A subscription as deliveries see it, and which events it wants.
 
-The law: an event is wanted when its type matches one of the types, where there are any, and every filter holds.
-Attributes are compared in their CloudEvents string form, case counts, and an attribute that an event does not have
-matches nothing: so ``not`` lets such an event through. Of the dialects ``exact``, ``prefix`` and ``suffix`` every entry
-must hold.
+**Invariants**
 
-Which feeds are read is decided elsewhere, before there is an event to ask about.
+* An event is wanted when its type matches one of the types, where there are any, and every filter holds.
+* Attributes are compared in their CloudEvents string form, case counts, and an attribute that an event does not have
+  matches nothing: so ``not`` lets such an event through. Of ``exact``, ``prefix`` and ``suffix`` every entry must hold.
+* A baseline lists what exists. A subscription that starts with what is new does not get it, and one that existed before
+  its feed was reset does not get it again.
+* Pure. Which feeds are read is decided before there is an event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import timedelta
 from operator import attrgetter
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from poller.config.event_types import type_test
 from poller.config.subscriptions import FilterSettings
 from poller.delivery.cloudevent import ATTRIBUTES, Envelope
+from poller.delivery.retry import Patience
+from poller.store.consumer_state import Entry
+from poller.store.entry_id import EntryId
 
 Predicate = Callable[[Envelope], bool]
 _Comparison = Callable[[str, str], bool]
 
 _DIALECTS: Final[dict[str, _Comparison]] = {"exact": str.__eq__, "prefix": str.startswith, "suffix": str.endswith}
+
+
+class Batching(msgspec.Struct, frozen=True):
+    """How events are gathered; what is reached first sends them."""
+
+    max_events: int = 1
+    max_bytes: int | None = None
+    linger: timedelta = timedelta(0)
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """What is wanted, and how.
+
+    Attributes:
+        id: its name.
+        wanted: whether an event is delivered.
+        start: where a new one begins; "now" gets no baselines.
+        batching: how many events a request carries.
+        patience: how often an event is tried.
+        disable_after: of nothing but failures it is given up.
+        concurrency: requests in flight.
+        rate: requests a second; None for no limit.
+        sink: the host that it goes to, and its port where that is named; for the log.
+    """
+
+    id: str
+    wanted: Predicate
+    patience: Patience
+    disable_after: timedelta
+    start: Literal["now", "earliest"] = "now"
+    batching: Batching = Batching()
+    concurrency: int = 8
+    rate: float | None = None
+    sink: str = ""
+
+
+_BASELINE: Final = b',"cause":"baseline"}}'
+
+
+def meets_baseline(subscription: Subscription, entries: Sequence[Entry]) -> bool:
+    """Whether some of these may have been told before, should the feed have been begun anew."""
+    return subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
+
+
+def wants(subscription: Subscription, envelope: Envelope, entry: str, event: bytes, *, anew: str | None) -> bool:
+    """Whether the subscription is to get an event.
+
+    Args:
+        subscription: whose.
+        envelope: the event's.
+        entry: its id in the stream.
+        event: all of it.
+        anew: baselines after this one tell again what was told before.
+    """
+    if event.endswith(_BASELINE):
+        told = anew is not None and EntryId.parse(entry) > EntryId.parse(anew)
+        return subscription.start != "now" and not told and subscription.wanted(envelope)
+    return subscription.wanted(envelope)
 
 
 def compile_filters(types: Collection[str] | None, filters: Sequence[FilterSettings]) -> Predicate:

@@ -1,28 +1,24 @@
-"""May this sink be sent events? The handshake of CloudEvents' web hooks (abuse protection), as values.
+"""May this sink be sent events? The handshake of CloudEvents (``validate = true``), as states and their loop.
 
-Theory of operation
--------------------
-An OPTIONS request to the sink's exact URL asks; headers of the answer grant. Where they grant, the status says nothing,
-for servers answer OPTIONS for reasons of their own. The permission is for an origin, a DNS name that stands for all of
-the daemon's processes, and each delivery under it names that origin again.
+A sink is asked for permission before it is sent anything. The permission is for an origin, a DNS name that stands for
+all of the daemon's processes, and each delivery under it names that origin again.
 
-=========================================  ============================================================
-the answer                                 the state
-=========================================  ============================================================
-``WebHook-Allowed-Origin`` ours, or ``*``  granted, at ``WebHook-Allowed-Rate`` (a minute, or ``*``)
-… with a rate that is none                 refused: better seen at once than sent at a pace nobody chose
-another origin                             refused
-no such header, 429 or 5xx                 unanswered, and asked again; a callback that was offered before
-                                           still grants
-no such header, any other 3xx or 4xx       refused: a sink that answers 405 calls no callback either
-no such header, a callback was offered     awaiting: whoever calls it with its key grants
-no such header otherwise                   refused
-=========================================  ============================================================
+==============================  ========================================================================
+the sink said                   the state
+==============================  ========================================================================
+granted                         granted, at the rate that it names (a minute, or ``*``)
+granted, at a rate that is none  refused: better seen soon than sent at a pace that nobody chose
+refused                         refused; after a grant: revoked
+unanswered                      unanswered, and asked again; a callback that was offered before still grants
+awaiting                        awaiting: whoever calls the callback with its key grants
+==============================  ========================================================================
 
-A refusal after a grant is a revocation. No answer at all counts as 5xx. Whatever is no grant has a reason, a moment at
-which it began, and a remedy: the subscription is failing, for nothing is sent.
+**Invariants**
 
-Pure: the key of the callback is drawn by the caller, and of it only a digest is kept. States are JSON as kept.
+* What is no grant has a reason, a moment at which it began, and a remedy: the subscription is failing meanwhile.
+* The state is kept in the registry as JSON, so a grant is asked for once and not by each process. Of the callback's key
+  only a digest is kept.
+* A sink that has not granted is asked again now and then; until then its events wait.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ import math
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -44,51 +40,15 @@ import msgspec
 import structlog
 
 from poller.config.subscriptions import SubscriptionSettings
-from poller.delivery.sinks.webhook import Sink
-from poller.http.ssrf import address_of, misspelling
+from poller.delivery.sinks.base import Permission, PermissionRequest, Sink
 from poller.lifecycle import unless
 from poller.store.subscriptions import Registry
-
-ORIGIN: Final = "WebHook-Request-Origin"
-"""The header that the request and, after a grant, every delivery carries."""
 
 _REMEDY: Final = "let it answer OPTIONS with WebHook-Allowed-Origin: * (or the name it is sent), or unset validate"
 _CALLED: Final = "it has to call the URL that it is sent as WebHook-Request-Callback; it is asked again every hour"
 _ASKED_AGAIN: Final = "it is asked again every minute"
-_TOO_MANY: Final = 429
 _RATE: Final = re.compile(r"0*([1-9][0-9]{0,8})")
 _MINUTE: Final = 60.0
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """What permission is asked for.
-
-    Attributes:
-        origin: the DNS name that the daemon sends as.
-        rate: requests a minute; None: no rate is named.
-        callback: the URL to call for a later grant, with its key; None: none is offered.
-    """
-
-    origin: str
-    rate: int | None = None
-    callback: str | None = None
-
-    def __post_init__(self) -> None:
-        """Hold it to what a header can say."""
-        if misspelling(self.origin) or address_of(self.origin):
-            raise ValueError("the origin of a handshake is a DNS name")
-        if self.rate is not None and self.rate < 1:
-            raise ValueError("the rate of a handshake is a whole number of requests a minute")
-
-    @property
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        """Those of the OPTIONS request."""
-        wanted = {
-            ORIGIN: self.origin,
-            "WebHook-Request-Callback": self.callback,
-            "WebHook-Request-Rate": None if self.rate is None else str(self.rate),
-        }
-        return tuple((name, value) for name, value in wanted.items() if value is not None)
 
 
 class Granted(msgspec.Struct, frozen=True, tag_field="state", tag="granted"):
@@ -139,10 +99,9 @@ HandshakeState = Granted | Ungranted
 
 
 def state_after(
-    headers: Mapping[str, str],
-    asked: Asked,
+    permission: Permission,
+    request: PermissionRequest,
     *,
-    status: int = 200,
     key: str = "",
     before: HandshakeState | None = None,
     now: datetime | None = None,
@@ -150,16 +109,20 @@ def state_after(
     """What an answer means.
 
     Args:
-        headers: the answer's, by names that know no case or are in lower case.
-        asked: what it answers.
-        status: the answer's.
+        permission: what the sink said.
+        request: what it answers.
         key: of the callback that was offered; "" where none was.
         before: the state until now.
         now: UTC.
     """
-    said = _read(headers, status, asked, key)
-    if isinstance(said, Unanswered):
-        return state_unanswered(said.reason, before=before, now=now)
+    if permission.state == "unanswered":
+        return state_unanswered(permission.text, before=before, now=now)
+    if permission.state == "awaiting":
+        said: HandshakeState = Awaiting(request.origin, digest_of(key), request.rate)
+    elif permission.state == "refused":
+        said = Refused(permission.text)
+    else:
+        said = _granted(request.origin, permission.rate, request.rate)
     if isinstance(said, Granted):
         return said
     if isinstance(said, Refused) and isinstance(before, Granted | Revoked):
@@ -232,21 +195,6 @@ def _since(before: HandshakeState | None, now: datetime | None) -> datetime | No
     return now if before is None or isinstance(before, Granted) else before.since or now
 
 
-def _read(headers: Mapping[str, str], status: int, asked: Asked, key: str) -> HandshakeState:
-    origin = headers.get("webhook-allowed-origin")
-    if origin is None:
-        if status == _TOO_MANY or status >= 500:  # noqa: PLR2004 -- the class of statuses
-            return Unanswered(f"the sink answered {status} to OPTIONS")
-        if status >= 300:  # noqa: PLR2004 -- as above
-            return Refused(f"the sink answered {status} to OPTIONS, without WebHook-Allowed-Origin")
-        if asked.callback is not None:
-            return Awaiting(asked.origin, digest_of(key), asked.rate)
-        return Refused("the sink has not allowed any origin (no WebHook-Allowed-Origin in its answer to OPTIONS)")
-    if origin.strip() != "*" and origin.strip().lower() != asked.origin.lower():
-        return Refused(f"the sink allows another origin than {asked.origin} (WebHook-Allowed-Origin)")
-    return _granted(asked.origin, headers.get("webhook-allowed-rate"), asked.rate)
-
-
 def _granted(origin: str, rate: str | None, asked: int | None) -> HandshakeState:
     text = (rate or "").strip()
     if not text:
@@ -258,12 +206,6 @@ def _granted(origin: str, rate: str | None, asked: int | None) -> HandshakeState
         return Refused('the sink allows a rate that is none: neither "*" nor a whole number (WebHook-Allowed-Rate)')
     return Granted(origin, int(number[1]))
 
-
-# Asking a sink for permission before anything is sent to it (``validate = true``).
-#
-# The state is kept in the registry, so a grant is asked for once and not by each process. A sink that has not granted
-# is
-# asked again now and then; until then its events wait, and the subscription is failing with the reason.
 
 CALLBACK: Final = "/webhooks/callback"
 """The path of the HTTP service that a sink calls for a later grant."""
@@ -311,13 +253,9 @@ async def permitted(
             return state
         key = secrets.token_urlsafe(_KEY_BYTES)
         base = f"{public_url.rstrip('/')}{CALLBACK}" if public_url else None
-        asked = asked_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
-        answer, before = await sink.options(asked.headers), state
-        if answer.outcome.status is None:
-            state = state_unanswered(answer.outcome.text, before=before, now=now())
-        else:
-            status = answer.outcome.status
-            state = state_after(answer.headers, asked, status=status, key=key, before=before, now=now())
+        request = request_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
+        permission, before = await sink.verify(request), state
+        state = state_after(permission, request, key=key, before=before, now=now())
         await registry.note_handshake(settings.id, encoded(state))
         _log_state(settings.id, state, before)
         told(ungranted(state))
@@ -325,9 +263,9 @@ async def permitted(
     return None
 
 
-def asked_of(settings: SubscriptionSettings, origin: str, callback: str | None = None) -> Asked:
+def request_of(settings: SubscriptionSettings, origin: str, callback: str | None = None) -> PermissionRequest:
     """What the sink of a subscription is asked."""
-    return Asked(origin, rate=math.ceil(settings.rate * 60) if settings.rate else None, callback=callback)
+    return PermissionRequest(origin, rate=math.ceil(settings.rate * 60) if settings.rate else None, callback=callback)
 
 
 def _log_state(subscription: str, state: HandshakeState, before: HandshakeState | None) -> None:
@@ -361,5 +299,5 @@ def origin(public_url: str | None) -> str:
     machine = (name for name in (socket.getfqdn(), socket.gethostname()) if name != "localhost")
     for name in (urlsplit(public_url or "").hostname or "", *machine):
         with suppress(ValueError):
-            return Asked(name).origin
+            return PermissionRequest(name).origin
     return _NAMELESS

@@ -1,48 +1,45 @@
-"""What follows from an attempt: the policy of delivery as a table.
+"""What follows from an attempt: the retry policy, as a table from outcome to step.
 
-Theory of operation
--------------------
-==========================================  ===========================================  =============================
-outcome                                     step                                         after the schedule's last wait
-==========================================  ===========================================  =============================
-2xx                                         delivered
-410                                         pause the subscription, for good
-415                                         the same: the sink does not take the format
-429 or 503 with ``Retry-After``             pause the sink for so long                   see below
-429 without                                 halve the rate, pause once for a burst       see below
-what signs or proves it cannot be had       withhold all until it can: it was not sent  the same
-any other status, no answer                 again, after the schedule's wait             dead letter
-==========================================  ===========================================  =============================
+===========================================  ===========================================  ============================
+outcome                                      step                                         after the schedule's last wait
+===========================================  ===========================================  ============================
+``delivered``                                delivered
+``endpoint_gone``                            pause the subscription until resumed         the same
+``rejected``                                 dead letter
+``not_sent``                                 withhold all until it can be sent            the same
+``retry``, overloaded, with a wait           pause the endpoint for that long             see below
+``retry``, overloaded, without               halve the rate, pause once for a burst       see below
+``retry``                                    again, after the schedule's wait             dead letter
+===========================================  ===========================================  ============================
 
-Three spans are kept apart. The *schedule* is an event's own: its n-th wait follows its n-th failed attempt, and holds
-back nothing but events of the same record. The *pause* is the sink's: nothing at all is sent in it, so it is as long
-as the sink has asked for, never less below :data:`PAUSE_CAP`. Without ``Retry-After`` a sink has not said how long:
+Three spans are kept apart. The *schedule* belongs to an event: its n-th wait follows its n-th failed attempt, and holds
+back only events of the same record. The *pause* belongs to the endpoint: nothing is sent to it meanwhile, so it is as
+long as the sink asked for, never less below :data:`PAUSE_CAP`. Where the sink did not say for how long,
 :mod:`poller.limits` finds out how fast it may be asked, and how long it is paused meanwhile.
 
-A 429, or a 503 with ``Retry-After``, is about the sink's load and not about the event, so it does not use up the
-schedule (``counted`` is false): a sink that asks for a second at a time would make a dead letter of a good event within
-ten. An end it has all the same: an event whose pauses add up to the whole schedule is given up with the next one; where
-the pauses are our own choice, not before they add up to :data:`BUSY_PATIENCE`.
+An overloaded sink says nothing against the event, so its refusals do not use up the schedule (``counted`` is false): a
+sink that asks for a second at a time would make a dead letter of a good event within ten. It ends all the same: an
+event whose pauses add up to the whole schedule becomes a dead letter with the next one; where the pauses are our own
+choice, not before they add up to :data:`BUSY_PATIENCE`.
 
-What signs a request, or proves who sends it, is ours. While it cannot be had nothing is sent, so nothing is learnt of
-the sink or of any event: none is tried, none waits by itself, and one attempt in :data:`CREDENTIAL_WAIT` finds out.
+What signs a request, or proves who sends it, is ours. While it is missing nothing is sent, so nothing is learnt of the
+sink or of any event: no event is tried, and one attempt in :data:`CREDENTIAL_WAIT` finds out whether it is back.
 
-Jitter only ever adds. An event is at worst tried later than the schedule says, and a sink later than it has asked.
+**Invariants**
 
-Pure: chance and the wall clock are arguments, and nothing waits here.
+* Jitter only adds: an event is at worst tried later than the schedule says, and an endpoint later than it asked.
+* Pure: chance is an argument, and nothing waits here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from http import HTTPStatus
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 
-from poller.delivery.outcome import Failure, Outcome
-from poller.http.transport import pause_requested
+from poller.delivery.outcome import Outcome, OutcomeKind
 
 PAUSE_FLOOR: Final = timedelta(seconds=1)
 PAUSE_CAP: Final = timedelta(hours=24)
@@ -51,11 +48,6 @@ CREDENTIAL_WAIT: Final = timedelta(seconds=5)
 
 _NO_PAUSE: Final = timedelta(0)
 _ATTEMPT: Final = timedelta(minutes=1)  # an attempt takes less
-_LAST_WORDS: Final[dict[int | None, str]] = {
-    HTTPStatus.GONE: "the sink answered 410: it is gone for good",
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
-}
-_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -157,13 +149,7 @@ Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription | Withhold
 
 
 def step_after(
-    outcome: Outcome,
-    *,
-    tries: Tries,
-    patience: Patience,
-    chance: float,
-    now: datetime,
-    busy: timedelta = PAUSE_FLOOR,
+    outcome: Outcome, *, tries: Tries, patience: Patience, chance: float, busy: timedelta = PAUSE_FLOOR
 ) -> Step:
     """What follows from this outcome.
 
@@ -172,19 +158,15 @@ def step_after(
         tries: of this event, the attempt included.
         patience: the subscription's.
         chance: for the jitter, drawn from [0, 1).
-        now: the store's clock, UTC.
-        busy: the pause that the sink is in because of a 429 that did not say how long.
+        busy: the pause that the endpoint is in because of its load, where it did not say for how long.
     """
-    if outcome.success:
-        return Delivered()
-    if outcome.status in _LAST_WORDS:
-        return PauseSubscription(_LAST_WORDS[outcome.status])
-    if outcome.failure is Failure.CREDENTIAL:
-        return Withhold()
-    asked = pause_asked(outcome, now)
-    if asked is not None:
-        return _paused(asked, outcome, tries, patience, most=patience.whole, chance=chance)
-    if outcome.status == HTTPStatus.TOO_MANY_REQUESTS:
+    if outcome.kind is not OutcomeKind.RETRY:
+        return _settled(outcome)
+    if outcome.wait is not None:
+        # Zero means "now"; the floor keeps that from becoming a loop without a breath.
+        pause = min(max(outcome.wait, PAUSE_FLOOR), PAUSE_CAP)
+        return _paused(pause, outcome, tries, patience, most=patience.whole, chance=chance)
+    if outcome.is_overloaded:
         most = max(patience.whole, BUSY_PATIENCE)
         return _paused(max(busy, PAUSE_FLOOR), outcome, tries, patience, most=most, chance=chance)
     wait = patience.wait(tries.counted, chance)
@@ -198,18 +180,16 @@ def next_tries(tries: Tries, step: Retry | PauseSink) -> Tries:
     return Tries(tries.attempts + 1, tries.counted + 1, tries.paused)
 
 
-def is_unexplained(outcome: Outcome, now: datetime) -> bool:
-    """Whether the sink has refused it for its load, and not said for how long."""
-    return outcome.status == HTTPStatus.TOO_MANY_REQUESTS and pause_asked(outcome, now) is None
-
-
-def pause_asked(outcome: Outcome, now: datetime) -> timedelta | None:
-    """The pause that the sink has asked for, within the bounds; None where it has not, or where that is no time."""
-    if outcome.status not in _BUSY:
-        return None
-    asked = pause_requested(outcome.retry_after, date=outcome.date, now=now)
-    # Zero and what has passed mean "now"; the floor keeps that from becoming a loop without a breath.
-    return None if asked is None else min(max(asked, PAUSE_FLOOR), PAUSE_CAP)
+def _settled(outcome: Outcome) -> Step:
+    """What follows whatever was tried before."""
+    match outcome.kind:
+        case OutcomeKind.DELIVERED:
+            return Delivered()
+        case OutcomeKind.ENDPOINT_GONE:
+            return PauseSubscription(outcome.error)
+        case OutcomeKind.REJECTED:
+            return DeadLetter(outcome.error)
+    return Withhold()
 
 
 def _paused(
@@ -222,5 +202,6 @@ def _paused(
 
 
 def _reason(outcome: Outcome, tries: Tries) -> str:
-    ended = outcome.text or (f"status {outcome.status}" if outcome.failure is None else f"no answer: {outcome.failure}")
+    ended = f"status {outcome.status}" if outcome.failure is None else f"no answer: {outcome.failure}"
+    ended = outcome.error or ended
     return f"given up after {tries.attempts} attempts; the last one: {ended}"

@@ -67,6 +67,18 @@ class Signer:
         return " ".join([sign(signed) for sign in self._signs])
 
 
+def check_secret(text: str, origin: str) -> None:
+    """Refuse what is no signing secret.
+
+    Raises:
+        SecretUnusable: says where it stands, and repeats nothing of it.
+    """
+    try:
+        Signer((text,))
+    except SecretUnusable as error:
+        raise SecretUnusable(f"{origin} holds no signing secret: {error}") from None
+
+
 def new_secret(random_bytes: bytes) -> str:
     """A ``whsec_`` secret of 24 to 64 bytes that the caller has drawn.
 

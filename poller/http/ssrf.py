@@ -6,17 +6,24 @@ to any IPv4 address, and what nobody has been given yet. So the tables here say 
 
 Two kinds of refusal: what an operator may want after all (a service beside the daemon), and what no sink can have.
 
-Pure. Names are not resolved here; how a host is spelled is :mod:`poller.http.ssrf`'s question.
+Pure, but for the look-up of names at the end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
+
+from poller.errors import AddressRefused
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -174,10 +181,16 @@ def misspelling(host: str) -> str | None:
     return None
 
 
-def forbidden(url: str, allowed: AddressPolicy) -> str | None:
+def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: str = "http") -> str | None:
     """Why a sink's URL is refused before anything is resolved, fit to follow "expected …"; None: it is not.
 
     What its host resolves to is looked at each time that a connection is made.
+
+    Args:
+        url: of the sink.
+        allowed: what is allowed beyond public addresses; the scheme without TLS too.
+        tls: the scheme of such sinks with TLS.
+        plain: the one without.
     """
     try:
         parts = urlsplit(url)
@@ -185,15 +198,18 @@ def forbidden(url: str, allowed: AddressPolicy) -> str | None:
         _ = parts.port
     except ValueError:
         return "a URL whose host and port can be read"
-    if parts.scheme not in {"http", "https"} or not host:
-        return "a URL that begins with https:// and a host"
+    if parts.scheme not in {plain, tls} or not host:
+        return f"a URL that begins with {tls}:// and a host"
     if "@" in authority or _UNFIT.search(url):
         return "a URL in ASCII without user and password, backslashes, spaces and control characters"
     shown = f"[{host}]" if authority.startswith("[") else host
     wrong = misspelling(shown)
     if wrong:
         return f"a host that everybody reads alike, but {wrong}"
-    return _inwards(host, allowed) or _plain(parts.scheme, host, allowed)
+    inwards = _inwards(host, allowed)
+    if inwards or parts.scheme == tls or allowed.private or allowed.names(host):
+        return inwards
+    return f"{tls}://; {plain}:// only with {PRIVATE}, or to a host of allow_hosts"
 
 
 def _inwards(host: str, allowed: AddressPolicy) -> str | None:
@@ -203,12 +219,6 @@ def _inwards(host: str, allowed: AddressPolicy) -> str | None:
         return reason and f"a host that the Internet can reach, but this is {reason}; {_HOW}"
     if _means_here(host) and not (allowed.private or allowed.names(host)):
         return f"a host that the Internet can reach, but this name means this machine; {_HOW}"
-    return None
-
-
-def _plain(scheme: str, host: str, allowed: AddressPolicy) -> str | None:
-    if scheme == "http" and not (allowed.private or allowed.names(host)):
-        return f"https://; http:// only with {PRIVATE}, or to a host of allow_hosts"
     return None
 
 
@@ -232,3 +242,71 @@ def _ipv6(host: str) -> str | None:
     except AddressValueError:
         return "it is no IPv6 address"
     return None
+
+
+# The address guard: a sink's name becomes addresses here, and only here, and each of them is checked.
+#
+# A connection goes to an address that was checked, without a second look-up in between, so a name server that changes
+# its answer gains nothing. One bad address among good ones refuses them all. A look-up blocks a thread for as long as
+# the name server likes, so each has a thread of its own and holds up neither other sinks nor the end of the program.
+
+Lookup = Callable[[str], Awaitable[Sequence[str]]]
+"""The addresses of a name, those to be tried first in front. Raises OSError where there are none."""
+
+
+async def checked_addresses(host: str, allowed: AddressPolicy, lookup: Lookup | None = None) -> Sequence[str]:
+    """The addresses of a host, each of which may be connected to.
+
+    Args:
+        host: a name, or an address without brackets.
+        allowed: what is allowed beyond public addresses.
+        lookup: how names are looked up; the system's way by default.
+
+    Raises:
+        AddressRefused: one of them may not be connected to.
+        OSError: there are none.
+    """
+    found = await (lookup or system_lookup)(host)
+    for text in found:
+        reason = allowed.refusal(ip_address(text), host=host)
+        if reason:
+            raise AddressRefused(f"{host} leads to {text}, {reason}")
+    return found
+
+
+async def system_lookup(host: str) -> Sequence[str]:
+    """The addresses that the system knows for a name, in the order of RFC 6724.
+
+    Raises:
+        OSError: there are none, or nobody who could say.
+    """
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str] | OSError) -> None:
+        if answered.done():
+            return  # whoever asked has gone
+        if isinstance(found, OSError):
+            answered.set_exception(found)
+        else:
+            answered.set_result(found)
+
+    def ask() -> None:
+        found: list[str] | OSError
+        try:
+            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+            found = list(dict.fromkeys(_numeric(info[4]) for info in infos))
+        except OSError as error:
+            found = error
+        except UnicodeError:
+            found = OSError(None, f"{host[:80]!r} is no name")
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()
+    return await answered
+
+
+def _numeric(address: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> str:
+    text, _ = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
+    return text

@@ -18,7 +18,6 @@ from redis.asyncio import Redis
 from poller.daemon.stored_metrics import _FIELDS, StoredFigures, _feed
 from poller.delivery.delivery_tracker import Told
 from poller.delivery.dispatcher import count
-from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Delivered
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, group_of
@@ -26,6 +25,7 @@ from poller.store.stats import feed_amounts, pair_amounts
 from poller.telemetry.metrics import KINDS, ROUNDS, attempts_of, no_attempts_of
 from poller.web.health import ScrapeState, written
 from tests.bench.figures import Figure
+from tests.delivery.outcomes import answered
 from tests.servers import Server
 
 _FEEDS: Final = 4_000
@@ -83,7 +83,7 @@ async def _late(late: list[float]) -> None:
 def _attempts() -> Figure:
     """An attempt that went well, with all that is counted of it."""
     told = [Told("1-0", "id", 1, Delivered(), "2026-03-02T08:14:59.500Z", 660)]
-    outcome, series, now = Outcome(status=204, seconds=0.01), attempts_of("bench"), _NOW + timedelta(seconds=1)
+    outcome, series, now = answered(204, seconds=0.01), attempts_of("bench"), _NOW + timedelta(seconds=1)
     begun = time.process_time()
     for _ in range(_ATTEMPTS):
         count(told, outcome, series, now=now)

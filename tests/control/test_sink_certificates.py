@@ -19,7 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.sinks import sink_of
 from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.sinks.base import SinkEvent
 from poller.errors import ConfigurationError
+from tests.delivery.events import pair, spelled
 from tests.receiver import receiving
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -62,18 +64,18 @@ def server(authority: trustme.CA, *, clients: trustme.CA | None = None, version:
 async def posted(url: str, **files: Path) -> Outcome:
     given: dict[str, Any] = {"id": "a", "sink": url, "allow_private": True, **files}
     async with sink_of(SubscriptionSettings.model_validate(given), {}) as sink:
-        return await sink.post((), b"{}")
+        return await sink.send([SinkEvent(*pair(spelled()))])
 
 
 async def test_a_private_authority_is_trusted_where_it_is_named(made: Certificates) -> None:
     """And nowhere else; the line says whose certificate is not accepted, why, and which key would help."""
     async with receiving(tls=server(made.authority)) as receiver:
-        assert (await posted(receiver.url, ca_file=made.ca)).success
+        assert (await posted(receiver.url, ca_file=made.ca)).is_delivered
         refused = await posted(receiver.url)
         assert receiver.count == 1
     assert refused.failure is Failure.TLS
-    assert refused.text.startswith("the sink's certificate is not accepted: unable to get local issuer certificate; ")
-    assert refused.text.endswith("set ca_file of the subscription to the certificate of the authority that issued it")
+    assert refused.error.startswith("the sink's certificate is not accepted: unable to get local issuer certificate; ")
+    assert refused.error.endswith("set ca_file of the subscription to the certificate of the authority that issued it")
 
 
 async def test_with_a_ca_file_the_systems_authorities_vouch_for_nothing(made: Certificates) -> None:
@@ -87,18 +89,18 @@ async def test_with_a_ca_file_the_systems_authorities_vouch_for_nothing(made: Ce
 async def test_a_client_certificate_is_shown_where_it_is_demanded(version: ssl.TLSVersion, made: Certificates) -> None:
     """Key in the same file or apart; without one, or with another authority's, the line says that the sink refuses."""
     async with receiving(tls=server(made.authority, clients=made.authority, version=version)) as receiver:
-        assert (await posted(receiver.url, ca_file=made.ca, client_cert_file=made.both)).success
+        assert (await posted(receiver.url, ca_file=made.ca, client_cert_file=made.both)).is_delivered
         apart = {"client_cert_file": made.cert, "client_key_file": made.key}
-        assert (await posted(receiver.url, ca_file=made.ca, **apart)).success
+        assert (await posted(receiver.url, ca_file=made.ca, **apart)).is_delivered
         without = await posted(receiver.url, ca_file=made.ca)
         assert receiver.count == 2
     assert without.failure is not None
-    assert "client_cert_file" in without.text
+    assert "client_cert_file" in without.error
     async with receiving(tls=server(made.authority, clients=trustme.CA(), version=version)) as receiver:
         other = await posted(receiver.url, ca_file=made.ca, client_cert_file=made.both)
         assert receiver.count == 0
     assert other.failure is not None
-    assert "client_cert_file" in other.text
+    assert "client_cert_file" in other.error
 
 
 async def test_files_that_cannot_be_used_are_named(made: Certificates, tmp_path: Path) -> None:

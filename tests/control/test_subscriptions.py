@@ -52,7 +52,7 @@ async def test_the_sample_is_sent_as_events_are(tmp_path: Path) -> None:
         found = await sampled(tmp_path, f"{receiver.url}/hook", **more)
         (request,) = receiver.requests
     assert (found.outcome.status, found.outcome.excerpt) == (200, b"thanks")
-    assert request.body == found.request.body
+    assert request.body == found.sent.body
     assert (request.header("x-tenant"), request.header("authorization")) == ("seven", "Bearer t0ken-t0ken")
     event = json.loads(request.body)
     assert (event["type"], event["subject"], event["id"], event["source"]) == (TYPE, "a", "e1", "poller")
@@ -67,7 +67,7 @@ async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None
     async with receiving(Reply(401)) as receiver:
         found = await sampled(tmp_path, receiver.url, brought=kept)
         assert receiver.requests[0].header("authorization") == "Bearer brought"
-        assert found.outcome.text == "the sink answered 401; the access token expired at 2026-03-02T08:14:00Z"
+        assert found.outcome.error == "the sink answered 401; the access token expired at 2026-03-02T08:14:00Z"
         with pytest.raises(ConfigurationError, match="bring it anew"):
             await sampled(tmp_path, receiver.url, brought=b"brought")
         assert receiver.count == 1

@@ -14,12 +14,13 @@ from structlog.testing import capture_logs
 from poller.daemon.round_runner import _report
 from poller.delivery.delivery_tracker import Told
 from poller.delivery.dispatcher import STEPS, report
-from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.outcome import Failure
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, Step
 from poller.source.feed import RoundMode, RoundResult
 from poller.telemetry.logs import redacted
 from poller.telemetry.metrics import RoundCosts
 from tests import documents
+from tests.delivery.outcomes import answered, unanswered
 
 MANUAL: Final = documents.MANUAL.read_text("utf-8")
 SHARED: Final = {"event", "log_level"}
@@ -59,7 +60,7 @@ def test_of_attempts() -> None:
     wait = timedelta(seconds=5)
     steps: list[Step] = [Delivered(), PauseSink(wait, wait), DeadLetter("gone")]
     with capture_logs() as logs:
-        for outcome in (Outcome(status=429), Outcome(failure=Failure.DNS)):
+        for outcome in (answered(429), unanswered(Failure.DNS)):
             told = [Told("1-0", "id", 1, step, "2026-03-02T08:15:00Z", 1) for step in steps]
             report(told, outcome, feed="a/x", subscription="s", sink="h", now=datetime(2026, 3, 3, tzinfo=UTC))
     rows = table("attempt")

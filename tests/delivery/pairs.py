@@ -8,30 +8,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
 from poller.delivery.endpoint import Subscriber
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import Pair
-from poller.delivery.filters import Predicate
-from poller.delivery.formats import Request
+from poller.delivery.filters import Predicate, Subscription
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Patience
-from poller.delivery.sinks.base import Event, Subscription
 from poller.lifecycle import ended
 from poller.store.consumer_state import DeliveryScripts, PairStore
 from poller.store.keys import FeedKeys, PairKeys
 from tests.delivery.events import entry
+from tests.delivery.outcomes import answered
+from tests.delivery.sinks import PythonSink
 from tests.harness.waiting import patience
 
 FEED: Final = "acme/contractTypes"
 NAME: Final = "rostering"
 EVENTS: Final = FeedKeys.of("poller", FEED).events
 KEYS: Final = PairKeys.of("poller", FEED, NAME)
-TAKEN: Final = Outcome(status=204, text="status 204")
-FAILED: Final = Outcome(status=500, text="status 500")
+TAKEN: Final = answered(204, error="status 204")
+FAILED: Final = answered(500, error="status 500")
 
 Answer = Callable[[int], Awaitable[Outcome]]
 
@@ -41,7 +41,7 @@ async def taken(_: int) -> Outcome:
     return TAKEN
 
 
-class Scripted:
+class Scripted(PythonSink):
     """A sink and what it was sent: the sequence numbers of events."""
 
     def __init__(self, answer: Answer = taken) -> None:
@@ -49,7 +49,7 @@ class Scripted:
         self.sent: list[int] = []
         self._came = asyncio.Event()
 
-    async def post(self, _: object, body: bytes) -> Outcome:
+    async def post(self, body: bytes) -> Outcome:
         number = int(json.loads(body)["sequence"])
         self.sent.append(number)
         self._came.set()
@@ -79,10 +79,6 @@ class _Unnoted:
         return {}
 
 
-def _form(events: list[Event], _: int) -> Request:
-    return Request({}, events[0][1])
-
-
 def subscription(schedule: timedelta, wanted: Predicate = lambda _: True) -> Subscription:
     """One that waits so long after each of two failures."""
     waits = Patience((schedule, schedule), 0.0)
@@ -98,7 +94,6 @@ async def delivering(
     subscriber = Subscriber(
         subscription(schedule, wanted),
         sink,
-        cast("Any", _form),
         _Unnoted(),
         paused_until=None,
         now=lambda: datetime.now(UTC),

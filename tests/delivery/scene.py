@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,14 +16,15 @@ import msgspec
 from poller.delivery.endpoint import Subscriber
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import Deliveries, Pair
-from poller.delivery.formats import RequestForm
+from poller.delivery.filters import Subscription
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Patience
-from poller.delivery.sinks.base import Event, Subscription
 from poller.errors import StoreUnavailable
+from tests.delivery.outcomes import answered
+from tests.delivery.sinks import PythonSink
 from tests.harness.waiting import limited
 
-OK = Outcome(status=204)
+OK = answered(204)
 PATIENCE = 20.0
 
 
@@ -40,7 +41,7 @@ def subscription(**changes: object) -> Subscription:
 
 
 @dataclass
-class Posted:
+class Posted(PythonSink):
     """A sink. ``answer`` gives an outcome for a body, or a future that holds it up."""
 
     answer: Callable[[bytes], Outcome | asyncio.Future[Outcome]] = lambda _: OK
@@ -49,7 +50,7 @@ class Posted:
     in_flight: int = 0
     most_in_flight: int = 0
 
-    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:  # noqa: ARG002 -- as the real one
+    async def post(self, body: bytes) -> Outcome:
         self.bodies.append(body)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -107,16 +108,6 @@ class Noted:
         self.told.append((name, value))
 
 
-class Formed:
-    """The requests, unsigned."""
-
-    def __init__(self, mode: Literal["structured", "batch"] = "structured") -> None:
-        self._form = RequestForm(mode, signer=None, user_agent="t")
-
-    def __call__(self, events: Sequence[Event], timestamp: int) -> Any:
-        return self._form.request(events, timestamp=timestamp)
-
-
 def subscriber(
     posted: Posted,
     noted: Noted | None = None,
@@ -130,7 +121,6 @@ def subscriber(
     return Subscriber(
         wanted,
         posted,
-        Formed("batch" if wanted.batching.max_events > 1 else "structured"),
         noted or Noted(),
         paused_until=paused_until,
         now=wall,

@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from poller.delivery.delivery_codec import Delivery, deliveries_of, encode
-from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.outcome import Failure
 from poller.delivery.retry import Tries
+from tests.delivery.outcomes import answered, unanswered
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 def test_what_is_written_is_what_is_read() -> None:
     """In the order of the stream, which is not that of the texts."""
-    some = Delivery("a", 7, 9, Tries(3, 2, timedelta(seconds=1))).after(Outcome(status=500, text="no"), NOW)
+    some = Delivery("a", 7, 9, Tries(3, 2, timedelta(seconds=1))).after(answered(500, error="no"), NOW)
     kept = {"10-0": encode(some), "9-10": encode(Delivery("b")), "9-9": encode(Delivery("b"))}
     assert deliveries_of(kept) == {"9-9": Delivery("b"), "9-10": Delivery("b"), "10-0": some}
     assert list(deliveries_of(kept)) == ["9-9", "9-10", "10-0"]
@@ -32,11 +33,11 @@ def test_attempts_are_kept_up_to_a_number() -> None:
     """The first one and the latest; excerpts are short, and text whatever the sink has sent."""
     delivery = Delivery("a")
     for number in range(100):
-        outcome = Outcome(status=500 + number % 50, excerpt=b"\xff" * 1024, seconds=0.12345)
+        outcome = answered(500 + number % 50, excerpt=b"\xff" * 1024, seconds=0.12345)
         delivery = delivery.after(outcome, NOW + timedelta(seconds=number))
     assert len(delivery.attempts) == 24
     assert [one.at[17:19] for one in delivery.attempts[:2]] == ["00", "17"]
     assert delivery.attempts[-1].at.startswith("2026-03-02T00:01:39")
     assert delivery.attempts[0].excerpt == "\ufffd" * 256
-    failed = Delivery("a").after(Outcome(failure=Failure.DNS), NOW).attempts[0]
+    failed = Delivery("a").after(unanswered(Failure.DNS), NOW).attempts[0]
     assert (failed.status, failed.failure) == (None, "dns")

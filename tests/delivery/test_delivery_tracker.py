@@ -13,26 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from poller.delivery.cloudevent import envelope_of
+from poller.delivery.cloudevent import Event, envelope_of
 from poller.delivery.delivery_codec import Delivery, deliveries_of, letter_of
 from poller.delivery.delivery_tracker import GONE, Books, Parked, Replay
 from poller.delivery.feed_consumer import Intake
+from poller.delivery.filters import Batching, Subscription
 from poller.delivery.key_queues import Waiting
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import Patience, Retry, Tries
-from poller.delivery.sinks.base import Batching, Event, Subscription
 from poller.store.entry_id import EntryId, before
 from poller.store.replay import ReplayPlace, ReplaySpan
 from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger, at_once
+from tests.delivery.outcomes import answered, unanswered
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
-OK = Outcome(status=204)
-BROKEN = Outcome(status=500)
-UNSENT = Outcome(failure=Failure.CREDENTIAL)
+OK = answered(204)
+BROKEN = answered(500)
+UNSENT = unanswered(Failure.CREDENTIAL)
 OUTCOMES = st.sampled_from(
-    [OK, BROKEN, UNSENT, Outcome(failure=Failure.TIMEOUT), Outcome(status=429, retry_after="2"), Outcome(status=410)]
+    [OK, BROKEN, UNSENT, unanswered(Failure.TIMEOUT), answered(429, retry_after="2"), answered(410)]
 )
 
 
@@ -110,7 +111,7 @@ class Dying(RuleBasedStateMachine):
     def ends(self, number: int, outcome: Outcome) -> None:
         unit = self.in_flight.pop(number % len(self.in_flight))
         self.arrived(unit)
-        if outcome.success:
+        if outcome.is_delivered:
             self.taken |= {one.id for one in unit}
         now = NOW + timedelta(seconds=self.clock)
         self.books.conclude(unit, outcome, now=now, clock=self.clock, chance=lambda: 0.5)
@@ -221,7 +222,7 @@ def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
 
 def test_one_bad_event_takes_no_others_along() -> None:
     """What failed together is tried again one by one, also by another process; a busy sink says nothing of events."""
-    for outcome, together in ((BROKEN, 1), (Outcome(status=429, retry_after="1"), 3)):
+    for outcome, together in ((BROKEN, 1), (answered(429, retry_after="1"), 3)):
         ledger, books = Ledger(), Books(subscription(batching=Batching(9)))
         books.take_in([one_of(key, number) for number, key in enumerate("abc", 1)], now=NOW)
         books.conclude(books.lanes.take(most=9), outcome, now=NOW, clock=0, chance=lambda: 0)
@@ -295,7 +296,7 @@ def test_a_sink_that_is_gone_uses_up_nothing() -> None:
     """410: the event is as it was, and waits for the subscription to be resumed."""
     books = Books(subscription())
     books.take_in([one_of("a", 1)], now=NOW)
-    concluded = books.conclude(books.lanes.take(), Outcome(status=410), now=NOW, clock=0, chance=lambda: 0)
+    concluded = books.conclude(books.lanes.take(), answered(410), now=NOW, clock=0, chance=lambda: 0)
     assert concluded.rest
     assert books.drafted() is None
     assert sent(books) == ["1-0"]

@@ -15,11 +15,11 @@ from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_tracker import Books
 from poller.delivery.dispatcher import Requests
 from poller.delivery.endpoint import Subscriber
-from poller.delivery.formats import RequestForm
+from poller.delivery.filters import Batching
 from poller.delivery.retry import Patience
 from poller.delivery.signing import Signer, new_secret
-from poller.delivery.sinks.base import Batching
-from poller.delivery.sinks.webhook import Sink
+from poller.delivery.sinks.base import Sink
+from poller.delivery.sinks.webhook import SignedRequests
 from poller.telemetry import tracing
 from tests.delivery.events import spelled
 from tests.delivery.scene import Noted, now, subscription
@@ -29,7 +29,8 @@ from tests.telemetry.recording import linked, parent, recorded, told, traceparen
 
 ROUND = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OTHER = "00-11111111111111111111111111111111-2222222222222222-00"
-SIGNER = Signer([new_secret(b"s" * 32)])
+SECRET = new_secret(b"s" * 32)
+SIGNER = Signer([SECRET])
 
 
 class _Stream:
@@ -41,19 +42,18 @@ class _Stream:
 
 async def sent(receiver: Receiver, *events: bytes, mode: str = "structured", **options: Any) -> None:
     """Deliver these, each once."""
-    async with sink_of(receiver.url + "/hooks/s3cret?key=s3cret", **options) as sink:
+    requests = SignedRequests(mode, secrets=[SECRET])  # type: ignore[arg-type] # one of the modes
+    async with sink_of(receiver.url + "/hooks/s3cret?key=s3cret", requests=requests, **options) as sink:
         await _through(sink, events, mode)
 
 
 async def _through(sink: Sink, events: Sequence[bytes], mode: str) -> None:
     batching = Batching(max_events=100) if mode == "batch" else Batching()
     wanted = subscription(batching=batching, patience=Patience([timedelta(hours=1)], 0.0))
-    form = RequestForm(mode, signer=SIGNER, user_agent="t")  # type: ignore[arg-type] # one of the modes
     clock = asyncio.get_running_loop().time
     subscriber = Subscriber(
         wanted,
         sink,
-        lambda some, at: form.request(some, timestamp=at),
         Noted(),
         paused_until=None,
         now=now,

@@ -12,14 +12,15 @@ from structlog.testing import capture_logs
 
 from poller.delivery.delivery_tracker import Told
 from poller.delivery.dispatcher import STEPS, count, report
-from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.outcome import Failure
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Step, Withhold
 from poller.telemetry.metrics import AttemptSeries, attempts_of, no_attempts_of
+from tests.delivery.outcomes import answered, unanswered
 from tests.telemetry.series import grown
 
 NOW: Final = datetime(2026, 3, 2, 8, 15, 4, tzinfo=UTC)
 RECORDED: Final = "2026-03-02T08:15:01.500Z"
-OK: Final = Outcome(status=204, seconds=0.0123)
+OK: Final = answered(204, seconds=0.0123)
 
 
 def told(step: Step, *, recorded: str | None = RECORDED) -> Told:
@@ -47,7 +48,7 @@ def test_each_event_of_a_request_is_counted_and_the_request_once(series: Attempt
     steps: list[Step] = [Delivered(), Delivered(), Retry(timedelta(seconds=5)), DeadLetter("gone")]
     count([*map(told, steps), told(Delivered(), recorded=None)], OK, series, now=NOW)
     count([told(DeadLetter("too large"))], None, series, now=NOW)
-    count([told(Withhold())] * 2, Outcome(failure=Failure.CREDENTIAL), series, now=NOW)  # and there was no request
+    count([told(Withhold())] * 2, unanswered(Failure.CREDENTIAL), series, now=NOW)  # and there was no request
     found = {step: grown("poller_attempts_total", subscription="counted", outcome=step) for step in STEPS.values()}
     assert found == {"delivered": 3, "retried": 1, "dead_letter": 2, "subscription_paused": 0} | {
         "sink_paused": 0,
@@ -81,18 +82,18 @@ def test_every_step_has_a_name() -> None:
 @pytest.mark.usefixtures("spoken")
 def test_a_line_says_what_one_wants_to_know() -> None:
     """Where it went, how it ended, how old it is, what follows and when; details are debug, errors want somebody."""
-    broken = Outcome(failure=Failure.TIMEOUT, seconds=15, text="no answer within 15 s")
+    broken = unanswered(Failure.TIMEOUT, seconds=15, error="no answer within 15 s")
     with capture_logs() as logs:
         for step, outcome in (
             (Delivered(), OK),
             (Retry(timedelta(seconds=30)), broken),
             (
                 PauseSink(timedelta(seconds=60), timedelta(seconds=61.5)),
-                Outcome(status=429, text="busy"),
+                answered(429, error="busy"),
             ),
-            (PauseSubscription("gone for good"), Outcome(status=410)),
+            (PauseSubscription("gone for good"), answered(410)),
             (DeadLetter("given up"), None),
-            (Withhold(), Outcome(failure=Failure.CREDENTIAL, text="no such file")),
+            (Withhold(), unanswered(Failure.CREDENTIAL, error="no such file")),
         ):
             report([told(step)], outcome, feed="a/x", subscription="s", sink="sink.example.org", now=NOW)
     assert [(line["log_level"], line["step"]) for line in logs] == [

@@ -15,19 +15,20 @@ from structlog.testing import capture_logs
 
 from poller.delivery.endpoint import FIRST_BREATH, LONGEST_BREATH, MANY_FAILURES, TELL_AGAIN, Subscriber, Withholding
 from poller.delivery.endpoint_health import Health
-from poller.delivery.formats import Request
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import CREDENTIAL_WAIT
 from poller.delivery.signing import SecretUnusable
-from poller.delivery.sinks.base import Event
+from poller.delivery.sinks.base import SinkEvent
 from poller.errors import CredentialUnusable, StoreUnavailable
 from poller.limits import FIRST_PAUSE
 from tests.delivery.events import pair, spelled
+from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, Noted, Posted, subscriber
+from tests.delivery.sinks import PythonSink
 from tests.harness.waiting import turns
 
-EVENT = pair(spelled())
-BROKEN = Outcome(status=500)
+EVENT = SinkEvent(*pair(spelled()))
+BROKEN = answered(500)
 
 
 @dataclass
@@ -131,7 +132,7 @@ async def test_an_ailing_sink_is_sent_one_new_event_in_a_breath() -> None:
     assert "breathing" not in state(sink)
 
 
-BUSY = Outcome(status=429)
+BUSY = answered(429)
 
 
 async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
@@ -152,7 +153,7 @@ async def test_a_burst_of_429_pauses_once_and_halves_the_rate() -> None:
     assert not await sink.turn(allowed=yes)
     clock.passes(0.75)
     held[1].set_result(BUSY)
-    held[2].set_result(Outcome(status=429, retry_after="soon"))
+    held[2].set_result(answered(429, retry_after="soon"))
     await asyncio.gather(*sending)
     assert sink.pause_left.total_seconds() == pytest.approx(FIRST_PAUSE - 0.75)
     clock.passes(0.75)
@@ -169,7 +170,7 @@ async def test_retry_after_is_heeded_as_it_was_said() -> None:
     """Law: where the sink says how long, that is its pause, and no rate is derived from it."""
     clock, posted = Clock(), Posted()
     sink = made(clock, posted=posted)
-    posted.answer = lambda _: Outcome(status=429, retry_after="7")
+    posted.answer = lambda _: answered(429, retry_after="7")
     assert await sink.turn(allowed=yes)
     await sink.send([EVENT])
     assert sink.pause_left == timedelta(0)  # whoever sends reads it, and pauses
@@ -255,20 +256,20 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
     assert noted.names() == ["rest", "health"]
 
 
-class Missing:
-    """A signing secret that may not be there."""
+class Missing(PythonSink):
+    """A sink whose signing secret may not be there."""
 
     def __init__(self, sink: Subscriber) -> None:
         self.error: Exception | None = CredentialUnusable("no such file")
         self.asked = 0
-        self._form = sink._form
-        sink._form = self
+        self._sink = sink._sink
+        sink._sink = self
 
-    def __call__(self, events: Sequence[Event], timestamp: int) -> Request:
+    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
         self.asked += 1
         if self.error:
-            raise self.error
-        return self._form(events, timestamp)
+            return unanswered(Failure.CREDENTIAL, str(self.error))
+        return await self._sink.send(batch)
 
 
 async def attempt(sink: Subscriber) -> Outcome | None:
@@ -294,7 +295,7 @@ async def test_a_secret_that_cannot_be_read_fails_the_attempt_and_not_the_event(
     missing = Missing(sink)
     missing.error = error
     outcome = await attempt(sink)
-    assert outcome == Outcome(failure=Failure.CREDENTIAL, text=str(error))
+    assert outcome == unanswered(Failure.CREDENTIAL, error=str(error))
     began = clock.wall
     for _ in range(100):
         clock.passes(CREDENTIAL_WAIT.total_seconds())

@@ -14,14 +14,15 @@ from redis.asyncio import Redis
 
 from poller.delivery.delivery_codec import deliveries_of, letter_of
 from poller.delivery.endpoint_health import Health
+from poller.delivery.filters import Batching
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import Patience
-from poller.delivery.sinks.base import Batching
 from poller.errors import Fenced
 from poller.redis.client import commands
 from poller.store.consumer_state import DeliveryScripts, PairStore
 from poller.store.keys import FeedKeys, PairKeys
 from tests.delivery.events import spelled
+from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
 from tests.delivery.sinks import sink_of
 from tests.harness.waiting import limited, patience, until
@@ -31,7 +32,7 @@ from tests.test_limits import bucket
 
 EVENTS = FeedKeys.of("p", "acme/a").events
 KEYS = PairKeys.of("p", "acme/a", "s")
-BROKEN = Outcome(status=500)
+BROKEN = answered(500)
 
 
 @dataclass
@@ -236,7 +237,7 @@ async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scen
 async def test_a_pause_of_the_sink_is_written_before_anything_else(scene: Scene) -> None:
     """Retry-After holds for all records, and for whoever takes over."""
     noted = Noted()
-    scene.posted.answer = lambda _: Outcome(status=503, retry_after="60")
+    scene.posted.answer = lambda _: answered(503, retry_after="60")
     await scene.add("a0")
     async with delivering(await scene.store(), subscriber(scene.posted, noted)) as (pair, _):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
@@ -282,7 +283,7 @@ async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene
 async def test_a_sink_that_is_gone_gets_nothing_more(scene: Scene) -> None:
     """410: it rests, and its events wait."""
     noted = Noted()
-    scene.posted.answer = lambda _: Outcome(status=410)
+    scene.posted.answer = lambda _: answered(410)
     await scene.add("a0", "a1", "b0")
     sink = subscriber(scene.posted, noted, concurrency=1)
     async with delivering(await scene.store(), sink):
@@ -311,7 +312,7 @@ async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> N
 
 async def test_places_are_not_exceeded_and_all_are_given_back(scene: Scene) -> None:
     """With failures of every kind among them, and errors of ours."""
-    outcomes = [BROKEN, Outcome(failure=Failure.TIMEOUT), OK] * 10
+    outcomes = [BROKEN, unanswered(Failure.TIMEOUT), OK] * 10
     scene.posted.answer = turns(outcomes)
     await scene.add(*(f"{key}{number}" for number in range(3) for key in "abcdef"))
     sink = subscriber(scene.posted, concurrency=3, patience=Patience([timedelta(milliseconds=1)] * 9, 0))
@@ -418,7 +419,7 @@ async def test_an_event_waits_for_the_pause_that_its_sink_is_in(scene: Scene) ->
     async with delivering(await scene.store(), to):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 1)
         to.pause(timedelta(seconds=30))
-        hold.set_result(Outcome(status=429))
+        hold.set_result(answered(429))
         await scene.until_parked()
     found = cast("dict[bytes, bytes]", await scene.client.hgetall(KEYS.parked))
     (delivery,) = deliveries_of({entry.decode(): value for entry, value in found.items()}).values()

@@ -11,15 +11,16 @@ from typing import Literal
 from poller.delivery.endpoint import Subscriber
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import GATHER, WINDOW, Pair
-from poller.delivery.formats import Request
+from poller.delivery.filters import Subscription
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Patience
-from poller.delivery.sinks.base import Event, Subscription
 from poller.lifecycle import ended
 from poller.store.consumer_state import Entry, Settlement
 from poller.store.replay import ReplaySpan
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger
+from tests.delivery.outcomes import answered
+from tests.delivery.sinks import PythonSink
 from tests.harness.waiting import patience, turns, until
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -55,33 +56,32 @@ class Counting(Ledger):
         raise AssertionError(span, most)
 
 
-class Sink:
+class Sink(PythonSink):
     """Answers at once, but for events of the record :data:`HELD`, which are never answered."""
 
     def __init__(self) -> None:
         self.taken = 0
         self._changed = asyncio.Condition()
 
-    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
-        assert not headers
+    async def post(self, body: bytes) -> Outcome:
         if HELD.encode() in body:
             await asyncio.Event().wait()
         async with self._changed:
             self.taken += 1
             self._changed.notify_all()
-        return Outcome(status=204)
+        return answered(204)
 
     async def has(self, count: int) -> None:
         async with patience(f"{count} events"), self._changed:
             await self._changed.wait_for(lambda: self.taken >= count)
 
 
-class Busy:
+class Busy(PythonSink):
     """A sink that wants nothing for a minute."""
 
-    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
-        assert body, headers
-        return Outcome(status=503, retry_after="60", text="status 503")
+    async def post(self, body: bytes) -> Outcome:
+        assert body
+        return answered(503, retry_after="60", error="status 503")
 
 
 class Notes:
@@ -118,10 +118,6 @@ class NotedPause(Notes):
         assert health.failed, (subscription, feed)
 
 
-def request(events: Sequence[Event], timestamp: int) -> Request:
-    return Request({}, events[0][1])
-
-
 @asynccontextmanager
 async def delivering(
     store: Counting, sink: Sink | Busy, *, clock: Callable[[], float], concurrency: int, notes: Notes | None = None
@@ -130,7 +126,7 @@ async def delivering(
     wanted = Subscription(
         "s", lambda _: True, Patience([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
-    subscriber = Subscriber(wanted, sink, request, notes or Notes(), paused_until=None, now=lambda: NOW, clock=clock)
+    subscriber = Subscriber(wanted, sink, notes or Notes(), paused_until=None, now=lambda: NOW, clock=clock)
     pair = Pair("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
     running = asyncio.create_task(pair.run())
     try:

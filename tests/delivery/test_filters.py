@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from poller.config.subscriptions import FilterSettings
 from poller.delivery.cloudevent import envelope_of
-from poller.delivery.filters import compile_filters
+from poller.delivery.filters import compile_filters, meets_baseline
 from tests.changes.samples import MANY
 from tests.delivery.events import MEMBERS, NAMES, TYPE, WORDS, entry, spelled, string_form
+from tests.delivery.scene import subscription
 
 _COMPARED = st.dictionaries(NAMES, WORDS | st.sampled_from(["true", "1", "a1", "t"]), min_size=1, max_size=2)
 _LEAVES = st.builds(
@@ -121,3 +122,12 @@ def test_types_are_what_tail_takes(types: tuple[str, ...], expected: bool) -> No
     """Patterns and kinds of change as well as whole types."""
     assert TYPE.endswith(".created.v1")
     assert wanted(entry(), types=types) is expected
+
+
+def test_the_store_is_asked_only_where_a_baseline_may_have_been_told() -> None:
+    """By subscriptions that began at the beginning, and among entries of which one is a baseline."""
+    baseline = entry().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
+    entries = [("4-0", baseline), ("5-0", None), ("6-0", entry())]
+    assert meets_baseline(subscription(start="earliest"), entries)
+    assert not meets_baseline(subscription(start="earliest"), entries[1:])
+    assert not meets_baseline(subscription(start="now"), entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.delivery.handshake import (
-    Asked,
     Awaiting,
     Granted,
     HandshakeState,
@@ -23,18 +23,24 @@ from poller.delivery.handshake import (
     digest_of,
     encoded,
     pace,
-    state_after,
     state_called,
     state_unanswered,
     ungranted,
 )
+from poller.delivery.handshake import (
+    state_after as state_by,
+)
+from poller.delivery.sinks.base import PermissionRequest
+from poller.delivery.sinks.webhook import permission_of
 from tests.delivery.sinks import sink_of
 from tests.receiver import Reply, receiving
 
 ORIGIN = "poller.example.org"
 KEY = "callback-key"
-ASKED = Asked(ORIGIN)
-OFFERED = Asked(ORIGIN, rate=120, callback=callback_url("https://p.example/confirm", subscription="r", key=KEY))
+ASKED = PermissionRequest(ORIGIN)
+OFFERED = PermissionRequest(
+    ORIGIN, rate=120, callback=callback_url("https://p.example/confirm", subscription="r", key=KEY)
+)
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 STATES: list[HandshakeState] = [
     Granted(ORIGIN),
@@ -51,27 +57,40 @@ def said(origin: str | None, rate: str | None = None) -> Mapping[str, str]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def test_the_request_says_what_is_asked_for() -> None:
-    """The origin always; rate and callback where there is one."""
-    assert ASKED.headers == (("WebHook-Request-Origin", ORIGIN),)
-    assert dict(OFFERED.headers) == {
-        "WebHook-Request-Origin": ORIGIN,
+def state_after(
+    headers: Mapping[str, str], asked: PermissionRequest, *, status: int = 200, **known: Any
+) -> HandshakeState:
+    """The state after an HTTP answer."""
+    return state_by(permission_of(headers, status, asked), asked, **known)
+
+
+async def test_the_request_says_what_is_asked_for() -> None:
+    """The origin always; rate and callback where there is one; nothing where no permission is asked for."""
+    async with receiving() as receiver, sink_of(receiver.url) as sink:
+        for asked in (ASKED, OFFERED, None):
+            await sink.verify(asked)
+        sent = [
+            {name: value for name, value in one.headers if name.lower().startswith("webhook-")}
+            for one in receiver.requests
+        ]
+    callback = {
         "WebHook-Request-Callback": "https://p.example/confirm?id=r&key=callback-key",
         "WebHook-Request-Rate": "120",
     }
+    assert sent == [{"WebHook-Request-Origin": ORIGIN}, {"WebHook-Request-Origin": ORIGIN} | callback, {}]
 
 
 @pytest.mark.parametrize("origin", ["", "127.0.0.1", "::1", "a b", "a\r\nX: y", "https://p.example", "p.example."])
 def test_an_origin_is_a_dns_name(origin: str) -> None:
     """Nothing else can stand in the header."""
     with pytest.raises(ValueError, match="DNS name"):
-        Asked(origin)
+        PermissionRequest(origin)
 
 
 def test_a_rate_is_positive() -> None:
     """As the header wants it."""
     with pytest.raises(ValueError, match="whole number"):
-        Asked(ORIGIN, rate=0)
+        PermissionRequest(ORIGIN, rate=0)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +221,7 @@ async def test_headers_grant_whatever_the_status(status: int) -> None:
     allowing = (("WebHook-Allowed-Origin", ORIGIN), ("WebHook-Allowed-Rate", "30"))
     async with receiving([Reply(status, allowing), Reply(status)]) as receiver:
         async with sink_of(f"{receiver.url}/hooks?tenant=%20a") as sink:
-            first = state_after((await sink.options(ASKED.headers)).headers, ASKED)
-            answer = await sink.options(ASKED.headers)
-            second = state_after(answer.headers, ASKED, status=answer.outcome.status or 0)
+            first, second = [state_by(await sink.verify(ASKED), ASKED) for _ in range(2)]
         assert first == Granted(ORIGIN, 30)
         assert isinstance(second, Refused | Unanswered)
         assert {request.target for request in receiver.requests} == {"/hooks?tenant=%20a"}

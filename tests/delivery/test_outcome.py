@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from poller.delivery.outcome import Failure, Outcome
+from poller.delivery.outcome import Outcome, OutcomeKind
 
 
-@pytest.mark.parametrize(("status", "failure"), [(None, None), (200, Failure.CLOSED)])
-def test_an_outcome_is_an_answer_or_a_failure(status: int | None, failure: Failure | None) -> None:
-    """Neither of them, or both, is no outcome."""
-    with pytest.raises(ValueError, match="either a status or a failure"):
-        Outcome(status=status, failure=failure)
+def test_a_wait_is_one_of_an_overloaded_sink() -> None:
+    """Any other outcome with a wait would be waited for by nobody."""
+    with pytest.raises(ValueError, match="overloaded"):
+        Outcome(OutcomeKind.RETRY, wait=timedelta(seconds=1))
+    assert not Outcome(OutcomeKind.RETRY, wait=timedelta(seconds=1), is_overloaded=True).is_unexplained
+    assert Outcome(OutcomeKind.RETRY, is_overloaded=True).is_unexplained
 
 
-@pytest.mark.parametrize("status", [200, 202, 204, 299])
-def test_any_2xx_is_success(status: int) -> None:
-    """The whole class, whatever the sink calls it."""
-    assert Outcome(status=status).success
+def test_only_what_is_delivered_is_delivered() -> None:
+    """And only what reached the sink counts as a request."""
+    assert [kind for kind in OutcomeKind if Outcome(kind).is_delivered] == [OutcomeKind.DELIVERED]
+    unsent = [kind for kind in OutcomeKind if not Outcome(kind).was_sent]
+    assert unsent == [OutcomeKind.REJECTED, OutcomeKind.NOT_SENT]
+    assert Outcome(OutcomeKind.REJECTED, seconds=0.1).was_sent  # by the sink itself
 
 
-@pytest.mark.parametrize("status", [199, 300, 302, 410, 500, 999])
-def test_nothing_else_is_success(status: int) -> None:
-    """A redirect neither."""
-    assert not Outcome(status=status).success
-    assert not Outcome(failure=Failure.TIMEOUT).success
+def test_a_batch_has_one_outcome_for_all_or_one_for_each() -> None:
+    """Law: what concerns the sink concerns all of it, and none is left without an outcome."""
+    good, bad = Outcome(OutcomeKind.DELIVERED), Outcome(OutcomeKind.RETRY)
+    assert list(bad.of_each(3)) == [bad] * 3
+    assert list(Outcome(OutcomeKind.DELIVERED, each=(good, bad)).of_each(2)) == [good, bad]
+    with pytest.raises(ValueError, match="2 outcomes of 3 events"):
+        Outcome(OutcomeKind.DELIVERED, each=(good, bad)).of_each(3)
+    for kind in (OutcomeKind.ENDPOINT_GONE, OutcomeKind.NOT_SENT):
+        with pytest.raises(ValueError, match="the whole batch"):
+            Outcome(OutcomeKind.RETRY, each=(Outcome(kind),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from email.utils import format_datetime
 
 import pytest
@@ -26,8 +26,8 @@ from poller.delivery.retry import (
     next_tries,
     step_after,
 )
+from tests.delivery.outcomes import NOON, answered, unanswered
 
-NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 PATIENCE = Patience((5 * SECOND, 30 * SECOND, 3 * HOUR), 0.2)
@@ -35,19 +35,17 @@ PATIENCE = Patience((5 * SECOND, 30 * SECOND, 3 * HOUR), 0.2)
 WAITS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=365))
 PATIENCES = st.builds(Patience, st.lists(WAITS, min_size=1, max_size=9).map(tuple), st.floats(0, 1))
 CHANCES = st.floats(0, 1, exclude_max=True)
-OUTCOMES = st.builds(Outcome, status=st.integers(-5, 1200), retry_after=st.none() | st.text() | st.integers().map(str))
+OUTCOMES = st.builds(answered, st.integers(-5, 1200), retry_after=st.none() | st.text() | st.integers().map(str))
 SINKS = [failure for failure in Failure if failure is not Failure.CREDENTIAL]  # the others are no fault of the sink
-FAILED = st.builds(lambda failure: Outcome(failure=failure), st.sampled_from(SINKS)) | OUTCOMES.filter(
-    lambda outcome: not outcome.success
-)
+FAILED = st.builds(unanswered, st.sampled_from(SINKS)) | OUTCOMES.filter(lambda outcome: not outcome.is_delivered)
 
 
 def step(outcome: Outcome, tries: Tries = Tries(), patience: Patience = PATIENCE, chance: float = 0.0) -> Step:  # noqa: B008 -- frozen
-    return step_after(outcome, tries=tries, patience=patience, chance=chance, now=NOON)
+    return step_after(outcome, tries=tries, patience=patience, chance=chance)
 
 
 def asks(status: int, retry_after: str, date: str | None = None) -> Outcome:
-    return Outcome(status=status, retry_after=retry_after, date=date)
+    return answered(status, retry_after=retry_after, date=date)
 
 
 def at(seconds: float) -> str:
@@ -61,14 +59,14 @@ def asked(seconds: float) -> PauseSink:
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        *[(Outcome(status=status), Delivered()) for status in (200, 201, 202, 204, 299)],
-        *[(Outcome(status=status), Retry(5 * SECOND)) for status in (100, 101, 199, 301, 302, 307, 308, 399)],
-        *[(Outcome(status=status), Retry(5 * SECOND)) for status in (400, 401, 403, 404, 408, 409, 411, 413, 416, 499)],
-        *[(Outcome(status=status), Retry(5 * SECOND)) for status in (500, 502, 503, 504, 599, 600, 999, 0, -1)],
-        *[(Outcome(failure=failure), Retry(5 * SECOND)) for failure in SINKS],
-        (Outcome(failure=Failure.CREDENTIAL), Withhold()),
+        *[(answered(status), Delivered()) for status in (200, 201, 202, 204, 299)],
+        *[(answered(status), Retry(5 * SECOND)) for status in (100, 101, 199, 301, 302, 307, 308, 399)],
+        *[(answered(status), Retry(5 * SECOND)) for status in (400, 401, 403, 404, 408, 409, 411, 413, 416, 499)],
+        *[(answered(status), Retry(5 * SECOND)) for status in (500, 502, 503, 504, 599, 600, 999, 0, -1)],
+        *[(unanswered(failure), Retry(5 * SECOND)) for failure in SINKS],
+        (unanswered(Failure.CREDENTIAL), Withhold()),
         *[(asks(status, "60"), Retry(5 * SECOND)) for status in (301, 400, 413, 425, 500, 502)],
-        (Outcome(status=429), asked(1)),
+        (answered(429), asked(1)),
         (asks(429, "soon"), asked(1)),
         (asks(429, ""), asked(1)),
         (asks(503, "soon"), Retry(5 * SECOND)),
@@ -93,7 +91,7 @@ def test_the_table(outcome: Outcome, expected: Step) -> None:
 @pytest.mark.parametrize("status", [410, 415])
 def test_a_sink_that_wants_no_more_pauses_the_subscription(status: int, tries: Tries) -> None:
     """Whenever it says so, and whatever else: not one event is given up for it."""
-    ended = step(asks(status, "60"), tries)
+    ended = step(answered(status, retry_after="60", error=f"the sink answered {status}"), tries)
     assert isinstance(ended, PauseSubscription)
     assert str(status) in ended.reason
 
@@ -144,13 +142,13 @@ def test_every_event_comes_to_an_end(outcome: Outcome, patience: Patience, chanc
 def test_what_is_our_own_fault_gives_up_no_event() -> None:
     """A secret that cannot be read is mended at some time; however much was tried before, nothing more is used up."""
     for tries in (Tries(), Tries(4, 4), Tries(99, 99, 99 * HOUR)):
-        assert step(Outcome(failure=Failure.CREDENTIAL), tries) == Withhold()
+        assert step(unanswered(Failure.CREDENTIAL), tries) == Withhold()
 
 
 def test_the_schedule_is_used_up_wait_by_wait() -> None:
     """Three waits are four attempts; the fourth failure is the end."""
     tries, waits = Tries(), []
-    while isinstance(ended := step(Outcome(status=500, text="the sink answered 500"), tries), Retry):
+    while isinstance(ended := step(answered(500, error="the sink answered 500"), tries), Retry):
         waits.append(ended.after)
         tries = next_tries(tries, ended)
     assert waits == list(PATIENCE.schedule)
@@ -165,7 +163,7 @@ def test_a_busy_sink_does_not_use_up_the_schedule() -> None:
         assert isinstance(ended, PauseSink)
         tries = next_tries(tries, ended)
     assert tries == Tries(1001, 1, 1000 * SECOND)
-    assert step(Outcome(status=500), tries) == Retry(5 * SECOND)
+    assert step(answered(500), tries) == Retry(5 * SECOND)
 
 
 def test_pauses_that_add_up_to_the_schedule_are_the_end() -> None:
@@ -183,20 +181,20 @@ def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
     hasty = Patience((SECOND / 10,), 0)
     for counted in (1, 2):
         tries = Tries(counted, counted, BUSY_PATIENCE - SECOND)
-        ended = step_after(Outcome(status=429), tries=tries, patience=hasty, chance=0, now=NOON, busy=7 * SECOND)
+        ended = step_after(answered(429), tries=tries, patience=hasty, chance=0, busy=7 * SECOND)
         assert ended == PauseSink(7 * SECOND, 7 * SECOND)
         assert next_tries(tries, ended) == Tries(counted + 1, counted, BUSY_PATIENCE + 6 * SECOND)
-    assert isinstance(step(Outcome(status=429), Tries(9, 1, BUSY_PATIENCE), hasty), DeadLetter)
-    assert isinstance(step(Outcome(status=429), Tries(9, 1, BUSY_PATIENCE)), PauseSink)
-    assert isinstance(step(Outcome(status=429), Tries(9, 1, PATIENCE.whole)), DeadLetter)
+    assert isinstance(step(answered(429), Tries(9, 1, BUSY_PATIENCE), hasty), DeadLetter)
+    assert isinstance(step(answered(429), Tries(9, 1, BUSY_PATIENCE)), PauseSink)
+    assert isinstance(step(answered(429), Tries(9, 1, PATIENCE.whole)), DeadLetter)
 
 
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
-        (Outcome(status=500), "status 500"),
-        (Outcome(failure=Failure.TIMEOUT), "no answer: timeout"),
-        (Outcome(status=500, text="the sink answered 500: oh"), "the sink answered 500: oh"),
+        (answered(500), "status 500"),
+        (unanswered(Failure.TIMEOUT), "no answer: timeout"),
+        (answered(500, error="the sink answered 500: oh"), "the sink answered 500: oh"),
     ],
 )
 def test_a_dead_letter_says_why(outcome: Outcome, told: str) -> None:

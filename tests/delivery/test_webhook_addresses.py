@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from poller.delivery.outcome import Failure
-from poller.delivery.sinks.connection import Guard, system_lookup
+from poller.delivery.sinks.connection import Guard
 from poller.errors import AddressRefused
-from poller.http.ssrf import AddressPolicy
+from poller.http.ssrf import AddressPolicy, system_lookup
 from tests.delivery.sinks import TYPE, posted, sink_of
 from tests.receiver import receiving
 
@@ -41,7 +41,7 @@ async def test_this_machine_is_not_reached_in_any_spelling(host: str) -> None:
         port = receiver.url.rpartition(":")[2]
         outcome = await posted(f"https://{host}:{port}/", allowed=NONE, lookup=names)
         assert outcome.failure is Failure.ADDRESS
-        assert "hunter2" not in outcome.text
+        assert "hunter2" not in outcome.error
         assert receiver.connections == 0
     assert names.asked == []
 
@@ -56,7 +56,7 @@ async def test_a_name_that_leads_inwards_is_refused(found: list[str]) -> None:
         outcome = await posted(url, allowed=NONE, lookup=Names(found))
         assert receiver.connections == 0
     assert outcome.failure is Failure.ADDRESS
-    assert outcome.text.startswith("the address is refused: sink.example leads to ")
+    assert outcome.error.startswith("the address is refused: sink.example leads to ")
 
 
 async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
@@ -66,7 +66,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     async with receiving() as inside, receiving(host="127.0.0.2", port=int(inside.url.rpartition(":")[2])) as checked:
         url = f"http://sink.example:{inside.url.rpartition(':')[2]}/"
         async with sink_of(url, allowed=allowed, lookup=names) as sink:
-            assert (await sink.post((TYPE,), b"{}")).success
+            assert (await sink.post((TYPE,), b"{}")).is_delivered
         assert (checked.count, inside.connections) == (1, 0)
         assert checked.requests[0].header("host") == url.removeprefix("http://").rstrip("/")
     assert names.asked == ["sink.example"]
@@ -90,7 +90,7 @@ async def test_a_name_without_an_address_is_a_failure_of_names() -> None:
     for lookup in (Names([]), None):
         outcome = await posted("https://sink.invalid/hooks", allowed=NONE, lookup=lookup)
         assert outcome.failure is Failure.DNS
-        assert outcome.text.startswith("sink.invalid cannot be resolved: ")
+        assert outcome.error.startswith("sink.invalid cannot be resolved: ")
 
 
 async def test_a_name_that_nobody_answers_for_takes_no_longer_than_allowed() -> None:
@@ -117,4 +117,4 @@ async def test_the_systems_look_up_is_what_a_sink_uses() -> None:
     """A name of this machine, resolved and allowed by it."""
     async with receiving() as receiver:
         url = f"http://localhost:{receiver.url.rpartition(':')[2]}/"
-        assert (await posted(url, allowed=AddressPolicy.of(("localhost",)))).success
+        assert (await posted(url, allowed=AddressPolicy.of(("localhost",)))).is_delivered

@@ -45,7 +45,7 @@ async def test_a_trusted_certificate_of_the_right_host_is_accepted(
     """By its name, whatever address that leads to."""
     async with receiving(tls=presenting(authority.issue_cert("sink.example"))) as receiver:
         url = receiver.url.replace("127.0.0.1", "sink.example")
-        assert (await posted(url, tls=trusting, lookup=loopback)).success
+        assert (await posted(url, tls=trusting, lookup=loopback)).is_delivered
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ async def test_a_certificate_that_proves_nothing_is_not_accepted(
         outcome = await posted(receiver.url, tls=trusting)
         assert receiver.count == 0
     assert outcome.failure is Failure.TLS
-    assert outcome.text.startswith(f"the sink's certificate is not accepted: {why}")
+    assert outcome.error.startswith(f"the sink's certificate is not accepted: {why}")
 
 
 async def test_by_default_the_systems_authorities_are_trusted_and_no_other(authority: trustme.CA) -> None:
@@ -132,9 +132,9 @@ def test_a_sink_that_wants_a_client_certificate_is_named(
     serving.join()
     alert = "certificate required" if version is ssl.TLSVersion.TLSv1_3 else "handshake failure"
     assert outcome.failure is Failure.TLS
-    assert outcome.text.startswith(f"the sink refuses TLS (alert: {alert}); it ")
-    assert "want" in outcome.text
-    assert "client_cert_file and client_key_file of the subscription" in outcome.text
+    assert outcome.error.startswith(f"the sink refuses TLS (alert: {alert}); it ")
+    assert "want" in outcome.error
+    assert "client_cert_file and client_key_file of the subscription" in outcome.error
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -148,8 +148,8 @@ async def test_a_sink_that_ends_a_handshake_without_a_word_may_want_a_client_cer
     authority.configure_trust(wanting)
     async with receiving(tls=wanting) as receiver:
         outcome = await posted(receiver.url, tls=trusting)
-    assert "TLS was" in outcome.text
-    assert "it may want a client certificate (client_cert_file and client_key_file" in outcome.text
+    assert "TLS was" in outcome.error
+    assert "it may want a client certificate (client_cert_file and client_key_file" in outcome.error
 
 
 async def test_what_is_no_tls_is_named(trusting: ssl.SSLContext) -> None:
@@ -165,7 +165,7 @@ async def test_what_is_no_tls_is_named(trusting: ssl.SSLContext) -> None:
     async with server:
         outcome = await posted(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", tls=trusting)
     assert outcome.failure is Failure.TLS
-    assert "the sink seems to speak plain HTTP" in outcome.text
+    assert "the sink seems to speak plain HTTP" in outcome.error
 
 
 async def test_http_2_over_tls_is_named(authority: trustme.CA, trusting: ssl.SSLContext) -> None:
@@ -173,7 +173,7 @@ async def test_http_2_over_tls_is_named(authority: trustme.CA, trusting: ssl.SSL
     frames = Raw(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64")
     async with receiving(frames, tls=presenting(authority.issue_cert("127.0.0.1"))) as receiver:
         outcome = await posted(receiver.url, tls=trusting)
-    assert outcome.text.startswith("the answer is not HTTP/1.1: the sink speaks HTTP/2 only; enable HTTP/1.1")
+    assert outcome.error.startswith("the answer is not HTTP/1.1: the sink speaks HTTP/2 only; enable HTTP/1.1")
 
 
 async def test_plain_http_where_tls_is_due_is_a_failure_of_tls() -> None:

@@ -1,125 +1,163 @@
-"""A subscription as its deliveries see it: what is wanted and how, the way to its sink, and where things are noted.
+"""What a sink is: one interface for every kind of destination.
 
-Values and protocols; nothing here does anything.
+To add a kind of sink: a module beside this one with a class that implements :class:`Sink` and a function ``open_sink``
+(:data:`OpenSink`), and a line in ``SINKS`` of :mod:`poller.config.subscriptions`, which knows the URL schemes.
+
+**Invariants**
+
+* A sink never raises: every way to fail is an :class:`~poller.delivery.outcome.Outcome`.
+* An attempt has one bound in time, and sends nothing to an address that the guard has not checked.
+* Retrying, rate, pauses and order per record belong to the engine and are the same for every sink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Final, Literal, Protocol
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from importlib import import_module
+from typing import Literal, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
+from poller.auth.base import Credential
+from poller.config.subscriptions import SINKS, SubscriptionSettings
 from poller.delivery.cloudevent import Envelope
-from poller.delivery.endpoint_health import Health
-from poller.delivery.filters import Predicate
-from poller.delivery.formats import Request
-from poller.delivery.outcome import Outcome
-from poller.delivery.retry import Patience
-from poller.store.consumer_state import Entry
-from poller.store.entry_id import EntryId
-
-Event = tuple[Envelope, bytes]
+from poller.delivery.outcome import Failure, Outcome
+from poller.http.ssrf import address_of, misspelling
 
 
-class Batching(msgspec.Struct, frozen=True):
-    """How events are gathered; what is reached first sends them."""
-
-    max_events: int = 1
-    max_bytes: int | None = None
-    linger: timedelta = timedelta(0)
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """What is wanted, and how.
+class SinkEvent(NamedTuple):
+    """An event on its way to a sink.
 
     Attributes:
-        id: its name.
-        wanted: whether an event is delivered.
-        start: where a new one begins; "now" gets no baselines.
-        batching: how many events a request carries.
-        patience: how often an event is tried.
-        disable_after: of nothing but failures it is given up.
-        concurrency: requests in flight.
-        rate: requests a second; None for no limit.
-        sink: the host that it goes to, and its port where that is named; for the log.
+        envelope: its attributes.
+        data: all of it, as it stands in the stream: CloudEvents JSON.
+        repeat: which redelivery or replay this is; empty for the first delivery. The same on every attempt.
     """
 
-    id: str
-    wanted: Predicate
-    patience: Patience
-    disable_after: timedelta
-    start: Literal["now", "earliest"] = "now"
-    batching: Batching = Batching()
-    concurrency: int = 8
-    rate: float | None = None
-    sink: str = ""
+    envelope: Envelope
+    data: bytes
+    repeat: str = ""
 
 
-class Notes(Protocol):
-    """Where it is written down what outlives this process."""
+class PermissionRequest(msgspec.Struct, frozen=True):
+    """What a sink is asked before it is sent anything (``validate = true``).
 
-    async def until(self, subscription: str, moment: datetime) -> None:
-        """The sink wants nothing before then."""
-        ...
-
-    async def health(self, subscription: str, feed: str, health: Health) -> None:
-        """How it is doing at a feed."""
-        ...
-
-    async def healths(self, subscription: str) -> Mapping[str, Health]:
-        """How it is doing at each feed, whoever delivers it."""
-        ...
-
-    async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
-        """It gets nothing more until somebody resumes it; announced."""
-        ...
-
-    async def recovered(self, subscription: str, at: datetime) -> None:
-        """It took an event again; announced once, whoever says so."""
-        ...
-
-
-Form = Callable[[Sequence[Event], int], Request]
-"""The request that carries these events at a time (seconds since 1970); ValueError: they cannot be sent like that."""
-
-
-class Poster(Protocol):
-    """The way to the sink; see :class:`poller.delivery.sinks.webhook.Sink`."""
-
-    async def post(self, headers: Sequence[tuple[str, str]], body: bytes) -> Outcome:
-        """Send this once."""
-        ...
-
-
-# Which events a subscription gets: those that it has asked for, and baselines only where they tell it something.
-#
-# A baseline lists what there is. Whoever starts with what is new has no use for it; nor has whoever was there before
-# a
-# feed was lost and begun anew, for he was told all of it.
-#
-# Pure.
-
-_BASELINE: Final = b',"cause":"baseline"}}'
-
-
-def meets_baseline(subscription: Subscription, entries: Sequence[Entry]) -> bool:
-    """Whether some of these may have been told before, should the feed have been begun anew."""
-    return subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
-
-
-def wants(subscription: Subscription, envelope: Envelope, entry: str, event: bytes, *, anew: str | None) -> bool:
-    """Whether the subscription is to get an event.
-
-    Args:
-        subscription: whose.
-        envelope: the event's.
-        entry: its id in the stream.
-        event: all of it.
-        anew: baselines after this one tell again what was told before.
+    Attributes:
+        origin: the DNS name that the daemon sends as.
+        rate: requests a minute; None: no rate is named.
+        callback: the URL to call for a later grant, with its key; None: none is offered.
     """
-    if event.endswith(_BASELINE):
-        told = anew is not None and EntryId.parse(entry) > EntryId.parse(anew)
-        return subscription.start != "now" and not told and subscription.wanted(envelope)
-    return subscription.wanted(envelope)
+
+    origin: str
+    rate: int | None = None
+    callback: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check what a header can say."""
+        if misspelling(self.origin) or address_of(self.origin):
+            raise ValueError("the origin of a handshake is a DNS name")
+        if self.rate is not None and self.rate < 1:
+            raise ValueError("the rate of a handshake is a whole number of requests a minute")
+
+
+class Permission(msgspec.Struct, frozen=True):
+    """What a sink said when it was asked whether it takes events.
+
+    Attributes:
+        state: ``granted``: it does, or was not asked for permission and is there; ``awaiting``: it may call the
+            callback; ``refused``: it does not; ``unanswered``: it did not say.
+        text: what it answered, or why it does not, in one printable line.
+        rate: requests a minute at most, as the sink spells it; empty: it did not say.
+        failure: why there was no answer.
+        may_grant_later: whether it answered, without a word on permission, as a sink may that calls back later.
+    """
+
+    state: Literal["granted", "awaiting", "refused", "unanswered"]
+    text: str
+    rate: str = ""
+    failure: Failure | None = None
+    may_grant_later: bool = False
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """What a sink would be sent, fit to be shown: lines of a head without secrets, and the body."""
+
+    head: Sequence[str]
+    body: bytes
+
+
+class Sink(ABC):
+    """The way to one endpoint. An async context manager that closes it."""
+
+    @abstractmethod
+    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+        """Make one attempt at these events. Raises nothing."""
+
+    @abstractmethod
+    async def verify(self, request: PermissionRequest | None = None) -> Permission:
+        """Ask whether it takes events, and send none. Raises nothing.
+
+        Args:
+            request: the permission that is asked for; None: only whether it is there.
+        """
+
+    @abstractmethod
+    def preview(self, batch: Sequence[SinkEvent]) -> Preview:
+        """What :meth:`send` would send now, without credentials.
+
+        Raises:
+            ConfigurationError, CredentialUnusable: a secret cannot be used.
+            ValueError: these events cannot be sent.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close all connections."""
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected before it is needed."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self.close()
+
+
+class SinkParts(msgspec.Struct, frozen=True):
+    """What a sink is made of beside its settings.
+
+    Attributes:
+        credential: where the token of ``auth`` comes from.
+        now: the store's clock, UTC.
+        tls: whom to trust, and the client's certificate; None: the system's authorities.
+        brought: the credential that a request to the Subscriptions API has brought, as it is kept; takes the place of
+            ``credential``.
+        secrets: signing secrets that no file holds.
+        origin: the DNS name that the sink has granted events for; None: it was not asked.
+    """
+
+    credential: Credential
+    now: Callable[[], datetime]
+    tls: ssl.SSLContext | None = None
+    brought: bytes | None = None
+    secrets: tuple[str, ...] = ()
+    origin: str | None = None
+
+
+OpenSink = Callable[[SubscriptionSettings, SinkParts], Sink]
+"""Makes a sink; ConfigurationError: its settings cannot be used."""
+
+
+def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> Sink:
+    """The sink of a subscription, of the kind that its URL names.
+
+    Raises:
+        ConfigurationError: its settings cannot be used, or a package is not installed.
+    """
+    module = import_module(f"poller.delivery.sinks.{SINKS[urlsplit(settings.sink).scheme].module}")
+    made: OpenSink = module.open_sink
+    return made(settings, parts)

@@ -15,16 +15,15 @@ first bytes are kept beside it, so that :mod:`poller.delivery.sinks.connection` 
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
+import os
 import re
 import select
 import socket
 import ssl
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from ipaddress import ip_address
 from typing import Any, Final, cast
 
 import aiohttp
@@ -33,8 +32,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 
-from poller.errors import AddressRefused
-from poller.http.ssrf import AddressPolicy
+from poller.delivery.outcome import Failure
+from poller.errors import AddressRefused, SourceError
+from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses
 
 _BEGINNING: Final = b"HTTP/"
 
@@ -162,30 +162,13 @@ class SinkConnector(aiohttp.TCPConnector):
         self._factory = cast("functools.partial[ResponseHandler]", functools.partial(SinkProtocol, loop=self._loop))
 
 
-# The address guard: a sink's name becomes addresses here, and only here, and each of them is looked at.
-#
-# The law: a connection goes to an address that this has checked, without a second look-up in between, so a name
-# server
-# that changes its mind between check and connection gains nothing. One bad address among good ones refuses them all:
-# whoever lists it means it to be tried. aiohttp does not ask a resolver about a host that is an address already: that
-# one
-# is looked at together with its spelling (:mod:`poller.http.ssrf`).
-#
-# A look-up blocks a thread for as long as the name server likes. Each has a thread of its own, not one of the loop's
-# few:
-# names that nobody answers for hold up neither other sinks nor the end of the program.
-
-Lookup = Callable[[str], Awaitable[Sequence[str]]]
-"""The addresses of a name, those to be tried first in front. Raises OSError where there are none."""
-
-
 class Guard(AbstractResolver):
     """A resolver that gives only addresses that may be connected to."""
 
     def __init__(self, allowed: AddressPolicy, lookup: Lookup | None = None) -> None:
         """Take what is allowed beyond public addresses, and how names are looked up: the system's way by default."""
         self._allowed = allowed
-        self._lookup = lookup or system_lookup
+        self._lookup = lookup
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -196,10 +179,7 @@ class Guard(AbstractResolver):
             AddressRefused: one of them may not be connected to.
             OSError: there are none.
         """
-        found = await self._lookup(host)
-        for text in found:
-            self._check(text, host)
-        results = [_result(host, port, text) for text in found]
+        results = [_result(host, port, text) for text in await checked_addresses(host, self._allowed, self._lookup)]
         if family != socket.AF_UNSPEC:
             results = [result for result in results if result["family"] == family]
         if not results:
@@ -208,49 +188,6 @@ class Guard(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is held."""
-
-    def _check(self, text: str, host: str) -> None:
-        reason = self._allowed.refusal(ip_address(text), host=host)
-        if reason:
-            raise AddressRefused(f"{host} leads to {text}, {reason}")
-
-
-async def system_lookup(host: str) -> Sequence[str]:
-    """The addresses that the system knows for a name, in the order of RFC 6724.
-
-    Raises:
-        OSError: there are none, or nobody who could say.
-    """
-    loop = asyncio.get_running_loop()
-    answered: asyncio.Future[list[str]] = loop.create_future()
-
-    def settle(found: list[str] | OSError) -> None:
-        if answered.done():
-            return  # whoever asked has gone
-        if isinstance(found, OSError):
-            answered.set_exception(found)
-        else:
-            answered.set_result(found)
-
-    def ask() -> None:
-        found: list[str] | OSError
-        try:
-            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-            found = list(dict.fromkeys(_numeric(info[4]) for info in infos))
-        except OSError as error:
-            found = error
-        except UnicodeError:
-            found = OSError(None, f"{host[:80]!r} is no name")
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, found)
-
-    threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()
-    return await answered
-
-
-def _numeric(address: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> str:
-    text, _ = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
-    return text
 
 
 def _result(host: str, port: int, text: str) -> ResolveResult:
@@ -327,3 +264,138 @@ def _headers(received: bytes, at: int) -> Mapping[str, str]:
         headers.add(line[1].decode("ascii"), line[2].rstrip(b" \t").decode("utf-8", "surrogateescape"))
         at = line.end()
     return headers
+
+
+# What an exception of an exchange says of the sink: a kind of failure, and one line for the operator.
+
+FAILURES: Final = (AddressRefused, SourceError, aiohttp.ClientError, OSError, ValueError)
+"""What an exchange may raise: :func:`failure_of` knows what each means. ValueError: a URL or header cannot be sent."""
+
+MAY_WANT_A_CERTIFICATE: Final = (
+    "it may want a client certificate (client_cert_file and client_key_file of the subscription)"
+)
+_CLOSED: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError)
+_PLAIN: Final = (
+    (TimeoutError, Failure.TIMEOUT, "no answer in time"),
+    (ValueError, Failure.REQUEST, "the URL or a header cannot be sent as it is"),
+)
+_BY_NUMBER: Final = {
+    errno.ECONNREFUSED: Failure.REFUSED,
+    errno.ETIMEDOUT: Failure.TIMEOUT,
+    errno.ECONNRESET: Failure.RESET,
+    errno.EPIPE: Failure.RESET,
+    errno.ECONNABORTED: Failure.RESET,
+}
+
+
+_TLS_REMEDIES: Final = (
+    (
+        ("certificate required",),
+        "it wants a client certificate: set client_cert_file and client_key_file of the subscription",
+    ),
+    (
+        ("alert handshake failure",),
+        f"{MAY_WANT_A_CERTIFICATE}, or none of the TLS versions and ciphers offered",
+    ),
+    (
+        ("alert unknown ca", "alert bad certificate", "alert certificate", "alert unsupported certificate"),
+        "it does not accept the client certificate: check client_cert_file of the subscription",
+    ),
+    (("no application protocol",), HTTP2_ONLY),
+    (("protocol version", "unsupported protocol"), "the sink must offer TLS 1.2 or later"),
+    (
+        ("wrong version number", "record layer failure", "http request"),
+        "the answer is not TLS: the sink seems to speak plain HTTP on this port",
+    ),
+)
+
+
+_UNTRUSTED: Final = "set ca_file of the subscription to the certificate of the authority that issued it"
+_CERTIFICATE_REMEDIES: Final = (
+    ("mismatch", "the sink's URL must have the name that it was issued for"),
+    ("not valid for", "the sink's URL must have the name that it was issued for"),
+    ("expired", "the sink has to renew it"),
+    ("not yet valid", "set the clocks"),
+)
+
+
+class NotHttp(aiohttp.ClientError):
+    """An answer that the parser took for one, and that is none."""
+
+
+def failure_of(error: BaseException, lost: BaseException | None = None) -> tuple[Failure, str]:
+    """The kind of failure, and a line without anything that was sent.
+
+    Args:
+        error: of the exchange.
+        lost: what ended its connection; aiohttp does not always hand it on.
+    """
+    told = _of_tls(error) or _of_tls(lost)  # first, for a certificate's error is a ValueError, too
+    if told:
+        return told
+    if any(isinstance(one, _CLOSED) for one in (error, error.__cause__)):
+        return Failure.CLOSED, "the connection was closed before there was an answer"
+    for kind, failure, text in _PLAIN:
+        if isinstance(error, kind):
+            return failure, text
+    return _with_reason(error) or _of_connection(error)
+
+
+def _with_reason(error: BaseException) -> tuple[Failure, str] | None:
+    match error:
+        case NotHttp():
+            return Failure.NOT_HTTP, f"the answer is not HTTP: {error}"
+        case AddressRefused():
+            return Failure.ADDRESS, f"the address is refused: {error}"
+        case SourceError():
+            return Failure.CREDENTIAL, str(error)
+        case aiohttp.ClientConnectorDNSError():
+            return Failure.DNS, f"{error.host} cannot be resolved: {error.strerror or 'nobody knows its address'}"
+        case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
+            return Failure.NOT_HTTP, f"the answer is not HTTP: {_complaint(error)}"
+    return None
+
+
+def _of_tls(error: BaseException | None) -> tuple[Failure, str] | None:
+    for cause in _chain(error):
+        if isinstance(cause, aiohttp.ClientError):
+            continue  # some call themselves SSL errors, without what makes one
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            remedy = next((told for word, told in _CERTIFICATE_REMEDIES if word in cause.verify_message), _UNTRUSTED)
+            return Failure.TLS, f"the sink's certificate is not accepted: {cause.verify_message.rstrip('.')}; {remedy}"
+        if isinstance(cause, ssl.SSLError) and cause.reason:
+            return Failure.TLS, _tls_text(cause.reason.replace("_", " ").lower())
+    return None
+
+
+def _tls_text(reason: str) -> str:
+    """Which side refused, why, and what to do."""
+    _, alert, name = reason.partition(" alert ")
+    remedy = next((remedy for words, remedy in _TLS_REMEDIES if any(word in reason for word in words)), "")
+    told = f"the sink refuses TLS (alert: {name})" if alert else f"TLS cannot be agreed on: {reason}"
+    return f"{told}; {remedy}" if remedy else told
+
+
+def _of_connection(error: BaseException) -> tuple[Failure, str]:
+    number = (error.errno if isinstance(error, OSError) else None) or 0
+    why = os.strerror(number) if number > 0 else "no address of it answers"
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return _BY_NUMBER.get(number, Failure.NETWORK), why
+    where = f"cannot connect to {error.host}:{error.port}: "
+    if not number and isinstance(error.__cause__, ConnectionError):
+        return Failure.TLS, (
+            f"{where}the connection was closed while TLS was being agreed on; {MAY_WANT_A_CERTIFICATE}"
+        )
+    return _BY_NUMBER.get(number, Failure.NETWORK), where + why
+
+
+def _complaint(error: aiohttp.ClientError) -> str:
+    """What the parser says, but not what it repeats after a colon: cut anywhere, that may be the half of a secret."""
+    said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+    return said.partition(":")[0].strip()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

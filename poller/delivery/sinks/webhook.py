@@ -1,23 +1,32 @@
-"""One attempt at a sink: a request of given headers and body, and how it ended.
+"""A sink that takes events by HTTP: CloudEvents over HTTP, signed as Standard Webhooks.
 
-The law: an attempt has one bound in time, from the name's look-up to the last byte, and one in size; it goes to no
-other place than the sink's URL says (no redirect, no proxy, no cookie, no address that the guard has not seen); what
-the network does ends in an :class:`~poller.delivery.outcome.Outcome` and never in an exception.
+=================================  =============================================
+the sink answered                  the outcome
+=================================  =============================================
+2xx                                delivered
+410                                endpoint gone
+415                                endpoint gone: it does not take this mode
+429 or 503 with ``Retry-After``    retry, overloaded, with that wait
+429 without                        retry, overloaded
+any other status, or no answer     retry
+nothing, as a secret is missing    not sent
+nothing: the event does not fit    rejected: an event that its mode cannot carry
+=================================  =============================================
 
-A status counts as soon as its line has arrived. What becomes of the rest of the answer, cut, reset, endless, no HTTP
-at all, or dripping until the time is over, changes nothing: a sink that says 2xx has taken the event, and to send it
-again because its farewell was rude would only double it. The rest is read to its end or to :data:`READ` bytes, so that
-the connection can be used again, and dropped but for its beginning; it is never unpacked.
+**Invariants**
 
-A kept connection that the sink closes before it answers is replaced by a new one within the attempt, once: a sink
-closes idle connections whenever it likes, and that says nothing of the event. See
-:mod:`poller.delivery.sinks.connection`.
+* An attempt has one bound in time, from the name's look-up to the last byte, and one in size.
+* It goes to no other place than the URL says: no redirect, no proxy, no cookie, no address that the guard has not seen.
+* A status counts as soon as its line has arrived. What becomes of the rest of the answer, cut, reset, endless or slow,
+  changes nothing: a sink that says 2xx has taken the event. The rest is read to its end or to :data:`READ` bytes, so
+  that the connection can be used again; it is never unpacked.
+* A kept connection that the sink closes before it answers is replaced by a new one within the attempt, once: a sink
+  closes idle connections whenever it likes, and that says nothing of the event.
+* Nothing that was secret in the request is in the outcome, wherever the sink has put it.
+* Each sink has connections of its own and shares no limit with another, so one that hangs holds up no other.
 
-Each sink has connections of its own and shares no limit with another, so one that hangs holds up nobody else. It is
-spoken to by aiohttp's client directly: with httpx around the same client a small POST takes three to four times the
-processor's time (measured with 32 in flight), for nothing that is wanted here.
-
-Repeating, signing and the rate are others' business.
+aiohttp's client is used directly: with httpx around it a small POST takes three to four times the processor's time
+(measured with 32 in flight).
 """
 
 from __future__ import annotations
@@ -28,20 +37,36 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from poller import __version__
-from poller.auth.base import Credential, NoCredential
-from poller.auth.sink_credential import Authorization
+from poller.auth.base import Credential, NoCredential, SecretFile
+from poller.auth.sink_credential import Authorization, authorization_of
 from poller.config.http import path_secrets
-from poller.delivery.outcome import FAILURES, MAY_WANT_A_CERTIFICATE, Failure, NotHttp, Outcome, failure_of
-from poller.delivery.sinks.connection import Guard, Lookup, Received, SinkConnector, current
-from poller.errors import AddressRefused
-from poller.http.ssrf import AddressPolicy, forbidden
+from poller.config.subscriptions import SubscriptionSettings
+from poller.delivery.formats import Mode, Request, RequestForm
+from poller.delivery.outcome import Failure, Outcome, OutcomeKind
+from poller.delivery.signing import Signer, check_secret
+from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, Sink, SinkEvent, SinkParts
+from poller.delivery.sinks.connection import (
+    FAILURES,
+    MAY_WANT_A_CERTIFICATE,
+    Guard,
+    NotHttp,
+    Received,
+    SinkConnector,
+    current,
+    failure_of,
+)
+from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable
+from poller.http.ssrf import AddressPolicy, Lookup, forbidden
+from poller.http.transport import pause_requested
 from poller.telemetry import tracing
 from poller.telemetry.tracing import request_words
 from poller.text import hidden, one_line, without_credentials
@@ -60,18 +85,98 @@ _FORBIDDEN: Final = 403
 _LARGE: Final = 512 * 1024  # bytes; aiohttp wants to be given more than that in pieces
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
-_FIXED: Final = {"User-Agent": f"poller/{__version__}", "Accept": "*/*", "Accept-Encoding": "identity"}
+_USER_AGENT: Final = f"poller/{__version__}"
+_FIXED: Final = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
+
+_ORIGIN: Final = "WebHook-Request-Origin"
+_SIGNATURE: Final = "webhook-signature"
+_SHOWN: Final = 10  # characters of a signature: enough to see of which kind it is
+_GONE: Final[Mapping[int, str]] = {
+    HTTPStatus.GONE: "the sink answered 410: it is gone for good",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the sink answered 415: it does not take requests of this mode",
+}
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 Headers = Sequence[tuple[str, str]]
 
 
-class Sink:
-    """The connections to one sink. An async context manager: enter it before the first attempt."""
+def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> WebhookSink:
+    """The sink of a subscription to an HTTP URL."""
+    return WebhookSink(
+        settings.sink,
+        requests=SignedRequests(
+            settings.mode,
+            files=[SecretFile(path, "signing secret") for path in settings.secret_files],
+            secrets=parts.secrets,
+            origin=parts.origin,
+        ),
+        timeout=settings.timeout,
+        concurrency=settings.concurrency,
+        headers=tuple(settings.headers.items()),
+        credential=parts.credential,
+        authorization=authorization_of(parts.brought) if parts.brought else None,
+        allowed=AddressPolicy.of(settings.allow_hosts, private=settings.allow_private),
+        tls=parts.tls,
+        now=parts.now,
+    )
+
+
+class SignedRequests:
+    """The requests of a subscription, signed with what its secret files hold now."""
+
+    def __init__(
+        self,
+        mode: Mode = "structured",
+        *,
+        files: Sequence[SecretFile] = (),
+        secrets: Sequence[str] = (),
+        origin: str | None = None,
+    ) -> None:
+        """Take what is the same in each request.
+
+        Args:
+            mode: the subscription's.
+            files: signing secrets, read again when they change.
+            secrets: those that no file holds.
+            origin: the DNS name that the sink has granted events for.
+        """
+        self._mode: Mode = mode
+        self._files = tuple(files)
+        self._secrets = tuple(secrets)
+        self._origin = origin
+        self._signed_with: tuple[str, ...] | None = None
+        self._form = self._made(())
+
+    def request(self, batch: Sequence[SinkEvent], timestamp: int) -> Request:
+        """The request that carries these events.
+
+        Raises:
+            ValueError: see :meth:`poller.delivery.formats.RequestForm.request`.
+            CredentialUnusable: a secret file cannot be read.
+            SecretUnusable: it holds no secret; says which.
+        """
+        texts = [file.text() for file in self._files]
+        secrets = (*self._secrets, *texts)
+        if secrets != self._signed_with:
+            for file, text in zip(self._files, texts, strict=True):
+                check_secret(text, file.origin)
+            self._form = self._made(secrets)
+            self._signed_with = secrets
+        return self._form.request([(one.envelope, one.data) for one in batch], timestamp=timestamp)
+
+    def _made(self, secrets: tuple[str, ...]) -> RequestForm:
+        signer = Signer(secrets) if secrets else None
+        return RequestForm(self._mode, signer=signer, user_agent=_USER_AGENT, origin=self._origin)
+
+
+class WebhookSink(Sink):
+    """The connections to one HTTP endpoint; they are made when they are needed."""
 
     def __init__(
         self,
         url: str,
         *,
+        requests: SignedRequests | None = None,
         timeout: timedelta,
         concurrency: int,
         headers: Headers = (),
@@ -88,6 +193,7 @@ class Sink:
         Args:
             url: the sink, sent as it is written; its path and query are taken for secrets. One that may not be asked
                 fails each attempt, before any look-up.
+            requests: makes them; unsigned and structured by default.
             timeout: for a whole attempt.
             concurrency: connections at most; an attempt beyond that waits, in its own time.
             headers: go with each request; their values are taken for secrets. A traceparent among them takes the
@@ -101,6 +207,8 @@ class Sink:
             now: the store's clock, UTC.
         """
         allowed = allowed or AddressPolicy()
+        self._requests = requests or SignedRequests()
+        self._shown = url
         self._expected = forbidden(url, allowed)
         self._url = URL(url if self._expected is None else "", encoded=True)
         self._seconds = timeout.total_seconds()
@@ -120,21 +228,43 @@ class Sink:
         self._tls = tls
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
-    async def __aenter__(self) -> Self:
-        """Get ready; connections are made when they are needed."""
-        self._session = aiohttp.ClientSession(
-            connector=SinkConnector(limit=self._concurrency, tls=self._tls, resolver=self._guard),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-            auto_decompress=False,
-            timeout=_NO_TIMEOUT,
-            headers=_FIXED,
-        )
-        return self
+    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+        """Send these once, in one request."""
+        try:
+            request = self._requests.request(batch, int(self._now().timestamp()))
+        except (CredentialUnusable, ConfigurationError) as error:  # what signs them is at fault, and not the events
+            return Outcome(OutcomeKind.NOT_SENT, error=one_line(str(error)), failure=Failure.CREDENTIAL)
+        except ValueError as error:
+            return Outcome(OutcomeKind.REJECTED, error=str(error), failure=Failure.REQUEST)
+        return await self.post(tuple(request.headers.items()), request.body)
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close all connections."""
+    async def verify(self, request: PermissionRequest | None = None) -> Permission:
+        """Ask with OPTIONS: for permission, or only whether somebody answers."""
+        answer = await self.options(_asking(request) if request else ())
+        if answer.outcome.status is None:
+            return Permission("unanswered", answer.outcome.error, failure=answer.outcome.failure)
+        return permission_of(answer.headers, answer.outcome.status, request)
+
+    def preview(self, batch: Sequence[SinkEvent]) -> Preview:
+        """The request's line, headers and body."""
+        request, parts = self._requests.request(batch, int(self._now().timestamp())), urlsplit(self._shown)
+        head = [
+            f"POST /{'…' if parts.path not in {'', '/'} or parts.query else ''} HTTP/1.1",
+            f"Host: {parts.netloc}",
+            *(f"{name}: …" for name, _ in self._headers),
+        ]
+        if not isinstance(self._credential, NoCredential):
+            head.append("Authorization: …")
+        for name, value in request.headers.items():
+            shown = " ".join(f"{one[:_SHOWN]}…" for one in value.split()) if name == _SIGNATURE else value
+            head.append(f"{name}: {shown}")
+        return Preview(head, request.body)
+
+    async def close(self) -> None:
+        """Close all connections; nothing is sent any more."""
+        self._closed = True
         if self._session:
             await self._session.close()
         self._session = None
@@ -147,7 +277,7 @@ class Sink:
         return (await self._attempt("POST", (*headers, *carried), body)).outcome
 
     async def options(self, headers: Headers) -> SinkResponse:
-        """Ask with OPTIONS, as the handshake does."""
+        """Ask with OPTIONS."""
         return await self._attempt("OPTIONS", headers, None)
 
     async def _attempt(self, method: str, headers: Headers, body: bytes | None) -> SinkResponse:
@@ -162,7 +292,19 @@ class Sink:
             if isinstance(error, aiohttp.ClientConnectionError):
                 await asyncio.sleep(0)  # a loop may tell why a connection was lost after it refuses what is written
             exchange.failed = failure_of(error, exchange.received.lost)
-        return exchange.answer(self._clock() - began, *self._secrets)
+        return exchange.answer(self._clock() - began, *self._secrets, now=self._now())
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise RuntimeError("the sink is closed")
+        return aiohttp.ClientSession(
+            connector=SinkConnector(limit=self._concurrency, tls=self._tls, resolver=self._guard),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            timeout=_NO_TIMEOUT,
+            headers=_FIXED,
+        )
 
     def _too_late(self, exchange: Exchange) -> tuple[Failure, str]:
         if exchange.begun:
@@ -208,7 +350,7 @@ class Sink:
         self, received: Received, method: str, headers: Headers, body: bytes | None
     ) -> aiohttp.ClientResponse:
         if self._session is None:
-            raise RuntimeError("the sink is not open")
+            self._session = self._opened()
         content = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
         outer = current.set(received)
         try:
@@ -216,13 +358,6 @@ class Sink:
         finally:
             current.reset(outer)
 
-
-# What is known of an exchange with a sink while it goes on, and the outcome that it becomes.
-#
-# The law: what was known when it broke off counts: a status that has arrived stands, and a failure is told only where
-# none has. Nothing that was secret in the request is in the outcome, wherever the sink has put it.
-#
-# Nothing is sent or read here, and time is told by whoever does.
 
 KEPT: Final = 1024
 """Bytes of an answer's body that are kept."""
@@ -232,11 +367,65 @@ _LONGEST: Final = 128  # characters of a header that is kept
 _NONE: Final[Mapping[str, str]] = {}
 
 
+def _asking(request: PermissionRequest) -> Headers:
+    wanted = {
+        _ORIGIN: request.origin,
+        "WebHook-Request-Callback": request.callback,
+        "WebHook-Request-Rate": None if request.rate is None else str(request.rate),
+    }
+    return tuple((name, value) for name, value in wanted.items() if value is not None)
+
+
+def permission_of(headers: Mapping[str, str], status: int, request: PermissionRequest | None) -> Permission:
+    """What an answer to OPTIONS grants.
+
+    Where its headers grant, the status says nothing: servers answer OPTIONS for reasons of their own.
+
+    Args:
+        headers: the answer's, by names that know no case or are in lower case.
+        status: the answer's.
+        request: what it answers; None: only whether somebody is there.
+    """
+    if request is None:
+        return Permission("granted", f"it answers {status} to OPTIONS")
+    origin = headers.get("webhook-allowed-origin")
+    if origin is None:
+        return _unsaid(status, request)
+    if origin.strip() != "*" and origin.strip().lower() != request.origin.lower():
+        return Permission("refused", f"the sink allows another origin than {request.origin} (WebHook-Allowed-Origin)")
+    text = f"it answers {status} to OPTIONS"
+    return Permission("granted", text, rate=headers.get("webhook-allowed-rate") or "")
+
+
+def _unsaid(status: int, request: PermissionRequest) -> Permission:
+    """What an answer means that has no word on permission."""
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Permission("unanswered", f"the sink answered {status} to OPTIONS")
+    if status >= HTTPStatus.MULTIPLE_CHOICES:  # a sink that answers 405 calls no callback either
+        return Permission("refused", f"the sink answered {status} to OPTIONS, without WebHook-Allowed-Origin")
+    if request.callback is not None:
+        return Permission("awaiting", "the sink has not called the callback that it was offered")
+    text = "the sink has not allowed any origin (no WebHook-Allowed-Origin in its answer to OPTIONS)"
+    return Permission("refused", text, may_grant_later=True)
+
+
 class SinkResponse(msgspec.Struct, frozen=True):
     """An outcome, and the answer's headers, whose names know no case; none where there was no answer."""
 
     outcome: Outcome
     headers: Mapping[str, str] = _NONE
+
+
+def meaning_of(status: int, headers: Mapping[str, str], now: datetime) -> tuple[OutcomeKind, timedelta | None, bool]:
+    """The kind of an answer, the wait that it asks for, and whether the sink is overloaded."""
+    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+        return OutcomeKind.DELIVERED, None, False
+    if status in _GONE:
+        return OutcomeKind.ENDPOINT_GONE, None, False
+    if status not in _BUSY:
+        return OutcomeKind.RETRY, None, False
+    wait = pause_requested(_ascii(headers.get("Retry-After")), date=_ascii(headers.get("Date")), now=now)
+    return OutcomeKind.RETRY, wait, wait is not None or status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 class Exchange:
@@ -267,25 +456,29 @@ class Exchange:
             raise NotHttp(f"it has the status {response.status}")
         self.status, self._headers = response.status, response.headers
 
-    def answer(self, seconds: float, *secrets: str) -> SinkResponse:
-        """How it ended."""
+    def answer(self, seconds: float, *secrets: str, now: datetime) -> SinkResponse:
+        """How it ended; ``now``: the wall clock, UTC."""
         known = (*self._tokens, *secrets)
         if self.status is None and (head := self.received.head):  # the parser has refused what came after its status
             self.status, self._headers, self.body = head.status, head.headers, head.body
         if self.status is None:
-            kind, text = self.failed or (Failure.NETWORK, "there was no answer")
+            failure, text = self.failed or (Failure.NETWORK, "there was no answer")
             if other := self.received.other_protocol:
-                kind, text = Failure.NOT_HTTP, other
-            elif kind in (Failure.CLOSED, Failure.RESET) and self.received.is_new_tls:
+                failure, text = Failure.NOT_HTTP, other
+            elif failure in (Failure.CLOSED, Failure.RESET) and self.received.is_new_tls:
                 text += f", right after TLS was agreed on; {MAY_WANT_A_CERTIFICATE}"
-            return SinkResponse(Outcome(failure=kind, seconds=seconds, text=one_line(hidden(text, *known))))
+            kind = OutcomeKind.NOT_SENT if failure is Failure.CREDENTIAL else OutcomeKind.RETRY
+            error = one_line(hidden(text, *known))
+            return SinkResponse(Outcome(kind, error=error, failure=failure, seconds=seconds))
+        kind, wait, is_overloaded = meaning_of(self.status, self._headers, now)
         outcome = Outcome(
+            kind,
+            wait=wait,
+            is_overloaded=is_overloaded,
+            error="" if kind is OutcomeKind.DELIVERED else _GONE.get(self.status) or self._text(*known),
             status=self.status,
-            retry_after=_ascii(self._headers.get("Retry-After")),
-            date=_ascii(self._headers.get("Date")),
             seconds=seconds,
             excerpt=_kept(self.body, *known),
-            text=self._text(*known),
         )
         return SinkResponse(outcome, self._headers)
 
@@ -295,8 +488,6 @@ class Exchange:
             text += f"; another token cannot be had: {one_line(hidden(self.failed[1], *secrets))}"
         if self.remark:
             text += f"; {self.remark}"
-        if self.status is not None and 200 <= self.status < 300:  # noqa: PLR2004 -- nobody asks why it went well
-            return text
         said = one_line(without_credentials(hidden(self.body.decode("utf-8", "replace"), *secrets)))
         return text + (f": {said}" if said else "")
 

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.sinks`: what is signed, and what is said where it cannot be."""
+"""Laws of :mod:`poller.delivery.sinks.webhook`: what is signed, and what is said where it cannot be."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from poller.config.subscriptions import SubscriptionSettings
-from poller.control.sinks import RequestBuilder
+from poller.auth.base import SecretFile
 from poller.delivery.signing import SecretUnusable, new_secret
+from poller.delivery.sinks.base import SinkEvent
+from poller.delivery.sinks.webhook import SignedRequests
 from poller.errors import CredentialUnusable
 from tests.delivery.events import pair, spelled
 
@@ -22,17 +23,17 @@ def written(path: Path, text: str) -> Path:
 def test_which_file_holds_no_secret_is_said(tmp_path: Path) -> None:
     """Law: each time, and nothing of what it holds; when it is mended, or there again, all of them sign."""
     good, bad = written(tmp_path / "good", new_secret(b"s" * 32)), written(tmp_path / "bad", "whsec_c2VjcmV0")
-    settings = SubscriptionSettings(id="s", sink="https://example.org/", secret_files=(good, bad))
-    form = RequestBuilder(settings, [])
+    requests = SignedRequests(files=[SecretFile(file, "signing secret") for file in (good, bad)])
+    batch = [SinkEvent(*pair(spelled()))]
     for _ in range(2):
         with pytest.raises(SecretUnusable) as refused:
-            form([pair(spelled())], 0)
+            requests.request(batch, 0)
         assert str(refused.value).startswith(f"the file {bad} holds no signing secret: expected 24 to 64 bytes")
         assert "c2VjcmV0" not in str(refused.value)
     bad.unlink()
     with pytest.raises(
         CredentialUnusable, match=f"the signing secret cannot be read from the file {bad}: No such file"
     ):
-        form([pair(spelled())], 0)
+        requests.request(batch, 0)
     written(bad, new_secret(b"t" * 32))
-    assert form([pair(spelled())], 0).headers["webhook-signature"].count("v1,") == 2
+    assert requests.request(batch, 0).headers["webhook-signature"].count("v1,") == 2
