@@ -27,16 +27,11 @@ from typing import Final
 from redis.asyncio import Redis
 
 from poller.redis.errors import translated
+from poller.store.scripts import lua
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-TIME_MS: Final = """
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-"""
-"""For scripts: the store's clock in milliseconds, as ``now``. It is to be written by ``string.format('%.0f', now)``."""
-
-_ASK: Final = TIME_MS + "return now"
+_ASK: Final = lua("read_clock")
 
 
 def _wall() -> datetime:

@@ -19,28 +19,16 @@ from redis.asyncio import Redis
 from poller.redis.errors import translated
 from poller.store.feed_state import HELD, RELEASED, RESYNC
 from poller.store.keys import FeedKeys, answer_key, orders_key
-from poller.store.scripts import ORDER
+from poller.store.scripts import ORDER, lua
 from poller.text import one_line
 
 KEPT: Final = timedelta(hours=1)
 """For how long an order waits for somebody who carries it out, and an answer for somebody who reads it."""
 
-# KEYS: orders, answer. ARGV: the order's id, the answer, for how many ms it is kept, '1' where it is the last one.
-# Answers 1 where the order was waiting.
-_ANSWER: Final = """
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
-redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
-if ARGV[4] == '1' then redis.call('HDEL', KEYS[1], ARGV[1]) end
-return 1
-"""
+_ANSWER: Final = lua("reply_command")
 
 
-# KEYS: orders, answer. ARGV: the order's id. Answers 1 where nobody is at it, and it waits no more.
-_FORGET: Final = """
-if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
-redis.call('HDEL', KEYS[1], ARGV[1])
-return 1
-"""
+_FORGET: Final = lua("withdraw_command")
 
 
 class AskedOrder(msgspec.Struct, frozen=True):
@@ -152,19 +140,9 @@ def _order(kept: bytes) -> AskedOrder | None:
 #
 # Refuses to know: what becomes of a round that is under way.
 
-# KEYS: pause. ARGV: what is kept of it. Answers what was kept before, and leaves that; else nil.
-_PAUSE: Final = """
-local before = redis.call('GET', KEYS[1])
-if not before then redis.call('SET', KEYS[1], ARGV[1]) end
-return before
-"""
+_PAUSE: Final = lua("pause_feed")
 
-# KEYS: pause. Answers what was kept, or nil.
-_RESUME: Final = """
-local before = redis.call('GET', KEYS[1])
-redis.call('DEL', KEYS[1])
-return before
-"""
+_RESUME: Final = lua("resume_feed")
 
 
 class Pause(msgspec.Struct, frozen=True):

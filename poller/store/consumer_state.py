@@ -45,7 +45,7 @@ from poller.store.keys import PairKeys, group_of
 from poller.store.lease import in_whose_hands
 from poller.store.recovery import BEGINNING, Beginning
 from poller.store.replay import ReplayPlace, ReplaySpan, replay_of
-from poller.store.scripts import RENEW, TAKE, answered, in_any_case, until_answered
+from poller.store.scripts import RENEW, TAKE, answered, in_any_case, lua, until_answered
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
@@ -306,52 +306,9 @@ def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
 # and
 # compared, no more. Each of them checks the lease.
 
-# KEYS: lease, events. ARGV: nonce, group, consumer, the id to read after ('>': what nobody has read), how many at most.
-# Answers as XREADGROUP, or 0 where the lease is not ours.
-READ: Final = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.pcall('XREADGROUP', 'GROUP', ARGV[2], ARGV[3], 'COUNT', ARGV[5], 'STREAMS', KEYS[2], ARGV[4])
-"""
+READ: Final = lua("read_entries")
 
-# KEYS: lease, events, state, parked, letters, letter_times. ARGV 1-5: nonce, serial, group, place ('' leaves it), now
-# in ms. ARGV 6, 7: id and place of the replay ('' for no id leaves it, '' for no place ends it). ARGV 8-11: how many
-# arguments follow of each: entries that the group may forget, parked (id, value), no longer parked (id), letters (id,
-# value). Answers 1, or 0 where the lease is not ours. What has this serial or a lower one was written before. Lua takes
-# some thousand arguments at once.
-SETTLE: Final = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-local nonce, serial = string.match(redis.call('HGET', KEYS[3], 'settled') or '', '^(%S+) (%d+)$')
-if nonce == ARGV[1] and tonumber(serial) >= tonumber(ARGV[2]) then return 1 end
-local first, last, at = {}, {}, 12
-for i = 8, 11 do
-  first[i] = at
-  at = at + tonumber(ARGV[i])
-  last[i] = at - 1
-end
-for i = first[9], last[9], 4000 do
-  redis.call('HSET', KEYS[4], unpack(ARGV, i, math.min(i + 3999, last[9])))
-end
-for i = first[10], last[10], 4000 do
-  redis.call('HDEL', KEYS[4], unpack(ARGV, i, math.min(i + 3999, last[10])))
-end
-for i = first[11], last[11], 2 do
-  redis.call('HSET', KEYS[5], ARGV[i], ARGV[i + 1])
-  redis.call('ZADD', KEYS[6], ARGV[5], ARGV[i])
-end
-for i = first[8], last[8], 4000 do
-  redis.call('XACK', KEYS[2], ARGV[3], unpack(ARGV, i, math.min(i + 3999, last[8])))
-end
-if ARGV[4] ~= '' then redis.call('HSET', KEYS[3], 'place', ARGV[4]) end
-if ARGV[6] ~= '' and redis.call('HGET', KEYS[3], 'replay') == ARGV[6] then
-  if ARGV[7] ~= '' then redis.call('HSET', KEYS[3], 'replay_after', ARGV[7])
-  else
-    redis.call('HDEL', KEYS[3], 'replay', 'replay_after', 'replay_to')
-    redis.call('HSET', KEYS[3], 'replayed', ARGV[6])
-  end
-end
-redis.call('HSET', KEYS[3], 'settled', ARGV[1] .. ' ' .. ARGV[2])
-return 1
-"""
+SETTLE: Final = lua("settle_deliveries")
 
 
 class DeliveryScripts:

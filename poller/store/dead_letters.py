@@ -36,7 +36,7 @@ from poller.redis.errors import translated
 from poller.store.entry_id import EntryId
 from poller.store.feed import QUARANTINE_BYTES, rejected_digest
 from poller.store.keys import FeedKeys, PairKeys
-from poller.store.scripts import DROP
+from poller.store.scripts import DROP, lua
 
 _AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
 _ID: Final = re.compile(r"([\w/-]+):(?:([a-z0-9][a-z0-9-]{0,63}):)?(\d{1,20}-\d{1,20})", re.ASCII)
@@ -238,22 +238,9 @@ def _when(letter: DeadLetter) -> EntryId:
 MOST_WAITING: Final = 1000
 _DELETED_AT_ONCE: Final = 500
 
-# KEYS: letters, letter_times, parked. ARGV: entry, the letter as it was seen, the delivery, how many may wait.
-# Answers a Moved.
-_REDELIVER: Final = """
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-if redis.call('HLEN', KEYS[3]) >= tonumber(ARGV[4]) then return 2 end
-redis.call('HSET', KEYS[3], ARGV[1], ARGV[3])
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-return 1
-"""
+_REDELIVER: Final = lua("redeliver_letter")
 
-# KEYS: letters, letter_times. ARGV: entries. Answers how many there were.
-_DROP: Final = """
-redis.call('ZREM', KEYS[2], unpack(ARGV))
-return redis.call('HDEL', KEYS[1], unpack(ARGV))
-"""
+_DROP: Final = lua("drop_letters")
 
 
 class Moved(IntEnum):

@@ -38,7 +38,7 @@ from poller.store.feed_state import (
     Loss,
 )
 from poller.store.keys import PairKeys
-from poller.store.scripts import answered
+from poller.store.scripts import answered, lua
 from poller.store.stream import last_id
 from poller.store.subscriptions import milliseconds_of, moment_of
 
@@ -422,8 +422,7 @@ BEGINNING: Final = "beginning"
 _OLDER: Final = ""  # than any beginning
 _LATELY: Final = 24 * 3600 * 1000  # milliseconds; later a subscription may have been given a feed that it never had
 
-# KEYS: any of the pair's, for it decides which server is asked. Answers the clock of that one in milliseconds.
-_NOW: Final = "local time = redis.call('TIME') return time[1] * 1000 + math.floor(time[2] / 1000)"
+_NOW: Final = lua("read_clock")
 
 
 class _Feed(msgspec.Struct, frozen=True):

@@ -24,15 +24,9 @@ from redis.asyncio import Redis
 from poller.errors import Stale
 from poller.redis.errors import translated
 from poller.store.keys import PairKeys, group_of
+from poller.store.scripts import lua
 
-# KEYS: state, events. ARGV: id, after, to, the first entry, which is to be there ('': none is looked for). Answers 1, 0
-# where one is under way, or 2 where that entry is gone.
-_BEGIN: Final = """
-if redis.call('HEXISTS', KEYS[1], 'replay') == 1 then return 0 end
-if ARGV[4] ~= '' and #redis.call('XRANGE', KEYS[2], ARGV[4], ARGV[4]) == 0 then return 2 end
-redis.call('HSET', KEYS[1], 'replay', ARGV[1], 'replay_after', ARGV[2], 'replay_to', ARGV[3])
-return 1
-"""
+_BEGIN: Final = lua("begin_replay")
 _GONE: Final = 2
 _FIELDS: Final = ("replay", "replay_after", "replay_to")
 

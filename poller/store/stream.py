@@ -19,6 +19,7 @@ from poller.errors import StoreUnavailable
 from poller.redis.client import scattered
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, EntryId
+from poller.store.scripts import lua
 
 LOOK_BACK: Final = timedelta(seconds=10)
 """How often to look whether a stream has lost its last entries, as one does in a failover."""
@@ -27,15 +28,7 @@ _BETWEEN_QUESTIONS: Final = 0.1  # seconds
 _QUESTIONS: Final = 5000  # a second
 _KEYS_AT_ONCE: Final = 500
 
-# KEYS: streams. Answers the id of each one's last entry, without the entry.
-_LAST_IDS: Final = """
-local ids = {}
-for place, key in ipairs(KEYS) do
-  local newest = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
-  ids[place] = newest[1] and newest[1][1] or '0-0'
-end
-return ids
-"""
+_LAST_IDS: Final = lua("last_ids")
 
 _Found = dict[str, list[tuple[bytes, dict[bytes, bytes]]]]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from fakeredis import FakeAsyncRedis
@@ -10,7 +12,10 @@ from redis.exceptions import ConnectionError as Broken
 from redis.exceptions import ResponseError
 
 from poller.errors import StoreRefused, StoreUnavailable
-from poller.store.scripts import until_answered
+from poller.store import scripts
+from poller.store.scripts import lua, until_answered
+
+SCRIPTS = sorted(Path(scripts.__file__).parent.glob("lua/*.lua"))
 
 
 class Sent:
@@ -59,3 +64,17 @@ async def test_what_is_refused_is_not_sent_again() -> None:
     with pytest.raises(StoreRefused):
         await until_answered(FakeAsyncRedis(), send, lease=timedelta(minutes=1))
     assert times == 1
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_each_script_says_what_it_takes_and_answers(path: Path) -> None:
+    """Law: a head of a sentence, the KEYS and ARGV that the script uses, and what it answers; parts say whose."""
+    text = path.read_text("utf-8")
+    head = "".join(line for line in text.splitlines(keepends=True) if line.startswith("--"))
+    assert re.match(r"-- [A-Z].*\.\n", head)
+    if head.startswith("-- Part of"):
+        return
+    body = text.removeprefix(head)
+    assert not [name for name in ("KEYS", "ARGV") if f"{name}[" in body and name not in head]
+    assert "return" not in body or "Answers" in head
+    assert "include" not in lua(path.stem)

@@ -1,0 +1,9 @@
+-- Acquires or renews a lease.
+-- KEYS: lease.
+-- ARGV: nonce, ttl in ms.
+-- Answers nil where it is ours now, else the ms that the other's still has.
+-- include lease_left
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return math.max(left(KEYS[1], ARGV[2]), 0) end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return false

@@ -1,0 +1,46 @@
+-- Reads what some subscriptions have not delivered of one feed.
+-- KEYS: events, the feed's state, then for each subscription its parked deliveries, its letters, its state.
+-- ARGV: the groups.
+-- Answers the sequence, then for each: whether there is a group, its lag as the server counts it, its pending
+--   entries, the sequence of the first entry that it has not read ('' where there is none, '?' where that is
+--   not known), when the first that is not delivered was published ('' none), and the numbers of parked
+--   deliveries, letters and lost events.
+local known, groups = {}, redis.pcall('XINFO', 'GROUPS', KEYS[1])
+if not groups.err then
+  for _, one in ipairs(groups) do
+    local group = {}
+    for at = 1, #one, 2 do group[one[at]] = one[at + 1] end
+    known[group['name']] = group
+  end
+end
+local oldest
+local function seen(entry)
+  local ms = tonumber(string.match(entry, '^%d+'))
+  if ms < oldest then oldest = ms end
+end
+local answer = {redis.call('HGET', KEYS[2], 'sequence') or '0'}
+for at, name in ipairs(ARGV) do
+  local parked, letters, state = KEYS[3 * at], KEYS[3 * at + 1], KEYS[3 * at + 2]
+  local group, count = known[name], redis.call('HLEN', parked)
+  oldest = math.huge
+  if count > 0 then
+    for _, entry in ipairs(redis.call('HKEYS', parked)) do seen(entry) end
+  end
+  local lag, pending, first = '', 0, ''
+  if group then
+    lag = group['lag'] or ''
+    local held = redis.call('XPENDING', KEYS[1], name)
+    pending = held[1]
+    if held[2] then seen(held[2]) end
+    local following = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', 1)[1]
+    if following then
+      seen(following[1])
+      first = string.match(table.concat(following[2], ' '), '"sequence":"(%d+)"') or '?'
+    end
+  end
+  local since = oldest < math.huge and string.format('%.0f', oldest) or ''
+  local rest = {group and 1 or 0, lag, pending, first, since, count, redis.call('HLEN', letters),
+    redis.call('HGET', state, 'lost') or '0'}
+  for _, value in ipairs(rest) do answer[#answer + 1] = value end
+end
+return answer

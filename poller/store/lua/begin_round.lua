@@ -1,0 +1,62 @@
+-- Acquires a feed's lease and reads its state; creates the state where there is none, or not all of it.
+-- KEYS: lease, state, snapshots, dictionaries, qualifications, listings, events, pause, held versions.
+-- ARGV: nonce, ttl of the lease in ms, a fresh generation, the generations of this feed that the caller knows
+--   (the newest first, '' for none), the sequence it knows.
+-- Answers, where the lease is ours now, the state as a flat list, a word on what was found, and its clock in
+--   ms; else the ms that the other's lease still has; and where the feed is paused, as text, what is kept of
+--   that.
+-- The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last
+--   event that was published, and else what was missing ('all'; or 'order', where an operator wants it): then
+--   the feed was begun anew, with nothing left of what was known, and never with a half of it.
+-- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
+--   or, where it has none, from the highest number that anybody knows of: whoever compares numbers would take
+--   what comes for old.
+-- include counts
+-- include lease_left
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return left(KEYS[1], ARGV[2]) end
+local pause = redis.call('GET', KEYS[8])
+if pause then return pause end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local time = redis.call('TIME')
+local now = time[1] .. string.format('%03d', math.floor(tonumber(time[2]) / 1000))
+local streams = redis.call('TYPE', KEYS[7])['ok'] == 'stream'
+local have = redis.call('HMGET', KEYS[2], 'generation', 'sequence', 'kept', 'entry', 'torn', 'anew', 'formers')
+local found = 'state'
+if have[1] then
+  found = have[6] and 'order' or lost(counted(KEYS[3], KEYS[4], KEYS[5]), have[3], have[2]) or ''
+end
+if found == '' then
+  if have[4] then
+    local last = '0-0'
+    local told = streams and redis.call('XINFO', 'STREAM', KEYS[7]) or {}
+    for i = 1, #told, 2 do
+      if told[i] == 'last-generated-id' then last = told[i + 1] end
+    end
+    local function place(id)
+      local ms, number = string.match(id, '^(%d+)-(%d+)$')
+      return tonumber(ms), tonumber(number)
+    end
+    local ms, number = place(last)
+    local then_ms, then_number = place(have[4])
+    if have[5] or ms < then_ms or (ms == then_ms and number < then_number) then
+      found = 'stream'
+      redis.call('HDEL', KEYS[2], 'torn', 'entry')
+      if last ~= '0-0' then redis.call('HSET', KEYS[2], 'entry', last) end
+    end
+  end
+  return {redis.call('HGETALL', KEYS[2]), found, now}
+end
+local formers, sequence = ARGV[4], ARGV[5]
+if have[1] then formers = have[1] .. ' ' .. (have[7] or '') end
+if tonumber(have[2] or 0) and tonumber(have[2] or 0) > tonumber(sequence) then sequence = have[2] end
+local newest = streams and redis.call('XREVRANGE', KEYS[7], '+', '-', 'COUNT', 1)[1]
+if newest then sequence = string.match(table.concat(newest[2], ' '), '"sequence":"0*(%d+)"') or sequence end
+local left = redis.call('EXISTS', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+if not have[1] and left == 0 and not newest then found = 'all' end
+redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[9])
+redis.call('HSET', KEYS[2], 'generation', ARGV[3], 'sequence', sequence, 'kept', '0 0 0',
+  'begun_at', now, 'begun_after', newest and newest[1] or '0-0')
+if formers == '' and sequence == '0' and left == 0 then return {redis.call('HGETALL', KEYS[2]), 'new', now} end
+redis.call('HSET', KEYS[2], 'formers', string.sub(formers, 1, 200), 'anew_at', now)
+return {redis.call('HGETALL', KEYS[2]), found, now}

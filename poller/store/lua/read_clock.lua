@@ -1,0 +1,3 @@
+-- Reads the store's clock.
+-- include now
+return now
