@@ -2,6 +2,7 @@
 -- KEYS: registry, a hash.
 -- ARGV: subscription, until when its sink wants nothing in ms, how long that may be in ms, the field for
 --   since when.
+-- Answers 1, or 0 where there is no such subscription.
 -- The later moment stays, unless it is further away than a pause may be: then a wrong clock has written it.
 -- include now
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
