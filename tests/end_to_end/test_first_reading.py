@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from poller.app import once
 from poller.config import load
 from tests.harness.scene import RESOURCES, Scene, scene
@@ -23,6 +25,7 @@ _DELTA_FEEDS = _FEEDS[:-1]
 _ALL_EVERY = 10  # achievements are a request for each qualification: now and then is enough
 
 
+@pytest.mark.thorough
 async def test_fifty_rounds_replay_to_the_source(tmp_path: Path, store: str) -> None:
     """Each record's first version is created, each change seen is one event, and replayed they equal the source."""
     rng = Random(5)

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.harness.processes import daemon
 from tests.harness.scene import scene
 from tests.harness.waiting import patience
@@ -27,6 +29,7 @@ async def status(config: Path) -> dict[str, Any]:
     return next(line for line in lines if line.get("feed") == FEED)
 
 
+@pytest.mark.thorough
 async def test_a_listing_without_an_end_is_given_up_in_time(tmp_path: Path, store: str) -> None:
     """Law: while the round runs the status tells pages and records; then it fails, and what it read is published."""
     async with scene(tmp_path, store=store, changes_per_second=0, profile="million-pages") as played:

@@ -41,6 +41,7 @@ async def test_everything_gone_under_a_running_daemon(tmp_path: Path, store: str
         assert [line["lost"] for line in _told(running, "subscriptions brought back")] == [[]], running
 
 
+@pytest.mark.thorough
 async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> None:
     """One shard of a cluster: the registry and what lies elsewhere know that this was no first start."""
     async with subscribed(tmp_path, _WISHES, store=store, changes_per_second=30) as scene:
@@ -56,6 +57,7 @@ async def test_the_feeds_gone_while_nobody_ran(tmp_path: Path, store: str) -> No
             assert not _told(second, "subscriptions brought back"), second
 
 
+@pytest.mark.thorough
 async def test_a_half_gone_under_a_running_daemon(tmp_path: Path, store: str) -> None:
     """State without snapshots, or snapshots without state: neither is taken for the whole; the stream goes on."""
     async with (
@@ -68,6 +70,7 @@ async def test_a_half_gone_under_a_running_daemon(tmp_path: Path, store: str) ->
         await _no_storm(scene, dict.fromkeys(FEEDS, 0))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_server")  # a backup of all its keys, as of one instant
 async def test_an_older_backup_under_a_running_daemon(tmp_path: Path, store: str) -> None:
     """What came since comes again: no gaps, no version missing, and the same id wherever it is the same."""

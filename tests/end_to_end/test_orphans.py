@@ -91,6 +91,7 @@ async def test_what_waits_at_a_renamed_feed_is_delivered_and_the_feed_forgotten(
         assert await played.played.client.exists(stream("renamed"))
 
 
+@pytest.mark.thorough
 async def test_what_a_live_process_has_is_not_forgotten(tmp_path: Path, store: str) -> None:
     """Law: a process with another file keeps its feed; what waits goes only when asked to; the lease decides last."""
     wishes = [Wish("w")]

@@ -66,6 +66,7 @@ async def test_what_is_withdrawn_is_removed_once(tmp_path: Path, store: str) -> 
         assert (await once(config, feed))["removed"] == 0
 
 
+@pytest.mark.thorough
 async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Path, store: str) -> None:
     """Law: nothing is removed, the feed is held, told once and shown, until it is released; then it goes through."""
     async with scene(tmp_path, store=store, records=100, changes_per_second=0) as played:

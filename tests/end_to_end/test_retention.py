@@ -9,6 +9,8 @@ from asyncio import create_subprocess_exec
 from asyncio.subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.harness.json_values import read
 from tests.harness.processes import daemon
 from tests.harness.requests import Arrived, Ended
@@ -94,6 +96,7 @@ async def youngest(client: Redis) -> float:
     return seconds - int(found[0][0].partition(b"-")[0]) / 1000 if found else 0.0
 
 
+@pytest.mark.thorough
 async def test_a_stream_that_is_too_large(tmp_path: Path, store: str) -> None:
     """It stays small. What the sink that hangs has lost is told once and on record; the other sink misses nothing."""
     wishes = [Wish("dead"), Wish("well")]

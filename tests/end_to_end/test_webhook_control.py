@@ -19,6 +19,7 @@ _WISH = Wish("one", signed=False)
 pytestmark = pytest.mark.usefixtures("one_server")  # naive daemons know no other store
 
 
+@pytest.mark.thorough
 async def test_a_naive_dispatcher_is_caught(tmp_path: Path, store: str) -> None:
     """Killed between its acknowledgement and its request it loses; side by side it sends out of order, and too soon."""
     async with subscribed(tmp_path, [_WISH], store=store) as scene, daemon(scene.config(), command=_POLL):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.thorough)])
 async def test_kills_between_read_and_settled_lose_nothing(kills: int, tmp_path: Path, store: str) -> None:
     """Each fail point in turn: all arrives, in order, and nothing that was on record as settled is sent again."""
     tally = await kill(tmp_path, kills, 1, store=store, changes_per_second=60)

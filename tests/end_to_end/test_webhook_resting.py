@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from poller.delivery.endpoint_health import Health, resumed
 from poller.store.keys import SubscriptionKeys
@@ -22,6 +23,7 @@ _ALONE = Wish("one", lines="concurrency = 1")  # else a 410 that was on its way 
 _FAILING = Wish("one", lines='disable_after = "1s"')
 
 
+@pytest.mark.thorough
 async def test_the_last_word_of_a_sink_is_heeded(tmp_path: Path, store: str) -> None:
     """410 and 415: announced, nothing is sent any more, by the next process neither; resumed, it gets the rest."""
     last_words = {"one": 410, "two": 415}
@@ -76,6 +78,7 @@ async def test_nothing_but_failures_disables_and_keeps_the_events(tmp_path: Path
     assert found.clean, found
 
 
+@pytest.mark.thorough
 async def test_a_subscription_that_returns_to_the_file_gets_what_it_missed(tmp_path: Path, store: str) -> None:
     """Left out of the configuration it is paused, which is said, and gets nothing; back in it, it goes on there."""
     async with subscribed(tmp_path, [_ONE, _TWO], store=store) as scene:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import aiohttp
+import pytest
 
 from poller.cli.options import utc_now
 from poller.config.load import load
@@ -28,6 +29,7 @@ _IN_FLIGHT = 8
 _REASON = "the signing secret cannot be read from the file "
 
 
+@pytest.mark.thorough
 async def test_nothing_is_lost_while_a_secret_is_away(tmp_path: Path, store: str) -> None:
     """Law: shown as failing with the reason from the first time on; one line in the log, and one when it is back.
 

@@ -21,6 +21,7 @@ _FEED = "employmentUnavailabilities"
 _ONE_BY_ONE = Wish("one", lambda event: _FEED in event["source"], f'feeds = ["acme/{_FEED}"]\nconcurrency = 1')
 
 
+@pytest.mark.thorough
 async def test_who_was_stopped_in_the_middle_of_sending_is_replaced(tmp_path: Path, store: str) -> None:
     """Stopped past its leases, replaced, woken: all arrives, in order but for what it was sending when it was stopped.
 

@@ -6,6 +6,8 @@ import signal
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from poller.lifecycle import unless
 from tests.harness.delivered import GRACE
 from tests.harness.processes import daemon
@@ -34,6 +36,7 @@ async def test_every_event_arrives_at_every_sink_in_order(tmp_path: Path, store:
     assert all(found.repeats and max(found.unheard, default=0) < GRACE for found in verdicts.values()), verdicts
 
 
+@pytest.mark.thorough
 async def test_each_mode_and_filter_arrives(tmp_path: Path, store: str) -> None:
     """Binary, batches, one feed of two, one type of three: each sink gets exactly its own, however unreliable."""
     wishes = [
