@@ -19,8 +19,8 @@ from poller.delivery.endpoint_health import Health, health_of, of_subscription
 from poller.delivery.handshake import Granted, HandshakeState, stored_state, ungranted
 from poller.redis.errors import translated
 from poller.redis.health import Durability, Severity, check_store, weighed
-from poller.source.feed import REFUSALS, Progress, progress_of
-from poller.source.paging import learnt_of
+from poller.source.feed import REFUSALS, Progress, decode_progress
+from poller.source.paging import capabilities_of
 from poller.store.commands import Pause, pause_of
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, MemberKeys
@@ -243,7 +243,7 @@ def _status(
     last = _last_round(state.round)
     held = lease_ms > 0
     records, length, quarantined, listings = sizes
-    learnt = learnt_of(state.learnt)
+    learnt = capabilities_of(state.learnt)
     confirmation = confirmation_of(state.confirmation)
     return FeedStatus(
         feed=feed_id,
@@ -280,7 +280,7 @@ def _status(
         confirming=confirmation is not None and confirmation.due,
         confirmations=confirmation.readings if confirmation else 0,
         late=confirmation.late if confirmation else 0,
-        progress=progress_of(state.progress) if held else None,
+        progress=decode_progress(state.progress) if held else None,
     )
 
 

@@ -20,10 +20,10 @@ from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import Announcement, Kind, announce
 from poller.errors import StoreError
-from poller.source.client import ApiClient, round_of, tell_round
+from poller.source.client import ApiClient, record_round, round_span
 from poller.source.conditional import ConditionalReader
 from poller.source.feed import Feed, RoundMode, RoundResult
-from poller.source.round import poll
+from poller.source.round import run_round
 from poller.store.feed import FeedStore, named_qualifications
 from poller.store.feed_state import Loss
 from poller.store.keys import FeedKeys, remembered_key
@@ -93,8 +93,8 @@ class PolledFeed:
             due: when the next round's turn is; a source that wants to be left alone puts it off.
             began: told when the store has let it begin.
         """
-        with round_of(self.feed.id) as span, counted() as costs:
-            result = await poll(
+        with round_span(self.feed.id) as span, counted() as costs:
+            result = await run_round(
                 msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
                 self.store,
                 self._listings.get,
@@ -104,7 +104,7 @@ class PolledFeed:
                 next_at=lambda: self._not_before(due()),
                 began=began,
             )
-            tell_round(span, result)
+            record_round(span, result)
             _report(result, costs, stream=self.store.keys.events)
         if result.held is not None:
             await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))

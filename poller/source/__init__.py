@@ -1,4 +1,4 @@
-"""Reading a source: one round drains the pages of a feed and commits each.
+"""Polling: one round reads the pages of a feed and commits each.
 
 Start at :mod:`poller.source.round`.
 """

@@ -35,7 +35,7 @@ from poller.source.retry import (
     PauseSource,
     RequestGate,
     Step,
-    affordable,
+    is_affordable,
     step_after,
 )
 from poller.telemetry import metrics as costs
@@ -145,7 +145,7 @@ class ApiClient:
         reply, step = await self._attempt(path, params, condition, attempt, deadline)
         while not isinstance(step, NoRetry):
             left = deadline - self._clock()
-            if not affordable(step.after, attempt=attempt, left=left) or not self._gate.answering:
+            if not is_affordable(step.after, attempt=attempt, left=left) or not self._gate.answering:
                 raise self._given_up(reply, step, attempt)
             if not isinstance(step, PauseSource):  # a pause is everybody's: the gate waits
                 await self._sleep(step.after.total_seconds())
@@ -198,9 +198,9 @@ class ApiClient:
     async def _asked(
         self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
     ) -> HttpReply:
-        with request_of(self._base_url, path, again=again) as span:
+        with request_span(self._base_url, path, again=again) as span:
             reply = await self._exchange.get(path, params, condition, token)
-            tell_reply(span, reply)
+            record_reply(span, reply)
             return reply
 
     def _given_up(self, reply: HttpReply, step: Step, attempts: int) -> SourceUnavailable:
@@ -244,7 +244,7 @@ class BodyDecoder:
         self._most = most
         self._zlib = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
 
-    def take(self, piece: bytes) -> bytes:
+    def decode(self, piece: bytes) -> bytes:
         """What a piece stands for.
 
         Raises:
@@ -257,7 +257,7 @@ class BodyDecoder:
         except zlib.error as error:
             raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Say that there are no more pieces.
 
         Raises:
@@ -272,12 +272,12 @@ class BodyDecoder:
 _COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
 
 
-def round_of(feed: str) -> ActiveSpan | NullSpan:
+def round_span(feed: str) -> ActiveSpan | NullSpan:
     """The trace of one round."""
     return tracing.root("round", attributes={"poller.feed": feed})
 
 
-def tell_round(span: Span, result: RoundResult) -> None:
+def record_round(span: Span, result: RoundResult) -> None:
     """Tell how it ended."""
     counts = {f"poller.round.{name}": getattr(result, name) for name in _COUNTS}
     span.tell({"poller.round.mode": result.mode.value, "poller.round.ok": result.ok, **counts})
@@ -285,7 +285,7 @@ def tell_round(span: Span, result: RoundResult) -> None:
         span.fail("round", result.error or "")
 
 
-def request_of(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSpan:
+def request_span(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSpan:
     """One request to the API; ``again`` says which repetition it is, 0: none."""
     if not tracing.on():
         return tracing.NOTHING
@@ -293,7 +293,7 @@ def request_of(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSpan
     return tracing.child("GET", kind=SpanScope.CLIENT, attributes=words)
 
 
-def tell_reply(span: Span, reply: HttpReply) -> None:
+def record_reply(span: Span, reply: HttpReply) -> None:
     """Tell what came."""
     tell_answer(span, reply.outcome.status, text=reply.text)
     if reply.too_large:
@@ -434,17 +434,17 @@ class HttpSession:
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
         """The body, None where it is too large, decoded or as it was sent; and how many bytes were sent."""
-        inflater = BodyDecoder(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
+        decoder = BodyDecoder(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
         chunks: list[bytes] = []
         size = sent = 0
         async for wire in response.aiter_raw():
-            chunk = inflater.take(wire)
+            chunk = decoder.decode(wire)
             size += len(chunk)
             sent += len(wire)
             if max(size, sent) > self._limits.max_page_bytes:
                 return None, sent
             chunks.append(chunk)
-        inflater.finish()
+        decoder.close()
         return b"".join(chunks), sent
 
 

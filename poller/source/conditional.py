@@ -64,7 +64,7 @@ def validators_of(headers: Mapping[str, str]) -> Validators:
     return Validators()
 
 
-class ReadingMark(msgspec.Struct, frozen=True):
+class FeedPosition(msgspec.Struct, frozen=True):
     """What a feed's state was: ``read_at`` is the mark that each full reading leaves, so no two of them are equal."""
 
     generation: str
@@ -93,15 +93,15 @@ class ConditionalReader:
     def __init__(self, ask: ConditionalRequest) -> None:
         """Take the way to the API."""
         self.ask = ask
-        self._left: ReadingMark | None = None
+        self._left: FeedPosition | None = None
         self._kept: dict[tuple[str, Params], Validators] = {}
         self._full = self._usable = False
         self._asked: dict[str, tuple[Params, Validators] | None] = {}  # None: in more than one request
 
-    def begin(self, standing: ReadingMark | None) -> None:
-        """A round begins; ``standing`` is what its feed's state is, None where it has to read whatever there is."""
-        self._full = standing is not None
-        self._usable = self._full and standing == self._left
+    def start_round(self, position: FeedPosition | None) -> None:
+        """A round begins; ``position`` is what its feed's state is, None where it has to read whatever there is."""
+        self._full = position is not None
+        self._usable = self._full and position == self._left
         self._asked = {}
 
     async def get(self, path: str, params: Params) -> bytes | None:
@@ -114,12 +114,12 @@ class ConditionalReader:
         self._asked[path] = None if path in self._asked else (params, current)
         return answer.body
 
-    def keep(self, standing: ReadingMark | None) -> None:
-        """The round read all listings and its end is committed; that left this standing.
+    def finish_round(self, position: FeedPosition | None) -> None:
+        """The round read all listings and its end is committed; that left this position.
 
         None: there is something that the next full reading has to look at, though the listings may be as they were.
         """
-        self._left = standing
+        self._left = position
         single = ((path, *asked) for path, asked in self._asked.items() if asked)
         self._kept = {(path, params): validators for path, params, validators in single if validators.headers}
 

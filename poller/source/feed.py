@@ -239,7 +239,7 @@ class Feed(msgspec.Struct, frozen=True):
         return self.query.fingerprint(f"{self.binding}\0{self.resource.path}")
 
 
-def due(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, str | None]:
+def due_mode(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, str | None]:
     """The kind of reading that is due, and the delta token it starts from.
 
     A feed that was never read completely has its baseline before it, however often it was begun. A token that belongs
@@ -303,17 +303,17 @@ class FeedOrigin(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-def is_known(origin: FeedOrigin, state: FeedState) -> bool:
+def is_known_origin(origin: FeedOrigin, state: FeedState) -> bool:
     """Whether what the state knows came from here; True where nothing is known, or not from where."""
     return state.origin in (None, origin.mark) or state.kept_records == 0
 
 
-def is_withheld(origin: FeedOrigin, state: FeedState) -> bool:
+def is_withheld_origin(origin: FeedOrigin, state: FeedState) -> bool:
     """Whether nothing of this origin may be published: another one is known, and no operator has released this one."""
-    return not is_known(origin, state) and not (state.released and state.held_origin == origin.mark)
+    return not is_known_origin(origin, state) and not (state.released and state.held_origin == origin.mark)
 
 
-def withheld_reason(feed: str, origin: FeedOrigin, state: FeedState) -> str:
+def withheld_origin_reason(feed: str, origin: FeedOrigin, state: FeedState) -> str:
     """Why nothing is published, and what an operator can do."""
     return (
         f"{_differences(origin, state.origin)}: nothing is published. If the API has moved, "
@@ -389,11 +389,11 @@ class RoundClock:
         self._began = self._told = self._clock()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the round has taken as long as it may."""
         return self._clock() - self._began >= self._longest.total_seconds()
 
-    def given_up(self, pages: int) -> RoundTimeExceeded:
+    def exceeded(self, pages: int) -> RoundTimeExceeded:
         """The error of a round that is over before everything was read."""
         return RoundTimeExceeded(
             f"the round is given up after {self._longest.total_seconds():g} s (max_round), {pages} pages and "
@@ -401,7 +401,7 @@ class RoundClock:
             "make max_round longer"
         )
 
-    async def tell(self, pages: int) -> None:
+    async def show(self, pages: int) -> None:
         """So many pages were read, and there are more.
 
         Raises:
@@ -415,7 +415,7 @@ class RoundClock:
         await self._write({PROGRESS: msgspec.json.encode(progress).decode()})
 
 
-def progress_of(text: str | None) -> Progress | None:
+def decode_progress(text: str | None) -> Progress | None:
     """What a round has left in the feed's state; None where another version wrote it."""
     try:
         return msgspec.json.decode(text, type=Progress) if text else None

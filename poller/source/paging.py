@@ -102,11 +102,11 @@ class ListingReader:
         self._contents: set[bytes] = set()
         self._asked: set[bytes] = set()  # digests, for tokens may be long and pages many
 
-    def start(self) -> Params:
+    def first_request(self) -> Params:
         """The first request."""
         return self._query.first(self._since)
 
-    def take(self, page: Page) -> Params | None:
+    def next_request(self, page: Page) -> Params | None:
         """The request after this page; None where it was the last.
 
         Raises:
@@ -171,7 +171,7 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
         body = await get(path, params)
         return None if body is None else decode_page(body)
 
-    ahead: asyncio.Task[Page | None] | None = asyncio.create_task(fetch(drain.start()))
+    ahead: asyncio.Task[Page | None] | None = asyncio.create_task(fetch(drain.first_request()))
     try:
         while ahead is not None:
             page = await ahead
@@ -179,7 +179,7 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
             if page is None:
                 return
             try:
-                further = drain.take(page)
+                further = drain.next_request(page)
             except SourceNonsense:
                 yield page  # its records count, though the listing leads nowhere
                 raise
@@ -222,7 +222,7 @@ def slices(records: Sequence[Record | Rejected]) -> Iterator[Sequence[Record | R
 # Answers by which an API may refuse a parameter: bad request, too large, URI too long, unprocessable.
 REFUSING: Final = frozenset({400, 413, 414, 422})
 
-Place = Literal["every page", "the first page", "the last page", "some pages", "none"]
+TokenPlacement = Literal["every page", "the first page", "the last page", "some pages", "none"]
 
 
 class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -240,7 +240,7 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int | None = None
     no_fields: bool = False
     paging: Ending | None = None
-    delta_token: Place | None = None
+    delta_token: TokenPlacement | None = None
 
     def applied(self, query: ListQuery) -> ListQuery:
         """The query without what the API refused."""
@@ -269,7 +269,7 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
         return (*limit, *(("fields",) if self.no_fields else ()))
 
 
-def learnt_of(text: str | None) -> DetectedCapabilities:
+def capabilities_of(text: str | None) -> DetectedCapabilities:
     """What an earlier round left in the feed's state; nothing where another version wrote it."""
     try:
         return msgspec.json.decode(text, type=DetectedCapabilities) if text else DetectedCapabilities()
@@ -277,7 +277,7 @@ def learnt_of(text: str | None) -> DetectedCapabilities:
         return DetectedCapabilities()
 
 
-async def taken(query: ListQuery, takes: Callable[[ListQuery], Awaitable[bool]]) -> ListQuery | None:
+async def accepted_query(query: ListQuery, takes: Callable[[ListQuery], Awaitable[bool]]) -> ListQuery | None:
     """The query that comes nearest to a refused one and is taken; None where its parameters are not to blame.
 
     Args:
@@ -303,7 +303,7 @@ async def taken(query: ListQuery, takes: Callable[[ListQuery], Awaitable[bool]])
     return msgspec.structs.replace(query, limit=None, fields=fields)
 
 
-def _place(drain: ListingReader) -> Place:
+def _place(drain: ListingReader) -> TokenPlacement:
     stood = drain.tokens_on
     if not stood:
         return "none"

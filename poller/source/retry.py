@@ -107,13 +107,13 @@ def step_after(outcome: ExchangeOutcome, *, attempt: int, jitter: float, now: da
     if not outcome.transient:
         return NoRetry()
     if outcome.status == _TOO_MANY or (outcome.status in _SERVER_ERRORS and outcome.retry_after is not None):
-        return PauseSource(pause_asked(outcome.retry_after, date=outcome.date, now=now))
+        return PauseSource(pause_within_bounds(outcome.retry_after, date=outcome.date, now=now))
     if outcome.closed and attempt == 1:
         return RetryLater(timedelta(0))
     return RetryLater(FIRST_PAUSE * 2 ** min(attempt - 1, DOUBLINGS) * jitter)
 
 
-def affordable(wait: timedelta, *, attempt: int, left: timedelta) -> bool:
+def is_affordable(wait: timedelta, *, attempt: int, left: timedelta) -> bool:
     """Whether a caller that made ``attempt`` attempts, and has so much patience ``left``, can wait and try again."""
     return attempt < ATTEMPTS and wait < left
 
@@ -144,7 +144,7 @@ class RequestGate:
         self._now = now
         self._sleep = sleep
         self._jitter = jitter
-        self._circuit = CircuitBreaker()
+        self._circuit = Circuit()
         self._shut_until = clock()
 
     @property
@@ -236,7 +236,7 @@ FLOOR: Final = timedelta(seconds=1)
 CAP: Final = timedelta(hours=1)
 
 
-def pause_asked(value: str | None, *, date: str | None, now: datetime) -> timedelta:
+def pause_within_bounds(value: str | None, *, date: str | None, now: datetime) -> timedelta:
     """The pause that an answer asks for; nothing, nonsense or a moment that has passed: the floor.
 
     Args:
@@ -263,7 +263,7 @@ SHORTEST: Final = timedelta(seconds=1)
 LONGEST: Final = timedelta(seconds=60)
 
 
-class CircuitBreaker(msgspec.Struct, frozen=True):
+class Circuit(msgspec.Struct, frozen=True):
     """Where a source stands.
 
     Attributes:
@@ -284,23 +284,23 @@ class CircuitBreaker(msgspec.Struct, frozen=True):
         """Whether a request may start now; where the circuit is open, as its probe."""
         return self.due is None or (at >= self.due and not self.probing)
 
-    def started(self) -> CircuitBreaker:
+    def started(self) -> Circuit:
         """A request that was admitted starts."""
         return self if self.due is None else msgspec.structs.replace(self, probing=True)
 
-    def answered(self) -> CircuitBreaker:
+    def answered(self) -> Circuit:
         """The API answered."""
-        return CircuitBreaker()
+        return Circuit()
 
-    def failed(self, at: timedelta, *, probe: bool, jitter: float) -> CircuitBreaker:
+    def failed(self, at: timedelta, *, probe: bool, jitter: float) -> Circuit:
         """A request failed; ``probe`` says whether it was the probe, ``jitter`` is a factor about 1."""
         failures, since = self.failures + 1, at if self.since is None else self.since
         if failures < THRESHOLD or (self.due is not None and not probe):
             # One that was sent before the circuit opened says nothing new, and must not make the pause longer.
             return msgspec.structs.replace(self, failures=failures, since=since)
         pause = min(max(self.pause * 2, SHORTEST), LONGEST)
-        return CircuitBreaker(failures, since, due=at + min(pause * jitter, LONGEST), pause=pause)
+        return Circuit(failures, since, due=at + min(pause * jitter, LONGEST), pause=pause)
 
-    def abandoned(self) -> CircuitBreaker:
+    def abandoned(self) -> Circuit:
         """The probe was called off before it was answered: the next request may be the probe."""
         return msgspec.structs.replace(self, probing=False)

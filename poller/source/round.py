@@ -46,11 +46,20 @@ from poller.errors import (
     StoreUnavailable,
 )
 from poller.failpoints import reach
-from poller.source.conditional import ConditionalReader, ReadingMark, unconditional
-from poller.source.deltas import DeltaReader
-from poller.source.drain import Named, SubstreamDrain, SubstreamReader
-from poller.source.feed import Feed, RoundClock, RoundMode, RoundResult, due, is_known, is_withheld, withheld_reason
-from poller.source.paging import DetectedCapabilities, Get, learnt_of
+from poller.source.conditional import ConditionalReader, FeedPosition, unconditional
+from poller.source.drain import DeltaReader, ListingDrain
+from poller.source.feed import (
+    Feed,
+    RoundClock,
+    RoundMode,
+    RoundResult,
+    due_mode,
+    is_known_origin,
+    is_withheld_origin,
+    withheld_origin_reason,
+)
+from poller.source.paging import DetectedCapabilities, Get, capabilities_of
+from poller.source.substreams import Named, SubstreamReader
 from poller.source.writer import RoundStore, RoundWriter, settle_absent
 from poller.store.commands import Pause
 from poller.store.feed import HeldElsewhere
@@ -83,7 +92,7 @@ from poller.store.feed_state import (
 )
 
 
-async def poll(
+async def run_round(
     feed: Feed,
     store: RoundStore,
     get: Get,
@@ -149,10 +158,10 @@ class _RoundRun:
         self._get = get
         self._now = now
         self._state = state
-        self._start = start_of(feed, state, now())
+        self._start = round_start(feed, state, now())
         self._writer = RoundWriter(feed, store, state, get, now)
         self._clock = RoundClock(self._start.mode, feed.max_round, lambda: self._writer.tally, self._writer.marks)
-        self._draining = SubstreamDrain(feed, self._writer, get, self._start.learnt, self._clock)
+        self._drain = ListingDrain(feed, self._writer, get, self._start.learnt, self._clock)
         self._seen = SeenKeys() if self._start.mode is not RoundMode.DELTA else None
         self._complete = False  # everything was read, or tried
         self._concluded = False  # and what that means for removals is settled, or held
@@ -161,13 +170,13 @@ class _RoundRun:
         self._delta_token: str | None = None
         self._pages = 1
         self._deltas: DeltaReader | None = None
-        self._each: SubstreamReader | None = None
+        self._substreams: SubstreamReader | None = None
         self._unread: frozenset[str] = frozenset()  # qualifications whose listings were never read
         self._kept = 0  # records that may be in one of these, and are therefore not removed
         self._unchanged = None if feed.resource.per_qualification else unchanged
         self._ask = unchanged.ask if unchanged else unconditional(get)
         if self._unchanged is not None:
-            self._unchanged.begin(self._standing(state.read_at) if self._start.on_condition else None)
+            self._unchanged.start_round(self._position(state.read_at) if self._start.on_condition else None)
 
     async def run(self, qualifications: Named) -> PollerError | None:
         """Read and commit all pages, then settle what is gone; answers what went wrong, if something did."""
@@ -175,11 +184,11 @@ class _RoundRun:
             self._refuse_another_identity()
             self._withhold_another_origin()
             if self._start.holds:
-                await self._writer.recall()
+                await self._writer.load_held_versions()
             if self._start.adopts:
                 self._writer.marks_with_first_records({ORIGIN: self._feed.origin.mark})
             if self._feed.resource.per_qualification:
-                await self._read_each(qualifications)
+                await self._read_substreams(qualifications)
             else:
                 await self._read_all()
                 await self._settle(self._seen)
@@ -204,21 +213,21 @@ class _RoundRun:
 
     def _withhold_another_origin(self) -> None:
         feed, state = self._feed, self._state
-        if is_withheld(feed.origin, state):
-            raise OriginHeld(withheld_reason(feed.id, feed.origin, state))
+        if is_withheld_origin(feed.origin, state):
+            raise OriginHeld(withheld_origin_reason(feed.id, feed.origin, state))
 
     def result(self, failure: PollerError | None, *, seconds: float) -> RoundResult:
         """How it ended."""
         error = str(failure) if failure else None
         if isinstance(failure, SourceError) and self._start.mode is RoundMode.BASELINE and self._state.kept_records:
             error = f"{error}; new records are published as baseline until the first reading is complete"
-        learnt = self._draining.learnt
+        learnt = self._drain.learnt
         return msgspec.structs.replace(
             RoundResult.of(
                 self._feed.id,
                 self._start.mode,
                 self._writer.tally,
-                pages=self._draining.pages,
+                pages=self._drain.pages,
                 seconds=seconds,
                 error=error,
             ),
@@ -230,7 +239,7 @@ class _RoundRun:
             late=self._deltas.late if self._deltas else None,
             unidentified=self._unidentified,
             held_versions=self._writer.held_versions,
-            second_look=None if self._each else self._writer.second_look,  # a rotation comes round by itself
+            second_look=None if self._substreams else self._writer.second_look,  # a rotation comes round by itself
         )
 
     def _is_news(self, failure: PollerError | None) -> bool:
@@ -248,7 +257,7 @@ class _RoundRun:
             complete=self._concluded,
             as_before=self._as_before,
             delta_token=self._delta_token,
-            fields=self._draining.query.fields,
+            fields=self._drain.query.fields,
             held=str(failure) if isinstance(failure, RoundHeld) else None,
             next_at=next_at,
             pages=self._pages,
@@ -256,31 +265,31 @@ class _RoundRun:
             out_of_time=isinstance(failure, RoundTimeExceeded),
             jumbled=self._writer.jumbled > 0,
         )
-        marks = marks_of(self._feed, self._start, end)
-        if self._each is not None:
-            marks |= rotation_marks(self._start, over=self._each.over, oldest=self._each.oldest)
-            marks[CONFIRMATION] = confirmation_mark(self._each.confirmation)
+        marks = round_marks(self._feed, self._start, end)
+        if self._substreams is not None:
+            marks |= rotation_marks(self._start, over=self._substreams.is_over, oldest=self._substreams.oldest)
+            marks[CONFIRMATION] = confirmation_mark(self._substreams.confirmation)
         if self._clock.shown or self._state.progress is not None:
             marks[PROGRESS] = None
         await self._writer.marks(marks)
         if self._unchanged is not None and result.ok and self._start.mode is not RoundMode.DELTA:
-            self._unchanged.keep(self._standing(self._start.begun) if self._settled else None)
+            self._unchanged.finish_round(self._position(self._start.begun) if self._settled else None)
         reach("round.done")
         if DELTA_TOKEN not in marks:
             return result
         return msgspec.structs.replace(result, token="moved" if marks[DELTA_TOKEN] else "none")
 
-    def _standing(self, read_at: datetime | None) -> ReadingMark:
-        return ReadingMark(*self._writer.place, recorded_time(read_at) if read_at else "")
+    def _position(self, read_at: datetime | None) -> FeedPosition:
+        return FeedPosition(*self._writer.position, recorded_time(read_at) if read_at else "")
 
     async def _read_all(self) -> None:
         once_more = True
         while True:
-            before = self._draining.pages
+            before = self._drain.pages
             try:
-                return await self._drain()
+                return await self._read_listing()
             except SourceRefused as refused:
-                begun = self._draining.pages > before
+                begun = self._drain.pages > before
                 if refused.status not in self._feed.expired_statuses:
                     raise
                 if self._start.since and not begun:
@@ -292,18 +301,16 @@ class _RoundRun:
                 else:
                     raise
 
-    async def _drain(self) -> None:
+    async def _read_listing(self) -> None:
         path, start = self._feed.resource.path, self._start
         if start.deltas_since and self._deltas is None:
             self._deltas = DeltaReader(
-                self._feed, self._draining, self._writer, start.deltas_since, seen=self._seen, now=self._now
+                self._feed, self._drain, self._writer, start.deltas_since, seen=self._seen, now=self._now
             )
-        drain = await self._draining.drain(
-            path, mode=start.mode, since=start.since, seen=self._seen, beside=self._deltas
-        )
-        self._delta_token, self._pages = drain.delta_token, drain.pages
-        self._as_before, self._complete = not drain.pages, bool(drain.pages)
-        if self._deltas is not None and drain.pages > 1:
+        reader = await self._drain.read(path, mode=start.mode, since=start.since, seen=self._seen, beside=self._deltas)
+        self._delta_token, self._pages = reader.delta_token, reader.pages
+        self._as_before, self._complete = not reader.pages, bool(reader.pages)
+        if self._deltas is not None and reader.pages > 1:
             await self._catch_up(self._deltas)
 
     async def _catch_up(self, deltas: DeltaReader) -> None:
@@ -314,10 +321,10 @@ class _RoundRun:
         elif deltas.worked:
             self._delta_token = deltas.token
 
-    async def _read_each(self, qualifications: Named) -> None:
-        self._each = each = SubstreamReader(
+    async def _read_substreams(self, qualifications: Named) -> None:
+        self._substreams = substreams = SubstreamReader(
             self._feed,
-            self._draining,
+            self._drain,
             self._writer,
             self._ask,
             await self._store.listings(),
@@ -330,12 +337,12 @@ class _RoundRun:
         failure: SourceError | None = None
         try:
             slot = self._feed.slot if self._start.in_slots else None
-            await each.read(qualifications, mode=self._start.mode, slot=slot)
+            await substreams.read(qualifications, mode=self._start.mode, slot=slot)
         except SourceError as error:
             failure = error
-        self._complete = each.complete
+        self._complete = substreams.is_complete
         if self._complete:
-            await self._settle(each.seen())
+            await self._settle(substreams.seen())
         if self._kept:
             kept = f"{self._kept} missing records are not removed, for they may be in a listing that was never read"
             failure = SourceError(f"{failure}; {kept}" if failure else kept)
@@ -345,7 +352,7 @@ class _RoundRun:
     @property
     def _unidentified(self) -> int:
         """How many records of the reading, or of all listings, have no id that can be read."""
-        return self._each.unidentified if self._each is not None else self._writer.unidentified
+        return self._substreams.unidentified if self._substreams is not None else self._writer.unidentified
 
     @property
     def _since_marked(self) -> timedelta | None:
@@ -355,9 +362,9 @@ class _RoundRun:
 
     async def _settle(self, seen: SeenKeys | None) -> None:
         """After a full reading: remove what it did not hold. A baseline has nothing to compare with."""
-        self._unread = self._each.unread if self._each is not None else frozenset()
+        self._unread = self._substreams.unread if self._substreams is not None else frozenset()
         if seen is not None and not self._as_before and self._complete:
-            await self._writer.let_go(seen)
+            await self._writer.release_unseen(seen)
         if not self._feed.removals:
             self._settled = True
         elif self._as_before:
@@ -390,7 +397,7 @@ class _RoundRun:
 #
 # Theory of operation
 # -------------------
-# The state says which reading is due (:func:`poller.source.feed.due`). A rotation over many listings goes on where
+# The state says which reading is due (:func:`poller.source.feed.due_mode`). A rotation over many listings goes on where
 # the
 # last round left it; whoever wants all to be read begins one. What an operator has ordered makes a round read
 # everything
@@ -498,9 +505,9 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     jumbled: bool = False
 
 
-def start_of(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
+def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
     """Where a round of this feed starts now."""
-    mode, since = due(feed, state, now)
+    mode, since = due_mode(feed, state, now)
     orders = tuple(name for name, given in ((RELEASED, state.released), (RESYNC, state.resync)) if given)
     goes_on = feed.slot is not None and (mode is RoundMode.BASELINE or (mode in _ON_CONDITION and not orders))
     # One from what is still to come was begun before the store's clock was set back: it would have no end until then.
@@ -513,19 +520,19 @@ def start_of(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
         resumed=rotation is not None,
         orders=orders,
         refusals=0 if anew else state.refusals,
-        learnt=learnt_of(None if state.resync else state.learnt).about(feed.fingerprint),
+        learnt=capabilities_of(None if state.resync else state.learnt).about(feed.fingerprint),
         held_at=state.held_at if state.held else None,
         holds=state.held_versions > 0,
         held_origin=state.held_origin,
         adopts=state.origin != feed.origin.mark
-        and is_known(feed.origin, state)
+        and is_known_origin(feed.origin, state)
         and state.query in (None, feed.fingerprint),
         deltas_since=state.delta_token if mode is RoundMode.RECONCILE else None,
         confirmation=confirmation_of(state.confirmation),
     )
 
 
-def marks_of(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
+def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
     """What a round leaves behind: its result and, if it was complete, where the next one starts. None: a mark goes."""
     now = recorded_time(end.at)
     marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode(), ROUND_AT: now}
@@ -538,7 +545,7 @@ def marks_of(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | No
     if start.held_origin is not None and end.held is None and (end.result.ok or end.complete):
         marks |= dict.fromkeys((HELD, HELD_AT, HELD_ORIGIN))
     if end.complete:
-        marks |= _where_the_next_one_starts(feed, start, end)
+        marks |= _next_start_marks(feed, start, end)
     elif end.held is not None:
         marks |= {HELD: end.held, HELD_AT: recorded_time(start.held_at or end.at), HELD_ORIGIN: feed.origin.mark}
         if RELEASED in start.orders:  # which was about something else
@@ -562,7 +569,7 @@ def rotation_marks(start: RoundStart, *, over: bool, oldest: int | None) -> dict
     return {ROTATION: None if over else recorded_time(start.begun), OLDEST: shown}
 
 
-def _where_the_next_one_starts(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
+def _next_start_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
     full = start.mode is not RoundMode.DELTA
     marks: dict[str, str | None] = {
         QUERY: feed.fingerprint,

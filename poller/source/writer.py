@@ -105,7 +105,7 @@ class RoundWriter:
         """Commit these marks along with the first records."""
         self._first_marks = marks
 
-    async def recall(self) -> None:
+    async def load_held_versions(self) -> None:
         """Read what is held back. Where that is known to be nothing, it need not be called."""
         self._held = await self._store.held_versions()
 
@@ -120,7 +120,7 @@ class RoundWriter:
         due = self._second_look_ms
         return None if due is None else timedelta(milliseconds=max(due - self._store_ms(), 0))
 
-    async def let_go(self, seen: Container[str]) -> None:
+    async def release_unseen(self, seen: Container[str]) -> None:
         """A full reading has come to its end: what it did not show at all is not held back any more."""
         gone = {key: None for key in self._held if key not in seen}
         self._not_before = self._store_ms() + int(self._feed.second_look.total_seconds() * 1000)
@@ -148,12 +148,12 @@ class RoundWriter:
         }
         return msgspec.structs.replace(commit, marks={**commit.marks, **marks})
 
-    def asking_for(self, fields: tuple[str, ...]) -> None:
+    def set_fields(self, fields: tuple[str, ...]) -> None:
         """What is read from now on holds these fields; empty: all."""
         self._rules = msgspec.structs.replace(self._rules, shape=shape_of(self._fields_before, fields))
 
     @property
-    def place(self) -> tuple[str, int]:
+    def position(self) -> tuple[str, int]:
         """Where the feed is: its generation, and the number of the last event."""
         return self._generation, self._sequence
 
@@ -201,9 +201,9 @@ class RoundWriter:
         known = await self._store.known(keys)
         if partial:
             readable = {key for key, snapshot in known.items() if not checked(snapshot).unreadable}
-            records = await completed(records, readable, feed=self._feed, get=self._get)
+            records = await complete_records(records, readable, feed=self._feed, get=self._get)
         rejected: list[Rejected] = []
-        async with in_order(self._commit) as put:
+        async with commits_in_order(self._commit) as put:
             for part in slices(records):
                 commit, tally = plan(
                     part,
@@ -220,15 +220,17 @@ class RoundWriter:
                 if commit.empty:
                     self.tally += tally
                     continue
-                await put((self._recounted(commit, -sum(_is_back(key, known) for key in commit.snapshots)), tally))
+                await put(
+                    (self._with_tombstones(commit, -sum(_is_back(key, known) for key in commit.snapshots)), tally)
+                )
                 known.update(commit.snapshots)
                 if changed is not None:
                     changed.update(key for key, one in commit.snapshots.items() if one.sequence > self._sequence)
                 self._sequence = commit.next_sequence
         if rejected:
-            await self._note(rejected, seen)
+            await self._mark_seen(rejected, seen)
 
-    async def _note(self, rejected: Iterable[Rejected], seen: SeenKeysObserver | None) -> None:
+    async def _mark_seen(self, rejected: Iterable[Rejected], seen: SeenKeysObserver | None) -> None:
         """What cannot be used stands in the listing all the same."""
         keys: list[str] = []
         for one in rejected:
@@ -259,10 +261,10 @@ class RoundWriter:
             sequence=self._sequence,
             recorded=recorded_time(self._now()),
         )
-        await self._commit((self._recounted(planned[0], len(gone)), planned[1]))
+        await self._commit((self._with_tombstones(planned[0], len(gone)), planned[1]))
         self._sequence = planned[0].next_sequence
 
-    def _recounted(self, commit: Commit, more: int) -> Commit:
+    def _with_tombstones(self, commit: Commit, more: int) -> Commit:
         """The commit with the number of tombstones, if it changes that."""
         if not more:
             return commit
@@ -315,7 +317,7 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGenerator[Callable[[T], Awaitable[None]]]:
+async def commits_in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGenerator[Callable[[T], Awaitable[None]]]:
     """Gives a function that takes what ``commit`` is to write next; leaving the block waits until all are written.
 
     Whatever ``commit`` raises is raised by the next call of that function or at the end of the block. Left by an error
@@ -360,7 +362,7 @@ _DETAILS_AT_ONCE: Final = 32
 _GONE: Final = frozenset({404, 410})
 
 
-async def completed(
+async def complete_records(
     records: Sequence[Record | Rejected], known: Container[str], *, feed: Feed, get: Get
 ) -> list[Record | Rejected]:
     """The same, each that is not known as a whole.
@@ -425,32 +427,20 @@ class _Verdict(Enum):
     HERE = auto()
 
 
-class AbsenceStore(Protocol):
-    """What is needed of the store; see :class:`poller.store.feed.FeedStore`."""
-
-    async def absent(self, seen: Container[str], *, most: int) -> Absent:
-        """The live snapshots that were not seen."""
-        ...
-
-    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
-        """Read snapshots."""
-        ...
-
-
-Remove = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
+WriteAbsent = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
 """Commits what becomes of these records: removed, or marked missing."""
 
 
 async def settle_absent(
     feed: Feed,
-    store: AbsenceStore,
+    store: RoundStore,
     get: Get,
     seen: SeenKeys,
     *,
     released: bool,
     since_marked: timedelta | None,
-    remove: Remove,
-    mark: Remove,
+    remove: WriteAbsent,
+    mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
 ) -> bool:
     """Find, confirm and remove what a complete reading did not hold.
@@ -482,16 +472,18 @@ async def settle_absent(
             f"if they are really gone, let it through with: poller release {feed.id}"
         )
     too_soon = since_marked is not None and timedelta() <= since_marked < feed.apart
-    readings = _Readings(remove, mark, too_soon=too_soon, keeps=keeps)
+    readings = _AbsenceByReadings(remove, mark, too_soon=too_soon, keeps=keeps)
     if feed.resource.detail_path is None:
         return await _settle_by_readings(store, absent, seen, readings)
-    return await _Confirming(feed, store, get, remove, readings).settle(absent, seen)
+    return await _AbsenceByRequests(feed, store, get, remove, readings).settle(absent, seen)
 
 
-class _Readings:
+class _AbsenceByReadings:
     """Absent records that cannot be asked for: a second reading has to miss them."""
 
-    def __init__(self, remove: Remove, mark: Remove, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]) -> None:
+    def __init__(
+        self, remove: WriteAbsent, mark: WriteAbsent, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]
+    ) -> None:
         # This reading confirms nothing, and what it is the first to miss the next one is the first to miss.
         self.too_soon = too_soon
         self._remove = remove
@@ -510,7 +502,7 @@ class _Readings:
         return not unsure and len(absent) == len(missing)
 
 
-async def _settle_by_readings(store: AbsenceStore, absent: Absent, seen: SeenKeys, readings: _Readings) -> bool:
+async def _settle_by_readings(store: RoundStore, absent: Absent, seen: SeenKeys, readings: _AbsenceByReadings) -> bool:
     if readings.too_soon:
         return not absent.missing
     settled = True
@@ -521,10 +513,12 @@ async def _settle_by_readings(store: AbsenceStore, absent: Absent, seen: SeenKey
     return settled
 
 
-class _Confirming:
+class _AbsenceByRequests:
     """Absent records of a feed with a single-record endpoint: each that can be asked for is, twice."""
 
-    def __init__(self, feed: Feed, store: AbsenceStore, get: Get, remove: Remove, readings: _Readings) -> None:
+    def __init__(
+        self, feed: Feed, store: RoundStore, get: Get, remove: WriteAbsent, readings: _AbsenceByReadings
+    ) -> None:
         self._feed = feed
         self._store = store
         self._get = get

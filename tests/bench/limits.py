@@ -68,7 +68,7 @@ async def bare_fetch(api: ApiClient, query: ListQuery) -> tuple[float, list[byte
     page_token: str | None = None
     drain = ListingReader(query)
     while True:
-        params = drain.start() if page_token is None else query.further(None, page_token)
+        params = drain.first_request() if page_token is None else query.further(None, page_token)
         body = await api.get(RESOURCE.path, params)
         listing = split(body)
         bodies.append(body)

@@ -20,7 +20,7 @@ from poller.redis.client import commands
 from poller.source.client import ApiClient
 from poller.source.feed import KNOWN, Feed, RoundResult
 from poller.source.paging import ListQuery
-from poller.source.round import poll
+from poller.source.round import run_round
 from poller.store.feed import FeedStore
 from poller.store.keys import FeedKeys
 from poller.store.scripts import SHEBANG, Scripts
@@ -59,7 +59,9 @@ class Bench(msgspec.Struct):
 
     async def round(self) -> RoundResult:
         """One real round; raises if it fails, for a failure has no speed."""
-        result = await poll(self.feed, self.store, self.api.get, now=lambda: datetime.now(UTC), qualifications=_none)
+        result = await run_round(
+            self.feed, self.store, self.api.get, now=lambda: datetime.now(UTC), qualifications=_none
+        )
         if not result.ok:
             raise RuntimeError(result.error)
         return result

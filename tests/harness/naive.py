@@ -25,7 +25,7 @@ from poller.config import load
 from poller.control.feeds import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
 from poller.lifecycle import unless
-from poller.source.round import poll
+from poller.source.round import run_round
 from poller.store.feed import Absent, named_qualifications
 from poller.store.feed_state import FeedState, state_of
 from poller.store.snapshots import SnapshotCodec
@@ -114,7 +114,9 @@ async def run(config: Path, order: str) -> None:
         while not await unless(asyncio.Event(), _INTERVAL):
             for feed, keys, api in polled:
                 store = NaiveStore(client, keys, order=order)
-                result = await poll(feed, store, api.get, now=lambda: datetime.now(UTC), qualifications=qualifications)
+                result = await run_round(
+                    feed, store, api.get, now=lambda: datetime.now(UTC), qualifications=qualifications
+                )
                 sys.stderr.write(json.dumps({"event": "round", **result.public}) + "\n")
 
 

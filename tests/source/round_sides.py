@@ -17,7 +17,7 @@ from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
 from poller.source.feed import KNOWN, Feed, RoundResult
 from poller.source.paging import ListQuery, Params
-from poller.source.round import poll
+from poller.source.round import run_round
 from poller.store.feed import Absent, HeldElsewhere
 from poller.store.feed_state import FeedState, state_of
 
@@ -206,7 +206,7 @@ class Round:
             return dict.fromkeys(self.seen, 0)
 
         now, feed = self.clock, feed or self.feed
-        result = await poll(feed, self.store, script.get, now=now, qualifications=qualifications)
+        result = await run_round(feed, self.store, script.get, now=now, qualifications=qualifications)
         assert result.feed == feed.id
         assert result.records == result.created + result.modified + result.unchanged + result.quarantined
         assert result.ok == (result.error is None)

@@ -27,7 +27,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from poller.auth.base import FileToken, IssuedToken
 from poller.errors import ConfigurationError, CredentialUnusable, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import Transport
-from poller.source.client import ATTEMPTS, ApiClient, BodyDecoder, ClientLimits, round_of, tell_round
+from poller.source.client import ATTEMPTS, ApiClient, BodyDecoder, ClientLimits, record_round, round_span
 from poller.source.feed import RoundResult
 from tests.harness.waiting import limited
 from tests.source.api import Flying, Request, http, serving
@@ -296,11 +296,11 @@ MIB = 1024 * 1024
 def test_pieces_make_the_body(body: bytes, step: int) -> None:
     """However a body is cut into pieces, what comes out is what was packed."""
     packed = gzip.compress(body)
-    inflater = BodyDecoder("gzip", most=len(body))
-    out = b"".join(inflater.take(packed[start : start + step]) for start in range(0, len(packed), step))
-    inflater.finish()
+    decoder = BodyDecoder("gzip", most=len(body))
+    out = b"".join(decoder.decode(packed[start : start + step]) for start in range(0, len(packed), step))
+    decoder.close()
     assert out == body
-    assert BodyDecoder("", most=1).take(body) == body
+    assert BodyDecoder("", most=1).decode(body) == body
 
 
 def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
@@ -308,7 +308,7 @@ def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
     bomb = gzip.compress(bytes(300 * MIB), compresslevel=9)
     tracemalloc.start()
     try:
-        assert len(BodyDecoder("gzip", most=MIB).take(bomb)) == MIB + 1
+        assert len(BodyDecoder("gzip", most=MIB).decode(bomb)) == MIB + 1
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -317,12 +317,12 @@ def test_a_bomb_unpacks_to_the_bound_and_no_further() -> None:
 
 def test_what_is_cut_off_or_broken_is_said_to_be() -> None:
     """A body that ends within its encoding is not a shorter body."""
-    inflater = BodyDecoder("gzip", most=100)
-    inflater.take(gzip.compress(b"whole")[:-6])
+    decoder = BodyDecoder("gzip", most=100)
+    decoder.decode(gzip.compress(b"whole")[:-6])
     with pytest.raises(httpx.DecodingError, match="cut off"):
-        inflater.finish()
+        decoder.close()
     with pytest.raises(httpx.DecodingError, match="not gzip"):
-        BodyDecoder("gzip", most=100).take(b"something else")
+        BodyDecoder("gzip", most=100).decode(b"something else")
 
 
 @pytest.mark.parametrize(
@@ -348,9 +348,9 @@ SECRET = (("sinceDeltaToken", "s3cret"),)
 
 
 async def traced(feed: Round, script: Script) -> RoundResult:
-    with round_of(FEED.id) as span:
+    with round_span(FEED.id) as span:
         result = await feed(script)
-        tell_round(span, result)
+        record_round(span, result)
     return result
 
 
@@ -419,7 +419,7 @@ async def test_ids_and_commits_are_the_same_without() -> None:
 async def test_requests_are_told_one_by_one() -> None:
     """Law: repetitions are numbered, each has its status; the query and the credential are nowhere; nobody is told."""
     async with serving([http(503), http(404), http(200, b"ok")]) as api, client_of(api.url) as client:
-        with recorded() as spans, round_of(FEED.id):
+        with recorded() as spans, round_span(FEED.id):
             with pytest.raises(SourceRefused):
                 await client.get("/things", SECRET)
             await client.get("/things", SECRET)
@@ -439,7 +439,7 @@ async def test_requests_are_told_one_by_one() -> None:
 async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None:
     """Law: what was refused is seen beside it."""
     async with serving(accepting("t2")) as api, client_of(api.url, credential=IssuedToken(Issuer())) as client:
-        with recorded() as spans, round_of(FEED.id):
+        with recorded() as spans, round_span(FEED.id):
             await client.get("/x")
     said = [told(one) for one in spans.named("GET")]
     assert [one["http.response.status_code"] for one in said] == [401, 200]
@@ -449,7 +449,7 @@ async def test_a_repetition_with_a_fresh_token_is_a_request_of_its_own() -> None
 async def test_no_answer_is_told_as_one() -> None:
     """Law: without a status there is a word for the failure, and the line that the log has."""
     async with serving(b"") as api, client_of(api.url) as client:
-        with recorded() as spans, round_of(FEED.id), pytest.raises(SourceUnavailable) as failed:
+        with recorded() as spans, round_span(FEED.id), pytest.raises(SourceUnavailable) as failed:
             await client.get("/x")
     last = spans.named("GET")[-1]
     assert told(last)["error.type"] == "_OTHER"

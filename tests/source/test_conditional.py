@@ -17,7 +17,7 @@ from poller.errors import StoreUnavailable
 from poller.source.conditional import ConditionalReader, validators_of
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import ListQuery
-from poller.source.round import poll
+from poller.source.round import run_round
 from poller.store.feed_state import GOOD_AT, READ_AT, RELEASED, ROUND, ROUND_AT
 from tests.source.api import Request, http, serving
 from tests.source.clients import client_of
@@ -81,7 +81,7 @@ class Rounds:
             return {}
 
         self.clock.pass_by(MINUTE)
-        return await poll(
+        return await run_round(
             msgspec.structs.replace(self.feed, **changed),
             self.store,
             self.unchanged.get,

@@ -1,415 +1,190 @@
-"""Laws of :mod:`poller.source.drain`: thousands of listings, each with a state of its own, read as their turn comes."""
+"""Laws of :mod:`poller.source.drain`: a feed is read again in full to be confirmed, and its deltas beside that."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
-from poller.changes.confirmation import Confirmation, confirmation_of
-from poller.changes.plan import RemovalGuard
-from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
-from poller.source.conditional import ConditionalReader, ConditionalResponse, Validators
-from poller.source.feed import Feed, RoundMode, RoundResult
-from poller.source.paging import Params
-from poller.source.round import poll
-from tests.harness.waiting import turns
-from tests.source.round_sides import ACHIEVEMENTS, DAY, Clock, MemoryStore, records
-from tests.source.round_sides import FEED as LISTED
-
-SECOND = timedelta(seconds=1)
-NAMES = tuple(f"q{number:02d}" for number in range(20))
-FEED = msgspec.structs.replace(
-    ACHIEVEMENTS, qualifications=(), discover=True, breaker=RemovalGuard(None), slot=SECOND * 3600
-)
+from poller.changes.confirmation import Confirmation, confirmation_mark, confirmation_of
+from poller.errors import SourceRefused
+from poller.source.feed import RoundMode
+from poller.store.feed_state import CONFIRMATION, DELTA_TOKEN
+from tests.source.round_sides import DAY, DOWN, FEED, GONE, Round, Script, records
 
 
-class Many:
-    """A source of many listings and those who name them: each has one record, unless it is said otherwise."""
+def confirmation(feed: Round) -> Confirmation | None:
+    return confirmation_of(feed.store.state.confirmation)
 
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.clock = Clock()
-        self.names: dict[str, int] = dict.fromkeys(NAMES, 0)
-        self.failing: dict[str, Exception] = {}
-        self.values: dict[str, list[dict[str, Any]]] = {}
-        self.asked: list[str] = []
-        self.at_once = self.most_at_once = 0
-        self.on_asked: dict[str, Any] = {}
-        self.paged: dict[str, list[list[dict[str, Any]]]] = {}
-        self.refused_pages: dict[tuple[str, int], list[Exception]] = {}
 
-    @property
-    def milliseconds(self) -> int:
-        return int(self.clock.time.timestamp() * 1000)
-
-    async def get(self, path: str, params: Params) -> bytes:
-        name = path.split("/")[2]
-        self.asked.append(name)
-        if then := self.on_asked.pop(name, None):
-            then()
-        self.at_once += 1
-        self.most_at_once = max(self.at_once, self.most_at_once)
-        await turns()  # lets the others come this far
-        self.at_once -= 1
-        if failure := self.failing.get(name):
-            raise failure
-        if name in self.paged:
-            place = int(dict(params).get("pageToken", 0))
-            if refusals := self.refused_pages.get((name, place)):
-                raise refusals.pop()
-            further = str(place + 1) if place + 1 < len(self.paged[name]) else None
-            return msgspec.json.encode({"results": self.paged[name][place], "pageToken": further})
-        assert not params
-        return msgspec.json.encode({"results": self.values.get(name, records(f"r-{name}"))})
-
-    async def named(self, since: int) -> dict[str, int]:
-        return {name: when for name, when in self.names.items() if when >= since}
-
-    @property
-    def confirmation(self) -> Confirmation | None:
-        return confirmation_of(self.store.state.confirmation)
-
-    @property
-    def causes(self) -> list[tuple[str, str]]:
-        return [(event["subject"], event["data"]["cause"]) for event in self.store.events]
-
-    async def __call__(self, *, names: int = 20, **changed: Any) -> RoundResult:
-        self.names = {name: self.names.get(name, 0) for name in list(self.names)[:names]}
-        self.asked.clear()
-        self.clock.pass_by(SECOND)
-        feed = msgspec.structs.replace(FEED, **changed)
-        return await poll(feed, self.store, self.get, now=self.clock, qualifications=self.named)
+def listed(first: list[Any], second: list[Any], *deltas: tuple[str, Any, str | None]) -> Script:
+    """A listing of two pages, tokens r1 and r2, and deltas: from which token, what they bring, the new token."""
+    script = Script().on(first, further="p", delta="r1").on(second, page="p", delta="r2")
+    for since, brought, token in deltas:
+        script.on(brought, since=since, delta=token)
+    return script
 
 
 @pytest.fixture
-def many() -> Many:
-    return Many()
+async def slipped() -> Round:
+    """A feed whose baseline had two pages, a and c; b was on neither."""
+    feed = Round()
+    await feed(Script().on(records("a"), further="p", delta="d1").on(records("c"), page="p"))
+    assert confirmation(feed) == Confirmation()
+    return feed
 
 
-async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) -> None:
-    """As many requests at once as are allowed, no more; the events stand in the order of the turns."""
-    result = await many(at_once=5)
-    assert (result.mode, result.pages, result.created, many.most_at_once) == (RoundMode.BASELINE, 20, 20, 5)
-    assert [event["subject"] for event in many.store.events] == [f"r-{name}" for name in many.asked]
-    assert (many.store.state.read_at, many.store.state.oldest) == (many.clock.time, many.clock.time)
-    assert many.store.state.rotation is None
+async def test_what_slipped_over_an_edge_comes_with_the_next_round(slipped: Round) -> None:
+    """The next round reads in full, publishes it as reconciled, and one more finds nothing late; then deltas again."""
+    result = await slipped(listed(records("a", "b"), records("c"), ("d1", [], "d2"), ("d2", [], "d3")))
+    assert (result.mode, result.ok, result.created, result.unchanged) == (RoundMode.RECONCILE, True, 1, 2)
+    assert slipped.causes[2:] == [("b", "created", "reconcile")]
+    assert confirmation(slipped) == Confirmation(1, 1)
+    result = await slipped(listed(records("a", "b"), records("c"), ("d3", [], "d4"), ("d4", [], "d5")))
+    assert (result.mode, result.changes) == (RoundMode.RECONCILE, 0)
+    assert confirmation(slipped) is None
+    assert (await slipped(Script().on([], since="d5"))).mode is RoundMode.DELTA
 
 
-async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
-    """Each listing once in a rotation, over however many rounds; only its end counts as a full reading."""
-    await many()
-    read_at = many.store.state.read_at
-    asked: list[str] = []
-    rounds = 0
-    async with slow_clock(per_request=0.25, asked=many.asked):
-        while len(asked) < 20:
-            result = await many(slot=SECOND)
-            assert (result.ok, result.mode) == (True, RoundMode.FULL)
-            assert 0 < len(many.asked) < 20
-            asked += many.asked
-            rounds += 1
-            over = len(asked) == 20
-            assert (many.store.state.rotation is None) == over
-            assert (many.store.state.read_at != read_at) == over
-    assert sorted(asked) == sorted(NAMES)
-    assert rounds >= 4
+async def test_one_page_is_not_confirmed() -> None:
+    """The round after it is a delta, and costs one request."""
+    feed = Round()
+    await feed(Script().on(records("a"), delta="d1"))
+    script = Script().on([], since="d1")
+    assert (await feed(script)).mode is RoundMode.DELTA
+    assert len(script.asked) == 1
 
 
-async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
-    """A rotation that was interrupted is not finished but begun again where there is no slot: each listing is read."""
-    await many()
-    async with slow_clock(per_request=0.25, asked=many.asked):
-        assert 0 < len((await many(slot=SECOND), many.asked)[1]) < 20
-    result = await many(slot=None)
-    assert (result.pages, sorted(many.asked)) == (20, sorted(NAMES))
+async def test_a_feed_without_deltas_is_not_confirmed() -> None:
+    """Each of its rounds is a full reading anyway."""
+    feed = Round(msgspec.structs.replace(FEED, delta=False))
+    for mode in (RoundMode.BASELINE, RoundMode.FULL, RoundMode.FULL):
+        assert (await feed(listed(records("a"), records("c")))).mode is mode
+    assert confirmation(feed) is None
 
 
-async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many) -> None:
-    """A qualification that is named while the round runs is next but for what is on its way, a new one likewise."""
-    await many()
-    async with slow_clock(per_request=0.25, asked=many.asked):
-
-        def change() -> None:
-            many.names |= {"q19": many.milliseconds + 1, "new": many.milliseconds + 1}
-
-        many.on_asked["q03"] = change
-        await many(names=21)
-    place = many.asked.index("q03")
-    assert {"q19", "new"} <= set(many.asked[place + 1 : place + 8])
-    assert "r-new" in [event["subject"] for event in many.store.events]
-    assert many.store.events[-1]["data"]["cause"] == "full"
-
-
-async def test_what_is_named_for_a_time_to_come_hides_nothing_of_now(many: Many) -> None:
-    """Law: a name from before the store's clock was set back keeps none from being read that is named meanwhile."""
-    await many()
-    many.names["q05"] = many.milliseconds + 30 * 86_400_000
-    async with slow_clock(per_request=0.25, asked=many.asked):
-        many.on_asked["q03"] = lambda: many.names.update(new=many.milliseconds + 1)
-        await many(names=21)
-    assert "r-new" in [event["subject"] for event in many.store.events]
+@pytest.mark.parametrize("how", ["resync", "reconcile"])
+async def test_other_full_readings_of_several_pages_are_confirmed_too(read: Round, how: str) -> None:
+    """A resync and the regular reconcile begin a confirmation; a reconcile of one page does not."""
+    if how == "resync":
+        read.store.mark("resync", "1")
+    else:
+        read.clock.pass_by(DAY)
+    result = await read(listed(records("a"), records("b"), ("d1", [], "d2"), ("d2", [], "d3")))
+    assert result.mode == how
+    assert confirmation(read) == Confirmation()
+    since = read.kept
+    assert since == ("r1" if how == "resync" else "d3")
+    assert (await read(Script().on(records("a", "b"), delta="r9"))).mode is RoundMode.RECONCILE
+    assert (confirmation(read), read.kept) == (None, "r9")
 
 
-async def test_one_that_cannot_be_read_costs_itself(many: Many) -> None:
-    """The others are read; its records stay, whatever is settled; it is tried again when its turn comes."""
-    await many()
-    for failure in (SourceNonsense("not JSON"), SourceUnavailable("503"), SourceRefused("403", status=403)):
-        many.failing = {"q05": failure, "q11": failure}
-        result = await many()
-        assert (result.ok, result.pages, result.error) == (False, 18, f"{failure} (and 1 more listings)")
-    many.failing = {}
-    result = await many()
-    assert (result.ok, result.removed, result.changes, len(many.asked)) == (True, 0, 0, 20)
-
-
-async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(many: Many) -> None:
-    """Missing in a rotation, missing in the next: gone. A listing that fails protects its own records and no others."""
-    await many()
-    many.failing = {"q05": SourceNonsense("not JSON")}
-    many.values = {"q02": []}
-    assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
-    assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
-
-
-async def test_a_listing_with_a_record_without_an_id_keeps_what_any_other_lacks(many: Many) -> None:
-    """The record may be one that another listing held; once each record of all listings has an id, it is looked for."""
-    await many()
-    many.values = {"q02": [], "q03": [{"id": None}]}
-    results = [await many() for _ in range(3)]
-    assert [(result.ok, result.removed, result.unidentified) for result in results] == [(True, 0, 1)] * 3
-    many.values = {"q02": []}
-    assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
-    assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
-
-
-async def test_a_record_that_moves_to_another_listing_is_not_removed(many: Many) -> None:
-    """It is in the feed as long as any listing holds it."""
-    await many()
-    many.values = {"q02": [], "q03": records("r-q02", "r-q03")}
-    assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
-
-
-async def test_a_parent_that_is_gone_empties_its_listing_once_that_is_confirmed(many: Many) -> None:
-    """404 once removes nothing, 404 again does; a listing that comes back has its records created again."""
-    await many()
-    many.failing = {"q07": SourceRefused("no such qualification", status=404)}
-    first = await many()
-    assert (first.ok, first.removed) == (True, 0)
-    assert (await many()).removed == 1
-    many.failing = {}
-    result = await many()
-    assert (result.created, many.store.events[-1]["data"]["revision"]) == (1, 3)
-
-
-@pytest.mark.parametrize("status", [404, 410, 403])
-async def test_a_later_page_that_is_refused_removes_nothing(many: Many, status: int) -> None:
-    """404 or 410 for a page token says that the token expired, not that there is no listing: the listing has failed."""
-    many.paged = {"q07": [records("a"), records("b")]}
-    await many()
-    many.refused_pages = {("q07", 1): [SourceRefused("no such page", status=status)] * 99}
-    results = [await many() for _ in range(4)]
-    assert [(result.ok, result.removed) for result in results] == [(False, 0)] * 4
-    assert many.asked.count("q07") == (2 if status == 403 else 4)
-    many.refused_pages = {}
-    result = await many()
-    assert (result.ok, result.changes) == (True, 0)
-
-
-async def test_a_listing_whose_page_token_expires_is_read_once_more(many: Many) -> None:
-    """One expired page token costs a second reading of its listing in the same turn, and nothing else."""
-    many.paged = {"q07": [records("a"), records("b")]}
-    await many()
-    many.refused_pages = {("q07", 1): [SourceRefused("the page token has expired", status=410)]}
-    many.paged = {"q07": [records("a"), records("b", "c")]}
-    result = await many()
-    assert (result.ok, result.created, many.asked.count("q07")) == (True, 1, 4)
-
-
-async def test_an_api_that_is_away_is_not_asked_for_every_listing(many: Many) -> None:
-    """Three listings in a row that get no answer end the round; the next one goes on with others first."""
-    await many()
-    many.failing = dict.fromkeys(NAMES, SourceUnavailable("503"))
-    result = await many()
-    assert (result.ok, len(many.asked)) == (False, 3)
-    many.failing = {}
-    assert (await many()).ok
-    assert len(many.asked) == 17
-
-
-@pytest.mark.parametrize("silent", [False, True])
-async def test_a_listing_that_was_never_read_has_its_first_reading_later(many: Many, *, silent: bool) -> None:
-    """The first reading of the feed is over without it; its own is a baseline, that of a new qualification is not."""
-    many.failing = {"q05": SourceRefused("not yours", status=403)}
-    assert not (await many(silent_baseline=silent)).ok
-    assert many.store.state.read_at is not None
-    told = len(many.store.events)
-    many.names["new"] = 0
-    result = await many(names=21, silent_baseline=silent)
-    assert (result.ok, result.mode, result.created) == (False, RoundMode.FULL, 1)
-    many.failing = {}
-    result = await many(names=21, silent_baseline=silent)
-    assert (result.ok, result.mode, result.created) == (True, RoundMode.FULL, 1)
-    assert many.causes[told:] == [("r-new", "full"), ("r-q05", "baseline")][: 1 if silent else 2]
-    many.values = {"q05": [{"id": "r-q05", "n": 2}]}
-    await many(names=21, silent_baseline=silent)
-    assert many.causes[-1] == ("r-q05", "full")
-
-
-async def test_a_new_qualification_that_fails_at_first_is_published_as_new(many: Many) -> None:
-    """Its listing was not there in the first reading of the feed: whenever it is read, its records are created."""
-    await many()
-    many.names["new"] = 0
-    many.failing = {"new": SourceNonsense("not JSON")}
-    assert not (await many(names=21)).ok
-    many.failing = {}
-    assert (await many(names=21)).created == 1
-    assert many.causes[-1] == ("r-new", "full")
-
-
-async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(many: Many) -> None:
-    """What a listing that was read holds no more is removed; what may be in the unread one stays, and that is told."""
-    unread, other = (f"0000000{digit}-0000-4000-8000-000000000000" for digit in (1, 2))
-    many.names |= {unread.upper(): 0, other: 0}
-    many.failing = {unread.upper(): SourceRefused("not yours", status=403)}
-    many.values = {
-        other: [{"id": "mine", "qualificationID": other}, {"id": "theirs", "qualificationID": unread}, {"id": "whose"}]
-    }
-    await many(names=22)
-    many.values = {other: []}
-    results = [await many(names=22) for _ in range(3)]
-    assert [(result.ok, result.removed) for result in results] == [(False, 0), (False, 1), (False, 0)]
-    assert many.store.events[-1]["subject"] == "mine"
-    assert results[-1].error == (
-        "not yours; 2 missing records are not removed, for they may be in a listing that was never read"
+async def test_what_changed_meanwhile_is_not_late(slipped: Round) -> None:
+    """A record that the reading brings and a delta of the round brings too has changed while it was read."""
+    script = listed(
+        records("a", "b"),
+        [*records("c", value=2), *records("n")],
+        ("d1", [], "d2"),
+        ("d2", [*records("c", value=2)], "d3"),
     )
-    many.failing = {}
-    assert [(await many(names=22)).removed for _ in range(3)] == [0, 2, 0]
+    result = await slipped(script)
+    assert (result.created, result.modified) == (2, 1)
+    assert confirmation(slipped) == Confirmation(1, 2)  # b and n; c has changed
 
 
-async def test_what_a_listing_showed_before_it_failed_is_not_removed(many: Many) -> None:
-    """Pages before a failure count: a record that was new on one is there, though the listing was not read since."""
-    many.paged = {"q07": [records("a"), records("b")]}
-    await many()
-    many.paged = {"q07": [records("a", "new"), records("b")]}
-    many.refused_pages = {("q07", 1): [SourceRefused("no", status=403)]}
-    assert (await many()).created == 1
-    many.failing = {"q07": SourceNonsense("not JSON")}
-    assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
+async def test_a_delta_is_read_before_the_reading_goes_on(slipped: Round) -> None:
+    """After the first page, not after the last: its events come first, and with the cause delta."""
+    script = listed(records("a"), records("b", "c"), ("d1", records("z"), "d2"), ("d2", [], "d3"))
+    await slipped(script)
+    assert slipped.causes[2:] == [("z", "created", "delta"), ("b", "created", "reconcile")]
+    asked = [dict(params) for _, params in script.asked]
+    assert asked[0] == {}
+    assert asked.index({"sinceDeltaToken": "d1"}) < len(asked) - 1
+    assert asked[-1] == {"sinceDeltaToken": "d2"}
 
 
-async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> None:
-    """What changes in a listing that was read already is published, though others are still to be read."""
-    many.failing = {"q05": SourceNonsense("not JSON")}
-    await many(silent_baseline=True)
-    many.values = {"q02": [{"id": "r-q02", "n": 2}]}
-    await many(silent_baseline=True)
-    assert [(event["subject"], event["data"]["cause"]) for event in many.store.events] == [("r-q02", "full")]
+async def test_deltas_go_on_at_each_interval_while_the_pages_are_read(slipped: Round) -> None:
+    """With an interval as short as that, one after each page: nothing waits for a long reading to end."""
+    slipped.feed = msgspec.structs.replace(slipped.feed, slot=timedelta(microseconds=1))
+    script = Script().on(records("a"), further="p").on([], page="p", further="q").on(records("c"), page="q")
+    for number in range(1, 4):
+        script.on(records(f"z{number}"), since=f"d{number}", delta=f"d{number + 1}")
+    assert (await slipped(script)).ok
+    assert slipped.causes[2:] == [(f"z{number}", "created", "delta") for number in (1, 2, 3)]
+    assert slipped.kept == "d4"
 
 
-async def test_a_listing_of_several_pages_is_read_again_until_nothing_comes_late(many: Many) -> None:
-    """First of all at the next turn; its finds are reconciled; that it was given up is shown until it rests."""
-    many.paged = {"q07": [records("a"), records("c")]}
-    await many(slot=SECOND)
-    assert many.confirmation == Confirmation()
-    many.paged = {"q07": [records("a", "b"), records("c")]}
-    await many(slot=SECOND)
-    assert many.asked[0] == "q07"
-    assert many.causes[-1] == ("b", "reconcile")
-    assert many.confirmation == Confirmation(1, 1)
-    for number in range(4):
-        many.paged["q07"][0] = records("a", "b", value=number + 5)
-        await many(slot=SECOND)
-    assert many.confirmation == Confirmation(5, 9)
-    many.paged["q07"][0] = records("a", "b", value=20)
-    await many(slot=SECOND)
-    assert many.causes[-1] == ("b", "full")
-    assert many.confirmation == Confirmation(5, 9)
-    await many(slot=SECOND)
-    assert many.confirmation is None
+async def test_the_token_moves_with_its_own_delta_and_never_by_the_full_reading(slipped: Round) -> None:
+    """What changed before a full reading and slipped over an edge in it still comes with the delta after it."""
+    script = listed(records("a"), [], ("d1", [], "d2"), ("d2", records("c", value=2), "d3"))
+    await slipped(script)
+    assert slipped.causes[2:] == [("c", "modified", "delta")]
+    moved = [commit.marks[DELTA_TOKEN] for commit in slipped.store.commits if DELTA_TOKEN in commit.marks]
+    assert moved == ["d1", "d2", "d3", "d3"]
 
 
-async def test_of_several_listings_the_one_that_was_read_least_says_whether_it_goes_on(many: Many) -> None:
-    """Law: a listing that was given up hides no other that is still to be read again; what came late is their sum."""
-    many.paged = {name: [records(f"{name}a"), records(f"{name}c")] for name in ("q07", "q08")}
-    await many(slot=SECOND)
-    kept = many.store.kept_listings
-    kept["q07"] = msgspec.structs.replace(kept["q07"], confirmation=Confirmation(5, 2))
-    many.paged["q07"][0] = records("q07a", value=2)
-    many.paged["q08"][0] = records("q08a", "q08b")
-    await many(slot=SECOND)
-    assert many.confirmation == Confirmation(1, 3, 2)
-    assert many.confirmation.due
+async def test_a_record_that_slips_while_it_is_confirmed_is_not_removed(slipped: Round) -> None:
+    """Asked for by itself it is there; and what a delta brings is there without being asked for."""
+    await slipped(
+        listed(records("a"), [], ("d1", [], "d2"), ("d2", [], "d3")).whole("/contractTypes/c", records("c")[0])
+    )
+    slipped.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    await slipped(listed(records("a"), [], ("d3", records("c"), "d4"), ("d4", [], "d5")))
+    assert [kind for _, kind, _ in slipped.causes] == ["created", "created"]
+    script = listed(records("a"), [], ("d5", [], "d6"), ("d6", [], "d7")).on(GONE, path="/contractTypes/c")
+    slipped.store.mark(CONFIRMATION, confirmation_mark(Confirmation()) or "")
+    assert (await slipped(script)).removed == 1
 
 
-async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotation(many: Many) -> None:
-    """It does not wait for all the others to be read; once it is confirmed, it has had its turn."""
-    many.paged = {"q19": [records("a"), records("c")]}
-    await many()
-    many.paged["q19"][0] = records("a", "b")
-    turns: list[bool] = []
-    async with slow_clock(per_request=0.25, asked=many.asked):
-        for _ in range(3):
-            await many(slot=SECOND)
-            assert many.store.state.rotation is not None
-            turns.append("q19" in many.asked)
-    assert turns == [True, True, False]
-    assert many.causes[-1] == ("b", "reconcile")
+async def test_a_refused_token_makes_a_resync_of_it(slipped: Round) -> None:
+    """The reading goes on, its own token takes the place, and it is confirmed from the start."""
+    result = await slipped(listed(records("a", "b"), records("c"), ("d1", GONE, None)))
+    assert (result.mode, result.ok, result.created) == (RoundMode.RESYNC, True, 1)
+    assert (slipped.kept, slipped.store.state.refusals, confirmation(slipped)) == ("r1", 1, Confirmation())
 
 
-class Tagged:
-    """Listings of pages whose answers have an entity tag of their own, and 304 where it is still theirs."""
-
-    def __init__(self, pages: list[list[dict[str, Any]]]) -> None:
-        self.pages = pages
-        self.unchanged = 0
-
-    async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:  # noqa: ARG002 -- all have the same
-        place = int(dict(params).get("pageToken", 0))
-        body = {"results": self.pages[place], "pageToken": str(place + 1) if place + 1 < len(self.pages) else None}
-        raw = msgspec.json.encode({**body, "deltaToken": "d"})
-        tag = f'"{hash(raw)}"'
-        if unless.etag == tag:
-            self.unchanged += 1
-            return ConditionalResponse(None)
-        return ConditionalResponse(raw, Validators(etag=tag))
+@pytest.mark.parametrize("failure", [DOWN, SourceRefused("no", status=403)])
+async def test_deltas_that_fail_do_not_fail_the_reading(slipped: Round, failure: Any) -> None:
+    """What it brings is published; it does not count as confirmed; and the token is the best there is."""
+    result = await slipped(listed(records("a", "b"), records("c"), ("d1", failure, None)))
+    assert (result.mode, result.ok, result.created) == (RoundMode.RECONCILE, True, 1)
+    assert (slipped.kept, confirmation(slipped)) == ("r1", Confirmation(1, 0))
+    result = await slipped(listed(records("a", "b"), records("c"), ("r1", [], "d2"), ("d2", failure, None)))
+    assert (result.ok, slipped.kept, confirmation(slipped)) == (True, "d2", Confirmation(2, 0))
 
 
-@pytest.mark.parametrize("feed", [FEED, LISTED])
-@pytest.mark.parametrize("pages", [1, 2])
-async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pages: int) -> None:
-    """A listing of several pages is asked for whatever its first page is, one of a single page on condition."""
-    store, clock = MemoryStore(), Clock()
-    tagged = Tagged([records("a"), records("b")][:pages])
-    unchanged = ConditionalReader(tagged.ask)
-
-    async def named(_: int) -> dict[str, int]:
-        return {"q00": 0}
-
-    async def read() -> RoundResult:
-        clock.pass_by(DAY)
-        return await poll(feed, store, unchanged.get, now=clock, qualifications=named, unchanged=unchanged)
-
-    for _ in range(3):
-        assert (await read()).ok
-    assert tagged.unchanged == (0 if pages > 1 else 1 + feed.resource.per_qualification)
-    tagged.pages[-1] = records("b" if pages > 1 else "a", value=2)
-    assert (await read()).modified == 1
+async def test_after_five_readings_deltas_go_on(slipped: Round) -> None:
+    """Each of them brought a record late: the feed is given up, and the state says how many there were."""
+    for number in range(1, 6):
+        every = [f"b{known}" for known in range(number)]
+        tokens = (f"d{2 * number - 1}", f"d{2 * number}", f"d{2 * number + 1}")
+        script = listed(records("a", *every), records("c"), (tokens[0], [], tokens[1]), (tokens[1], [], tokens[2]))
+        assert (await slipped(script)).mode is RoundMode.RECONCILE
+    assert confirmation(slipped) == Confirmation(5, 5)
+    assert (await slipped(Script().on([], since="d11"))).mode is RoundMode.DELTA
+    assert confirmation(slipped) == Confirmation(5, 5)
 
 
-@asynccontextmanager
-async def slow_clock(*, per_request: float, asked: list[str]) -> AsyncIterator[None]:
-    """The loop's clock goes on by so many seconds with each request, and only so."""
-    loop = asyncio.get_running_loop()
-    real = loop.time
-    begun = real()
-    loop.time = lambda: begun + len(asked) * per_request  # type: ignore[method-assign] # the loop is no part of ours
-    try:
-        yield
-    finally:
-        loop.time = real  # type: ignore[method-assign] # put back
+async def test_a_reading_that_breaks_off_confirms_nothing(slipped: Round) -> None:
+    """The next round reads in full again; what the deltas have moved stays moved."""
+    script = Script().on(records("a"), further="p").on(DOWN, page="p").on([], since="d1", delta="d2")
+    assert not (await slipped(script)).ok
+    assert (slipped.kept, confirmation(slipped)) == ("d2", Confirmation())
+
+
+async def test_a_page_that_was_on_its_way_does_not_undo_a_delta(slipped: Round) -> None:
+    """The page after a delta was asked for before it: what the delta brought of a record without a time counts."""
+    script = listed(records("a"), records("c"), ("d1", records("c", value=2), "d2"), ("d2", [], "d3"))
+    result = await slipped(script)
+    assert result.ok
+    assert slipped.causes[2:] == [("c", "modified", "delta")]
+
+
+async def test_a_page_token_that_dies_in_a_delta_is_no_refused_delta_token(slipped: Round) -> None:
+    """Law: an API that has answered the first page of a delta takes its token; the reading stays what it is."""
+    script = listed(records("a", "b"), records("c")).on([], since="d1", further="q").on(GONE, page="q", since="d1")
+    result = await slipped(script.on(GONE, page="q"))
+    assert (result.mode, result.ok, result.created) == (RoundMode.RECONCILE, True, 1)
+    assert (slipped.store.state.refusals, confirmation(slipped)) == (0, Confirmation(1, 0))

@@ -11,12 +11,12 @@ import pytest
 from poller.changes.confirmation import MOST, Confirmation, confirmation_of
 from poller.changes.plan import Commit, RecordCounts
 from poller.errors import SourceUnavailable
-from poller.source.feed import KNOWN, Feed, Progress, RoundMode, RoundResult, progress_of, resource_of
+from poller.source.feed import KNOWN, Feed, Progress, RoundMode, RoundResult, decode_progress, resource_of
 from poller.source.paging import Params
-from poller.source.round import poll
+from poller.source.round import run_round
 from poller.store.feed_state import DELTA_TOKEN, HELD_ORIGIN, ORIGIN, PROGRESS
 from tests.source.round_sides import ACHIEVEMENTS, FEED, Clock, MemoryStore, Round, Script, records
-from tests.source.test_drain import slow_clock
+from tests.source.test_substreams import slow_clock
 
 HERE = msgspec.structs.replace(FEED, base_url="https://api.example.org/v1", binding="https://api.example.org/v1 u")
 MOVED = msgspec.structs.replace(
@@ -179,7 +179,7 @@ class Endless:
 
         feed = msgspec.structs.replace(feed, max_round=timedelta(seconds=longest))
         async with slow_clock(per_request=per_request, asked=self.asked):
-            return await poll(feed, self.store, self.get, now=Clock(), qualifications=named)
+            return await run_round(feed, self.store, self.get, now=Clock(), qualifications=named)
 
 
 async def test_a_round_that_takes_too_long_is_given_up_and_what_it_read_is_kept() -> None:
@@ -254,7 +254,7 @@ async def test_how_far_it_has_come_is_shown_while_it_runs_and_not_after() -> Non
 
     async def look(commit: Commit) -> None:
         if PROGRESS in commit.marks:
-            shown.append(progress_of(commit.marks[PROGRESS]))
+            shown.append(decode_progress(commit.marks[PROGRESS]))
 
     api.store.before_commit = look
     assert (await api.round(FEED)).ok
@@ -274,7 +274,7 @@ async def test_a_short_round_writes_nothing_of_it(left: str | None) -> None:
         api.store.mark(PROGRESS, left)
     assert (await api.round(FEED, per_request=0.01)).ok
     assert [PROGRESS in commit.marks for commit in api.store.commits] == [False] * 3 + [left is not None]
-    assert (api.store.state.progress, progress_of(left)) == (None, None)
+    assert (api.store.state.progress, decode_progress(left)) == (None, None)
 
 
 # Laws of :mod:`poller.source.feed`.

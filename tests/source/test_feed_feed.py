@@ -10,7 +10,7 @@ import pytest
 
 from poller.changes.diff import Change, ChangeKind
 from poller.changes.events import Cause
-from poller.source.feed import KNOWN, Feed, RoundMode, due
+from poller.source.feed import KNOWN, Feed, RoundMode, due_mode
 from poller.source.paging import ListQuery
 from poller.store.feed_state import FeedState
 
@@ -50,7 +50,7 @@ def test_the_state_says_which_reading_is_due(
     feed: dict[str, object], state: dict[str, object], expected: tuple[RoundMode, str | None]
 ) -> None:
     """Never read: baseline. Another query: resync. No token: full. Too long ago: reconcile. Else a delta."""
-    assert due(msgspec.structs.replace(FEED, **feed), msgspec.structs.replace(READ, **state), NOON) == expected
+    assert due_mode(msgspec.structs.replace(FEED, **feed), msgspec.structs.replace(READ, **state), NOON) == expected
 
 
 @pytest.mark.parametrize("mode", [mode for mode in RoundMode if mode is not RoundMode.SKIPPED])

@@ -25,12 +25,12 @@ from poller.source.paging import (
     ListingReader,
     ListQuery,
     Params,
-    learnt_of,
+    accepted_query,
+    capabilities_of,
     read_pages,
     slices,
-    taken,
 )
-from poller.source.round import poll
+from poller.source.round import run_round
 from tests.source.round_sides import ACHIEVEMENTS, FEED, Clock, MemoryStore, records
 
 LIMITS = st.none() | st.integers(1, 5_000)
@@ -51,7 +51,7 @@ async def test_the_nearest_query_that_is_taken_is_found(
     query = ListQuery(limit=limit, fields=fields)
     if await takes(query):
         return
-    found = await taken(query, takes)
+    found = await accepted_query(query, takes)
     assert len(asked) < 20
     if not takes_all or (limit is None and not fields):
         assert found is None
@@ -73,13 +73,18 @@ def test_what_was_learnt_is_applied_kept_and_bound_to_its_query() -> None:
     learnt = DetectedCapabilities("q").refusing(asked, ListQuery(limit=125))
     assert learnt.refused == ("limit (taken: 125)", "fields")
     assert learnt.applied(asked) == ListQuery(limit=125)
-    kept = learnt_of(msgspec.json.encode(learnt).decode())
+    kept = capabilities_of(msgspec.json.encode(learnt).decode())
     assert kept.about("q") == learnt
     assert kept.about("another") == DetectedCapabilities("another")
     assert DetectedCapabilities("q").refusing(asked, ListQuery(fields=asked.fields)).applied(asked) == ListQuery(
         fields=asked.fields
     )
-    assert learnt_of(None) == learnt_of("{broken") == learnt_of('{"limit":"many"}') == DetectedCapabilities()
+    assert (
+        capabilities_of(None)
+        == capabilities_of("{broken")
+        == capabilities_of('{"limit":"many"}')
+        == DetectedCapabilities()
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,11 +103,11 @@ def test_where_the_delta_token_stands_is_seen(tokens: str, place: str) -> None:
     drain = ListingReader(ListQuery())
     for number, stands in enumerate(tokens, start=1):
         more = str(number) if number < len(tokens) else None
-        drain.take(Page([str(number).encode()], "d" if stands == "t" else None, more, "pageToken empty"))
+        drain.next_request(Page([str(number).encode()], "d" if stands == "t" else None, more, "pageToken empty"))
     learnt = DetectedCapabilities().seeing(drain)
     assert (learnt.delta_token, learnt.paging) == (place, "pageToken empty")
     single = ListingReader(ListQuery())
-    single.take(Page([b"1"], "d", None))
+    single.next_request(Page([b"1"], "d", None))
     assert learnt.seeing(single) == learnt
     assert DetectedCapabilities().seeing(single).paging == "no pageToken"
 
@@ -133,7 +138,7 @@ async def rounds(api: Picky, store: MemoryStore, *, achievements: bool = False, 
         return {}
 
     api.asked.clear()
-    return await poll(feed, store, api.get, now=Clock(), qualifications=none)
+    return await run_round(feed, store, api.get, now=Clock(), qualifications=none)
 
 
 ASKED = ListQuery(limit=1_000, fields=("id", "n"))
@@ -206,8 +211,8 @@ def page(page_token: str | None = None, delta_token: str | None = None) -> Page:
 def test_a_page_without_a_page_token_is_the_last(end: bytes) -> None:
     """Absent, null and empty end the listing; how many records a page holds never does."""
     drain = ListingReader(ListQuery())
-    assert drain.take(page("p")) == (("pageToken", "p"),)
-    assert drain.take(decode_page(end)) is None
+    assert drain.next_request(page("p")) == (("pageToken", "p"),)
+    assert drain.next_request(decode_page(end)) is None
     assert drain.pages == 2
 
 
@@ -228,7 +233,7 @@ def test_the_first_or_the_last_delta_token_is_kept(
     """Of the tokens that are there, the one that the configuration says; none where there was none."""
     drain = ListingReader(ListQuery(keep=keep))
     for number, token in enumerate(tokens):
-        drain.take(page(f"p{number}", token))
+        drain.next_request(page(f"p{number}", token))
     assert drain.delta_token == kept
 
 
@@ -256,27 +261,27 @@ def test_further_pages_repeat_the_parameters_or_not() -> None:
     assert alone.first("d") == repeating.first("d")
     assert alone.further("d", "p") == (("pageToken", "p"),)
     assert ListQuery().first(None) == ()
-    assert ListingReader(alone, "d").start() == alone.first("d")
+    assert ListingReader(alone, "d").first_request() == alone.first("d")
 
 
 def test_a_circle_is_an_error() -> None:
     """A page token that comes a second time leads nowhere, however many pages lie between."""
     drain = ListingReader(ListQuery())
     for token in ("a", "b", "c"):
-        drain.take(page(token))
+        drain.next_request(page(token))
     with pytest.raises(SourceNonsense, match="circle"):
-        drain.take(page("a"))
+        drain.next_request(page("a"))
 
 
 def test_a_listing_has_an_end() -> None:
     """As many pages as allowed are fine; if the last of them names a further one, that is an error."""
     fine, endless = ListingReader(ListQuery(max_pages=3)), ListingReader(ListQuery(max_pages=3))
     for drain in (fine, endless):
-        assert drain.take(page("a")) is not None
-        assert drain.take(page("b")) is not None
-    assert fine.take(page()) is None
+        assert drain.next_request(page("a")) is not None
+        assert drain.next_request(page("b")) is not None
+    assert fine.next_request(page()) is None
     with pytest.raises(SourceNonsense, match="max_pages"):
-        endless.take(page("c"))
+        endless.next_request(page("c"))
 
 
 @pytest.mark.parametrize(
@@ -307,24 +312,24 @@ def test_the_fingerprint_is_of_what_a_token_may_be_bound_to(change: dict[str, An
 def test_a_last_page_that_repeats_itself_ends_the_listing() -> None:
     """An API that never leaves the token out: the same records under the token they were asked with are the end."""
     drain = ListingReader(ListQuery())
-    assert drain.take(Page([b"1"], None, "a")) is not None
-    assert drain.take(Page([b"2"], None, "a")) == (("pageToken", "a"),)
-    assert drain.take(Page([b"2"], None, "a")) is None
+    assert drain.next_request(Page([b"1"], None, "a")) is not None
+    assert drain.next_request(Page([b"2"], None, "a")) == (("pageToken", "a"),)
+    assert drain.next_request(Page([b"2"], None, "a")) is None
     unsteady = ListingReader(ListQuery())
-    unsteady.take(Page([b"1"], None, "a"))
-    unsteady.take(Page([b"2"], None, "a"))
+    unsteady.next_request(Page([b"1"], None, "a"))
+    unsteady.next_request(Page([b"2"], None, "a"))
     with pytest.raises(SourceNonsense, match="circle"):
-        unsteady.take(Page([b"3"], None, "a"))
+        unsteady.next_request(Page([b"3"], None, "a"))
 
 
 def test_the_same_records_under_a_new_token_are_a_circle() -> None:
     """New tokens for ever and nothing new in the pages; several empty ones in a row are allowed."""
     drain = ListingReader(ListQuery())
-    assert drain.take(Page([b"1"], None, "a")) is not None
+    assert drain.next_request(Page([b"1"], None, "a")) is not None
     for token in ("b", "c", "d"):
-        assert drain.take(Page([], None, token)) is not None
+        assert drain.next_request(Page([], None, token)) is not None
     with pytest.raises(SourceNonsense, match="repeats the records"):
-        drain.take(Page([b"1"], None, "e"))
+        drain.next_request(Page([b"1"], None, "e"))
 
 
 # Laws of :mod:`poller.source.paging`.

@@ -12,8 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.errors import SourceRefused, SourceUnavailable
-from poller.source.client import ATTEMPTS, ApiClient, ClientLimits
-from poller.source.retry import CAP, FLOOR, LONGEST, SHORTEST, THRESHOLD, CircuitBreaker, pause_asked
+from poller.source.client import ApiClient, ClientLimits
+from poller.source.retry import (
+    ATTEMPTS,
+    CAP,
+    DOUBLINGS,
+    FIRST_PAUSE,
+    FLOOR,
+    LONGEST,
+    SHORTEST,
+    THRESHOLD,
+    Circuit,
+    ExchangeOutcome,
+    NoRetry,
+    PauseSource,
+    RetryLater,
+    Step,
+    is_affordable,
+    pause_within_bounds,
+    step_after,
+)
 from tests.source.api import Request, http, serving
 from tests.source.clients import Time, client_of, failure_of
 
@@ -21,9 +39,9 @@ NONE = timedelta(0)
 SECOND = timedelta(seconds=1)
 
 
-def opened(jitter: float = 1.0) -> CircuitBreaker:
+def opened(jitter: float = 1.0) -> Circuit:
     """A circuit that opened at 0."""
-    circuit = CircuitBreaker()
+    circuit = Circuit()
     for _ in range(THRESHOLD):
         circuit = circuit.failed(NONE, probe=False, jitter=jitter)
     return circuit
@@ -31,7 +49,7 @@ def opened(jitter: float = 1.0) -> CircuitBreaker:
 
 def test_so_many_failures_in_a_row_open_it() -> None:
     """One less do not, and an answer in between begins the count again."""
-    circuit = CircuitBreaker()
+    circuit = Circuit()
     for turn in range(2):
         for at in range(THRESHOLD - 1):
             circuit = circuit.failed(at * SECOND, probe=False, jitter=1.0)
@@ -50,7 +68,7 @@ def test_a_probe_goes_alone_as_soon_as_it_is_due() -> None:
     circuit = circuit.started()
     assert not circuit.admits(100 * SECOND)
     assert circuit.abandoned().admits(100 * SECOND)
-    assert circuit.answered() == CircuitBreaker()
+    assert circuit.answered() == Circuit()
 
 
 @given(st.lists(st.floats(0.5, 1.5), min_size=1, max_size=20))
@@ -80,7 +98,7 @@ def test_an_answer_to_a_straggler_closes_it() -> None:
     circuit = opened().started().answered()
     assert circuit.admits(NONE)
     assert circuit.failed(SECOND, probe=True, jitter=1.0).admits(SECOND)
-    assert circuit.abandoned() == CircuitBreaker()
+    assert circuit.abandoned() == Circuit()
 
 
 # Laws of :mod:`poller.source.retry`, over real sockets: when a source is asked, and when it is left alone.
@@ -295,15 +313,15 @@ def at(seconds: float, start: datetime = NOON) -> str:
 )
 def test_what_is_sent_is_read_between_floor_and_cap(value: str | None, seconds: float) -> None:
     """Seconds and dates are what they say, within the bounds; the past and nonsense are the floor, years the cap."""
-    assert pause_asked(value, date=None, now=NOON) == timedelta(seconds=seconds)
+    assert pause_within_bounds(value, date=None, now=NOON) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("wrong", [-7200, 0, 7200])
 def test_a_date_counts_from_the_answers_own_date(wrong: int) -> None:
     """Whatever our clock says: half a minute after the answer's Date is half a minute."""
     now = NOON + timedelta(seconds=wrong)
-    assert pause_asked(at(30), date=at(0), now=now) == timedelta(seconds=30)
-    assert pause_asked(at(30), date="yesterday", now=NOON) == timedelta(seconds=30)
+    assert pause_within_bounds(at(30), date=at(0), now=now) == timedelta(seconds=30)
+    assert pause_within_bounds(at(30), date="yesterday", now=NOON) == timedelta(seconds=30)
 
 
 @given(
@@ -313,4 +331,70 @@ def test_a_date_counts_from_the_answers_own_date(wrong: int) -> None:
 )
 def test_nothing_that_is_sent_breaks_the_bounds(value: str, date: str | None, now: datetime) -> None:
     """Any text at all is a pause between floor and cap."""
-    assert FLOOR <= pause_asked(value, date=date, now=now) <= CAP
+    assert FLOOR <= pause_within_bounds(value, date=date, now=now) <= CAP
+
+
+def step(outcome: ExchangeOutcome, *, attempt: int = 1, jitter: float = 1.0) -> Step:
+    return step_after(outcome, attempt=attempt, jitter=jitter, now=NOON)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected", "answering"),
+    [
+        (ExchangeOutcome(200), NoRetry(), True),
+        (ExchangeOutcome(304), NoRetry(), True),
+        (ExchangeOutcome(401), NoRetry(), True),
+        (ExchangeOutcome(404, retry_after="9"), NoRetry(), True),
+        (ExchangeOutcome(429), PauseSource(FLOOR), True),
+        (ExchangeOutcome(429, retry_after="0"), PauseSource(FLOOR), True),
+        (ExchangeOutcome(429, retry_after="soon"), PauseSource(FLOOR), True),
+        (ExchangeOutcome(429, retry_after="9"), PauseSource(9 * SECOND), True),
+        (ExchangeOutcome(429, retry_after="999999999"), PauseSource(CAP), True),
+        (ExchangeOutcome(503, retry_after="9"), PauseSource(9 * SECOND), False),
+        (ExchangeOutcome(503, retry_after="soon"), PauseSource(FLOOR), False),
+        (ExchangeOutcome(500, retry_after="9"), PauseSource(9 * SECOND), False),
+        (ExchangeOutcome(503), RetryLater(FIRST_PAUSE), False),
+        (ExchangeOutcome(599), RetryLater(FIRST_PAUSE), False),
+        (ExchangeOutcome(408, retry_after="9"), RetryLater(FIRST_PAUSE), False),
+        (ExchangeOutcome(425), RetryLater(FIRST_PAUSE), False),
+        (ExchangeOutcome(), RetryLater(FIRST_PAUSE), False),
+        (ExchangeOutcome(closed=True), RetryLater(timedelta(0)), False),
+    ],
+)
+def test_the_table(outcome: ExchangeOutcome, expected: Step, answering: bool) -> None:
+    """What each outcome leads to, and whether it shows an API that is there."""
+    assert (step(outcome), outcome.answering) == (expected, answering)
+
+
+@given(st.integers(100, 999), st.integers(1, 50), st.floats(0.5, 1.5))
+def test_only_what_may_pass_is_tried_again(status: int, attempt: int, jitter: float) -> None:
+    """408, 425, 429 and 5xx, and nothing else."""
+    stands = isinstance(step(ExchangeOutcome(status), attempt=attempt, jitter=jitter), NoRetry)
+    assert stands == (status not in {408, 425, 429} and status < 500)
+
+
+@given(st.integers(1, 20), st.floats(0.5, 1.5))
+def test_pauses_double_and_are_jittered(attempt: int, jitter: float) -> None:
+    """Each is twice the one before, up to a bound; so is that after a connection that was closed a second time."""
+    for outcome in (ExchangeOutcome(502), ExchangeOutcome()):
+        expected = FIRST_PAUSE * 2 ** min(attempt - 1, DOUBLINGS) * jitter
+        assert step(outcome, attempt=attempt, jitter=jitter) == RetryLater(expected)
+    assert step(ExchangeOutcome(closed=True), attempt=attempt + 1) == RetryLater(
+        FIRST_PAUSE * 2 ** min(attempt, DOUBLINGS)
+    )
+
+
+@given(st.sampled_from([429, 500, 503]), st.integers(1, 20), st.floats(0.0, 1.5))
+def test_the_jitter_never_shortens_what_was_asked_for(status: int, attempt: int, jitter: float) -> None:
+    """Ten seconds are ten seconds."""
+    assert step(ExchangeOutcome(status, retry_after="10"), attempt=attempt, jitter=jitter) == PauseSource(10 * SECOND)
+
+
+@given(
+    st.integers(1, 10),
+    st.timedeltas(timedelta(0), timedelta(hours=2)),
+    st.timedeltas(timedelta(hours=-1), timedelta(hours=2)),
+)
+def test_attempts_and_waiting_stay_within_their_bounds(attempt: int, wait: timedelta, left: timedelta) -> None:
+    """No attempt too many, and none that would begin when the patience is over."""
+    assert is_affordable(wait, attempt=attempt, left=left) == (attempt < ATTEMPTS and wait < left)

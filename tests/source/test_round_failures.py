@@ -14,7 +14,7 @@ from poller.changes.plan import Commit
 from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreError, StoreUnavailable
 from poller.source.feed import RoundMode, RoundResult, resource_of
 from poller.source.paging import Params
-from poller.source.round import poll
+from poller.source.round import run_round
 from poller.store.feed import HeldElsewhere
 from tests.source.round_sides import ACHIEVEMENTS, DOWN, FEED, GONE, NOON, Round, Script, records
 
@@ -158,7 +158,7 @@ async def test_a_cancelled_round_leaves_no_task_behind(where: str) -> None:
         return {}
 
     feed.store.before_commit = before_commit
-    task = asyncio.create_task(poll(FEED, feed.store, get, now=feed.clock, qualifications=none))
+    task = asyncio.create_task(run_round(FEED, feed.store, get, now=feed.clock, qualifications=none))
     await reached.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

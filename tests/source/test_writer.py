@@ -16,9 +16,9 @@ from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.errors import PollerError, SourceRefused, SourceUnavailable
 from poller.source.feed import KNOWN, Feed, Resource, RoundMode
 from poller.source.paging import Params
-from poller.source.writer import in_order, settle_absent
+from poller.source.writer import commits_in_order, settle_absent
 from poller.store.feed import Absent
-from tests.source.round_sides import FEED, Round, Script, records
+from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
 
 
 class Store:
@@ -48,7 +48,7 @@ async def test_all_are_written_in_their_order() -> None:
     """Law: leaving the block means that everything is written, in the order given."""
     store = Store()
     store.gate.set()
-    async with in_order(store.commit) as put:
+    async with commits_in_order(store.commit) as put:
         for number in range(20):
             await put(number)
     assert store.written == list(range(20))
@@ -57,7 +57,7 @@ async def test_all_are_written_in_their_order() -> None:
 async def test_the_next_is_planned_while_one_is_on_its_way() -> None:
     """Law: one may be on its way and one waiting before whoever plans has to wait."""
     store = Store()
-    async with in_order(store.commit) as put:
+    async with commits_in_order(store.commit) as put:
         await put(1)
         await put(2)
         assert (store.begun, store.written) == ([1], [])
@@ -72,7 +72,7 @@ async def test_none_is_written_after_one_that_failed() -> None:
     store = Store(fails_at=2)
     store.gate.set()
     with pytest.raises(ValueError, match="2 is refused"):
-        async with in_order(store.commit) as put:
+        async with commits_in_order(store.commit) as put:
             for number in range(1, 9):
                 await put(number)
     assert store.written == [1]
@@ -84,7 +84,7 @@ async def test_a_failure_of_the_last_one_comes_out_too() -> None:
     store = Store(fails_at=1)
     store.gate.set()
     with pytest.raises(ValueError, match="1 is refused"):
-        async with in_order(store.commit) as put:
+        async with commits_in_order(store.commit) as put:
             await put(1)
 
 
@@ -93,7 +93,7 @@ async def test_cancelled_it_finishes_what_is_on_its_way_and_drops_the_rest() -> 
     store = Store()
 
     async def round_() -> None:
-        async with in_order(store.commit) as put:
+        async with commits_in_order(store.commit) as put:
             for number in range(1, 9):
                 await put(number)
 
@@ -110,7 +110,7 @@ async def test_an_error_of_the_planner_stops_it_too() -> None:
     """Law: what raises inside the block is raised by the block, with nothing left running."""
     store = Store()
     with pytest.raises(KeyError):
-        async with in_order(store.commit) as put:
+        async with commits_in_order(store.commit) as put:
             await put(1)
             raise KeyError
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -363,11 +363,11 @@ async def test_one_doubtful_record_among_many_leaves_the_reading_unsettled(feed:
     if feed is POSITIONS:
         one.snapshots |= {key: Snapshot(1, 1, b"{}", missing=key not in still) for key in MANY}
     settling = partial(settle_absent, feed, one, script.get, seen, released=True, since_marked=None)
-    assert await settling(remove=one.remove, mark=one.mark) is False
+    assert await settling(remove=one.remove, mark=one.mark_missing) is False
     assert set(one.snapshots) == set(still)
 
 
-class _Absent:
+class _Absent(MemoryStore):
     """A store that knows these records, and what is told of them."""
 
     def __init__(self, subjects: Iterable[str]) -> None:
@@ -384,14 +384,14 @@ class _Absent:
         for key in gone:
             del self.snapshots[key]
 
-    async def mark(self, missing: Mapping[str, Snapshot]) -> None:
+    async def mark_missing(self, missing: Mapping[str, Snapshot]) -> None:
         assert set(missing) <= set(self.snapshots)
 
 
 async def test_a_record_that_cannot_be_asked_for_keeps_no_other() -> None:
     """What was confirmed beside it is removed; the round fails, and the record stays."""
     read = await has(FULL, *MANY)
-    read.store.mark("released", "yes")
+    read.store.mark_missing("released", "yes")
     failing = MANY[266]  # of the second lot
     script = listing(FULL, [MANY[0]], gone=set(MANY[1:]) - {failing})
     result = await read(script.on(SourceUnavailable("no answer"), path=f"/contractTypes/{failing}"))
@@ -406,7 +406,7 @@ async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
     assert "2 of 2 known records are missing" in (held.error or "")
     assert "poller release acme/contractTypes" in (held.error or "")
     assert read.store.state.held == held.error
-    read.store.mark("released", "yes")
+    read.store.mark_missing("released", "yes")
     result = await read(listing(FULL, [], gone=["a", "b"]))
     assert (result.ok, result.removed) == (True, 2)
     assert (read.store.state.held, read.store.state.released) == (None, False)

@@ -10,7 +10,7 @@ import pytest
 from poller.changes.plan import RecordCounts
 from poller.source.feed import RoundMode, RoundResult
 from poller.source.paging import DetectedCapabilities, ListQuery
-from poller.source.round import RoundEnd, marks_of, rotation_marks, start_of
+from poller.source.round import RoundEnd, rotation_marks, round_marks, round_start
 from poller.store.feed_state import (
     DELTA_TOKEN,
     DELTA_TOKEN_AT,
@@ -64,7 +64,7 @@ FAILED = msgspec.structs.replace(GOOD, result=msgspec.structs.replace(GOOD.resul
 )
 def test_only_a_listing_that_is_whole_is_asked_for_on_condition(state: dict[str, object], *, expected: bool) -> None:
     """Not in a first reading, a delta, one that an operator has ordered, nor while a version is held back."""
-    assert start_of(FEED, msgspec.structs.replace(READ, **state), NOON).on_condition is expected
+    assert round_start(FEED, msgspec.structs.replace(READ, **state), NOON).on_condition is expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_only_a_listing_that_is_whole_is_asked_for_on_condition(state: dict[str,
 )
 def test_a_rotation_goes_on_unless_all_is_to_be_read(state: dict[str, object], *, resumed: bool) -> None:
     """Its beginning is then the earlier round's."""
-    start = start_of(FEED, msgspec.structs.replace(READ, rotation=NOON - HOUR, **state), NOON)
+    start = round_start(FEED, msgspec.structs.replace(READ, rotation=NOON - HOUR, **state), NOON)
     assert (start.resumed, start.begun) == (resumed, NOON - HOUR if resumed else NOON)
 
 
@@ -88,7 +88,7 @@ def test_what_was_learnt_of_another_query_does_not_count() -> None:
     learnt = msgspec.json.encode(DetectedCapabilities(FEED.fingerprint, limit=5)).decode()
     known = msgspec.structs.replace(READ, learnt=learnt)
     same, ordered, another = (
-        start_of(feed, state, NOON)
+        round_start(feed, state, NOON)
         for feed, state in (
             (FEED, known),
             (FEED, msgspec.structs.replace(known, resync=True)),
@@ -100,19 +100,19 @@ def test_what_was_learnt_of_another_query_does_not_count() -> None:
 
 def test_a_refused_token_leads_to_a_full_reading_that_counts_it() -> None:
     """The next one has none, and the refusal stands in the state with it."""
-    start = start_of(FEED, READ, NOON).without_token()
+    start = round_start(FEED, READ, NOON).without_token()
     assert (start.mode, start.since, start.on_condition) == (RoundMode.RESYNC, None, False)
-    assert marks_of(FEED, start, GOOD)[REFUSALS] == "2"
+    assert round_marks(FEED, start, GOOD)[REFUSALS] == "2"
 
 
 def test_a_round_that_was_not_complete_leaves_its_result_alone() -> None:
     """Nothing moves past what was not read: the next round starts where this one did."""
-    assert set(marks_of(FEED, start_of(FEED, READ, NOON), FAILED)) == {ROUND, ROUND_AT}
+    assert set(round_marks(FEED, round_start(FEED, READ, NOON), FAILED)) == {ROUND, ROUND_AT}
 
 
 def test_a_delta_moves_the_token_and_what_it_belongs_to() -> None:
     """Not the moment of the last full reading, and no order is taken off."""
-    marks = marks_of(FEED, start_of(FEED, READ, NOON), GOOD)
+    marks = round_marks(FEED, round_start(FEED, READ, NOON), GOOD)
     assert marks.pop(ROUND)
     assert marks == {
         **dict.fromkeys((ROUND_AT, GOOD_AT, DELTA_TOKEN_AT), "2025-03-01T13:00:00.000Z"),
@@ -128,16 +128,17 @@ def test_a_delta_moves_the_token_and_what_it_belongs_to() -> None:
 def test_a_delta_without_a_new_token_keeps_the_one_it_came_from() -> None:
     """An empty token would read everything again; a full reading without one has none to keep."""
     end = msgspec.structs.replace(GOOD, delta_token="")
-    assert DELTA_TOKEN not in marks_of(FEED, start_of(FEED, READ, NOON), end)
+    assert DELTA_TOKEN not in round_marks(FEED, round_start(FEED, READ, NOON), end)
     assert (
-        marks_of(FEED, start_of(FEED, msgspec.structs.replace(READ, delta_token=None), NOON), end)[DELTA_TOKEN] is None
+        round_marks(FEED, round_start(FEED, msgspec.structs.replace(READ, delta_token=None), NOON), end)[DELTA_TOKEN]
+        is None
     )
 
 
 def test_a_full_reading_takes_off_the_orders_that_it_found() -> None:
     """And no other, for one that came meanwhile is not carried out yet. What is held is shown."""
     state = msgspec.structs.replace(READ, resync=True)
-    marks = marks_of(FEED, start_of(FEED, state, NOON), msgspec.structs.replace(GOOD, held="too many"))
+    marks = round_marks(FEED, round_start(FEED, state, NOON), msgspec.structs.replace(GOOD, held="too many"))
     assert {name: marks.get(name, "as it was") for name in (READ_AT, HELD, RESYNC, RELEASED)} == {
         READ_AT: TEXT,
         HELD: "too many",
@@ -150,24 +151,24 @@ def test_since_when_it_is_held_is_told_by_the_first_reading_that_held_it() -> No
     """Later ones that hold it leave the moment as it is; a delta touches neither; one that holds nothing ends both."""
     first = msgspec.structs.replace(READ, resync=True)
     too_many = msgspec.structs.replace(GOOD, held="too many")
-    marks = marks_of(FEED, start_of(FEED, first, NOON), too_many)
+    marks = round_marks(FEED, round_start(FEED, first, NOON), too_many)
     assert marks[HELD_AT] == "2025-03-01T13:00:00.000Z"
     held = msgspec.structs.replace(first, held="too many", held_at=NOON)
-    assert marks_of(FEED, start_of(FEED, held, NOON + HOUR), too_many)[HELD_AT] == TEXT
-    assert not {HELD, HELD_AT} & set(marks_of(FEED, start_of(FEED, READ, NOON), GOOD))
-    over = marks_of(FEED, start_of(FEED, held, NOON + HOUR), GOOD)
+    assert round_marks(FEED, round_start(FEED, held, NOON + HOUR), too_many)[HELD_AT] == TEXT
+    assert not {HELD, HELD_AT} & set(round_marks(FEED, round_start(FEED, READ, NOON), GOOD))
+    over = round_marks(FEED, round_start(FEED, held, NOON + HOUR), GOOD)
     assert (over[HELD], over[HELD_AT]) == (None, None)
 
 
 def test_a_listing_that_is_as_it_was_counts_as_read() -> None:
     """Else it would be asked for in full before its time; all else stays."""
     end = msgspec.structs.replace(GOOD, complete=False, as_before=True)
-    assert set(marks_of(FEED, start_of(FEED, READ, NOON), end)) == {ROUND, ROUND_AT, GOOD_AT, READ_AT}
+    assert set(round_marks(FEED, round_start(FEED, READ, NOON), end)) == {ROUND, ROUND_AT, GOOD_AT, READ_AT}
 
 
 def test_a_rotation_is_marked_until_it_is_over() -> None:
     """The mark is the moment at which it began; beside it the oldest reading."""
-    start = start_of(FEED, READ, NOON)
+    start = round_start(FEED, READ, NOON)
     assert rotation_marks(start, over=False, oldest=None) == {ROTATION: TEXT, OLDEST: None}
     assert rotation_marks(start, over=True, oldest=1_740_830_400_000) == {ROTATION: None, OLDEST: TEXT}
 
@@ -175,16 +176,16 @@ def test_a_rotation_is_marked_until_it_is_over() -> None:
 @pytest.mark.parametrize("end", [GOOD, FAILED])
 def test_when_the_next_one_is_due_is_left_where_it_is_known(end: RoundEnd) -> None:
     """Of a round that failed, too; who runs a single round knows of no next one, and takes nothing away."""
-    start = start_of(FEED, READ, NOON)
+    start = round_start(FEED, READ, NOON)
     due = msgspec.structs.replace(end, next_at=NOON)
-    assert marks_of(FEED, start, due)[NEXT_AT] == TEXT
-    assert NEXT_AT not in marks_of(FEED, start, end)
+    assert round_marks(FEED, start, due)[NEXT_AT] == TEXT
+    assert NEXT_AT not in round_marks(FEED, start, end)
 
 
 def test_a_rotation_from_what_is_still_to_come_is_not_gone_on_with() -> None:
     """Law: where the store's clock was set back since it began, another one begins now; else it would have no end."""
     state = msgspec.structs.replace(READ, delta_token=None, rotation=NOON + HOUR)
-    start = start_of(FEED, state, NOON)
+    start = round_start(FEED, state, NOON)
     assert (start.resumed, start.begun) == (False, NOON)
-    start = start_of(FEED, state, NOON + 2 * HOUR)
+    start = round_start(FEED, state, NOON + 2 * HOUR)
     assert (start.resumed, start.begun) == (True, NOON + HOUR)

@@ -1,0 +1,412 @@
+"""Reads a feed that has one listing for each qualification.
+
+Theory of operation
+-------------------
+There may be thousands of listings. Several are requested at the same time and all are committed one after the other.
+What each listing held is stored with it, after its records: a crash in between costs one reading. A round lasts one
+slot (its interval); the next round goes on with the listings that are left. When all have been tried, the rotation is
+complete, and records that no listing holds any more can be settled.
+
+The order is: first the listings that may have changed, the latest first. These are the ones whose qualification was
+named by a change since they were last tried, and the ones that were never read. Then the listings that are being
+confirmed, once in each round. Then all others, by how long ago they were tried; a listing whose readings brought
+changes counts as up to three times older, so none waits for ever. In one rotation each listing has one turn, and
+another for each change that names it meanwhile.
+
+**Invariants**
+
+- A listing that cannot be read fails alone: the others are read, its records stay, and the round reports it. If the
+  feed's first
+  reading could not read it, its own first reading comes when it can be read.
+- A listing whose first page answers 404 or 410 is empty. Whether its records are gone is settled as for all others.
+- The same answer to a later page is an expired page token: the listing is read again from its first page, and fails
+  if that fails too.
+- If no qualification has a listing, the API is at fault and nothing is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from poller.changes.confirmation import Confirmation, after_reading
+from poller.changes.plan import SeenKeys, SubstreamSnapshot
+from poller.errors import RoundTimeExceeded, SourceError, SourceNonsense, SourceRefused, SourceUnavailable
+from poller.lifecycle import ended
+from poller.source.conditional import ConditionalRequest, ConditionalResponse, Validators
+from poller.source.drain import ListingDrain, Prefetch
+from poller.source.feed import Feed, RoundClock, RoundMode
+from poller.source.paging import ListQuery, Params
+from poller.source.writer import RoundWriter
+
+Named = Callable[[int], Awaitable[Mapping[str, int]]]
+"""The qualifications named since a time, and when each was last: both milliseconds of the store's clock."""
+
+_GONE: Final = frozenset({404, 410})
+_UNAUTHORIZED: Final = 401
+_UNAVAILABLE: Final = 3  # listings one after the other: then it is not the listing
+_REFRESH_AFTER: Final = 1.0  # seconds between two looks for qualifications named meanwhile
+_KEPT_TOGETHER: Final = 64  # listings in one commit
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    name: str
+    begun: int
+    query: ListQuery
+    first: asyncio.Task[ConditionalResponse]
+
+
+class SubstreamReader:
+    """Reads the listings of a feed for one round."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        drain: ListingDrain,
+        writer: RoundWriter,
+        ask: ConditionalRequest,
+        listings: dict[str, SubstreamSnapshot],
+        *,
+        now: Callable[[], datetime],
+        clock: RoundClock,
+        since: datetime,
+        resumed: bool,
+        conditional: bool,
+    ) -> None:
+        """Start or continue a rotation.
+
+        Args:
+            feed: its path has a placeholder for the qualification.
+            drain: reads one listing.
+            writer: counts records and commits listings.
+            ask: one exchange with the API.
+            listings: as stored, by qualification; kept up to date here.
+            now: the store's clock, UTC.
+            clock: how long the round may take.
+            since: when the rotation started.
+            resumed: whether an earlier round started it.
+            conditional: whether requests may be conditional on the stored validators.
+        """
+        self.listings = listings
+        self._feed = feed
+        self._drain = drain
+        self._writer = writer
+        self._ask = ask
+        self._now = now
+        self._clock = clock
+        self._since = _milliseconds(since)
+        self._conditional = conditional
+        self._rotation = Rotation(listings, since=self._since, resumed=resumed, now=_milliseconds(now()))
+        self._named = dict.fromkeys(feed.qualifications, 0)
+        self._named_until = self._refresh_at = 0.0
+        self._unkept: dict[str, SubstreamSnapshot] = {}
+        self._failures: list[SourceError] = []
+        self._unavailable = 0
+
+    async def read(self, named: Named, *, mode: RoundMode, slot: timedelta | None) -> None:
+        """Read listings until the slot is over; without a slot, all of them.
+
+        Raises:
+            SourceError: some could not be read; the others are.
+            StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
+        """
+        clock = asyncio.get_running_loop().time
+        ends = clock() + slot.total_seconds() if slot else None
+        await self._refresh_named(named)
+
+        def start() -> _Turn | None:
+            return None if self._given_up or (ends is not None and clock() >= ends) else self._next_turn()
+
+        async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
+            async for turn in turns:
+                await self._read_listing(turn, mode)
+                await self._clock.show(self._drain.pages)
+                if clock() >= self._refresh_at:
+                    await self._refresh_named(named)
+        await self._keep()
+        if self._clock.is_over and self._rotation.left and not self._failures:
+            raise self._clock.exceeded(self._drain.pages)
+        if self._failures:
+            more = f" (and {len(self._failures) - 1} more listings)" if len(self._failures) > 1 else ""
+            raise SourceError(f"{self._failures[0]}{more}")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every listing was tried in this rotation, and some were read to their end.
+
+        Raises:
+            SourceError: none of the qualifications has a listing; that is a fault of the API.
+        """
+        read = [listing for name in self._rotation.names if (listing := self.listings.get(name, _NEVER)).read]
+        if read and all(listing.gone for listing in read):
+            raise SourceError(
+                f"none of the {len(read)} qualifications has a listing: the API answered 404 to all of them"
+            )
+        return bool(read) and self.is_over
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The qualifications, in lower case, whose listings were never read to their end."""
+        return frozenset(name.lower() for name in self._rotation.names if not self.listings.get(name, _NEVER).read)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every listing was tried in this rotation, with or without success."""
+        return all(self.listings.get(name, _NEVER).tried >= self._since for name in self._rotation.names)
+
+    def seen(self) -> SeenKeys:
+        """The keys of all stored listings, including those of qualifications that are not named any more."""
+        seen = SeenKeys()
+        for listing in self.listings.values():
+            seen.update(listing.keys)
+        return seen
+
+    @property
+    def unidentified(self) -> int:
+        """The number of records in all listings whose id cannot be read."""
+        return sum(listing.unidentified for listing in self.listings.values())
+
+    @property
+    def oldest(self) -> int | None:
+        """The start of the oldest last reading (ms); None before all listings were read."""
+        read = [self.listings.get(name, _NEVER).read for name in self._rotation.names]
+        return min(read, default=0) or None
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """What is left to be confirmed of all listings together; None: nothing."""
+        kept = (self.listings.get(name, _NEVER).confirmation for name in self._rotation.names)
+        found = [one for one in kept if one is not None]
+        if not found:
+            return None
+        readings = min(one.readings for one in found)
+        return Confirmation(readings, sum(one.late for one in found), len(found))
+
+    @property
+    def _given_up(self) -> bool:
+        return self._unavailable >= _UNAVAILABLE or self._clock.is_over
+
+    async def _refresh_named(self, named: Named) -> None:
+        self._refresh_at = asyncio.get_running_loop().time() + _REFRESH_AFTER
+        found = await named(int(self._named_until)) if self._feed.discover else {}
+        latest = _milliseconds(self._now())
+        self._named_until = max(self._named_until, *(when for when in found.values() if when <= latest + NEAR), 0)
+        self._rotation.named({**self._named, **found} if self._named else found)
+        self._named = {}
+
+    def _next_turn(self) -> _Turn | None:
+        begun = _milliseconds(self._now())
+        name = self._rotation.turn(begun)
+        if name is None:
+            return None
+        query = self._drain.query
+        known = self.listings.get(name, _NEVER).validators if self._conditional else {}
+        asking = self._ask(self._feed.resource.listing_path(name), query.first(None), unless=_validators(known))
+        return _Turn(name, begun, query, asyncio.create_task(asking))
+
+    async def _read_listing(self, turn: _Turn, mode: RoundMode) -> None:
+        kept = self.listings.get(turn.name, _NEVER)
+        if kept.awaits_baseline and not kept.read:
+            mode = RoundMode.BASELINE
+        elif kept.confirming and mode is not RoundMode.RESYNC:
+            mode = RoundMode.RECONCILE
+        elif mode is RoundMode.BASELINE and kept.read:
+            mode = RoundMode.FULL  # what is new here since is no first reading any more
+        pages, keys = self._drain.pages, set[str]()
+        failed = partial(self._failed, kept, turn, keys, mode)
+        try:
+            after = await self._reading_of(turn, kept, mode, keys)
+        except SourceRefused as refused:
+            if refused.status == _UNAUTHORIZED:
+                raise
+            gone = refused.status in _GONE and self._drain.pages == pages  # else it refused a page token
+            after = kept.after(turn.begun, gone=True) if gone else failed(refused)
+        except RoundTimeExceeded as failure:
+            after = failed(failure)
+            if kept.confirmation is not None and mode is RoundMode.RECONCILE:
+                after = msgspec.structs.replace(after, confirmation=kept.confirmation.after(None))
+        except (SourceNonsense, SourceUnavailable) as failure:
+            after = failed(failure)
+        self.listings[turn.name] = self._unkept[turn.name] = after
+        if len(self._unkept) >= _KEPT_TOGETHER:
+            await self._keep()
+
+    async def _reading_of(
+        self, turn: _Turn, kept: SubstreamSnapshot, mode: RoundMode, keys: set[str]
+    ) -> SubstreamSnapshot:
+        before, unidentified = self._writer.tally.changes, self._writer.unidentified
+        first = _PrefetchedPage(turn.first, self._ask)
+        path, pages = self._feed.resource.listing_path(turn.name), self._drain.pages
+        try:
+            reader = await self._drain.read(path, mode=mode, seen=keys, ahead=Prefetch(turn.query, first.get))
+        except SourceRefused as refused:
+            if self._drain.pages == pages or refused.status not in self._feed.expired_statuses:
+                raise
+            # A page token expired: the listing is read once more from its first page.
+            again = Prefetch(self._drain.query, first.get)
+            reader = await self._drain.read(path, mode=mode, seen=keys, ahead=again)
+        self._unavailable = 0
+        if not reader.pages:
+            return kept.unchanged(turn.begun)
+        changes = self._writer.tally.changes - before
+        return kept.after(
+            turn.begun,
+            keys=keys,
+            changed=changes > 0,
+            validators=first.validators,
+            unidentified=self._writer.unidentified - unidentified,
+            confirmation=self._confirmation(kept, reader.pages, changes, mode),
+        )
+
+    def _confirmation(self, kept: SubstreamSnapshot, pages: int, changes: int, mode: RoundMode) -> Confirmation | None:
+        """What is left to be confirmed of a listing after this reading.
+
+        Without deltas, whatever a further reading brings is late. An ordinary reading of a listing that was given up
+        shows whether it has come to rest.
+        """
+        if mode is RoundMode.FULL and kept.read:
+            return kept.confirmation if changes else None
+        return after_reading(kept.confirmation, pages=pages, confirming=mode is RoundMode.RECONCILE, late=changes)
+
+    def _failed(
+        self, kept: SubstreamSnapshot, turn: _Turn, keys: set[str], mode: RoundMode, failure: SourceError
+    ) -> SubstreamSnapshot:
+        self._failures.append(failure)
+        self._unavailable = self._unavailable + 1 if isinstance(failure, SourceUnavailable) else 0
+        return kept.failed(turn.begun, keys=keys, in_baseline=mode is RoundMode.BASELINE)
+
+    async def _keep(self) -> None:
+        unkept, self._unkept = self._unkept, {}
+        if unkept:
+            await self._writer.listings(unkept)
+
+
+_NEVER: Final = SubstreamSnapshot()
+
+
+class _PrefetchedPage:
+    """Requests of a listing whose first page was requested already."""
+
+    def __init__(self, first: asyncio.Task[ConditionalResponse], ask: ConditionalRequest) -> None:
+        self.validators: dict[str, str] = {}
+        self._first: asyncio.Task[ConditionalResponse] | None = first
+        self._ask = ask
+
+    async def get(self, path: str, params: Params) -> bytes | None:
+        first, self._first = self._first, None
+        if first is not None:
+            answer = await first
+            self.validators = answer.validators.headers
+            return answer.body
+        self.validators = {}  # what the first page says of its version says nothing of the others
+        return (await self._ask(path, params, unless=Validators())).body
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+def _validators(headers: Mapping[str, str]) -> Validators:
+    return Validators(headers.get("If-None-Match"), headers.get("If-Modified-Since"))
+
+
+async def _turns(start: Callable[[], _Turn | None], *, at_once: int) -> AsyncGenerator[_Turn]:
+    """Turns in the order in which they were started, ``at_once`` of them in flight. Close it."""
+    waiting: deque[_Turn] = deque()
+    try:
+        while True:
+            while len(waiting) < at_once and (turn := start()) is not None:
+                waiting.append(turn)
+            if not waiting:
+                return
+            yield waiting[0]
+            waiting.popleft()
+    finally:
+        await ended(*(turn.first for turn in waiting))
+
+
+NEAR: Final = 60_000
+"""Milliseconds by which the clocks of two processes may differ that know the store's."""
+
+_CONFIRMING: Final = -1.0  # behind whatever was named at any time
+
+
+class Rotation:
+    """The turns that are left in one rotation. Pure; times are milliseconds of the store's clock."""
+
+    def __init__(
+        self, listings: Mapping[str, SubstreamSnapshot], *, since: int, resumed: bool = False, now: int | None = None
+    ) -> None:
+        """Start or continue a rotation.
+
+        A moment in the future was recorded by a clock that was wrong or has been set back since: it counts as
+        unknown.
+
+        Args:
+            listings: as stored.
+            since: when the rotation started.
+            resumed: whether it is continued: then listings tried since have had their turn.
+            now: the present moment; None: all moments are trusted.
+        """
+        self._listings = listings
+        self._since = since
+        self._latest = float("inf") if now is None else now + NEAR
+        self._tried = {
+            name: listing.tried if listing.tried <= self._latest else 0 for name, listing in listings.items()
+        }
+        self._done = {
+            name
+            for name, listing in listings.items()
+            if resumed and self._tried[name] >= since and not listing.confirming
+        }
+        self._named: dict[str, int] = {}
+        self._waiting: deque[str] = deque()
+
+    def named(self, changed: Mapping[str, int]) -> None:
+        """Add qualifications, each with when a change last named it (0: unknown)."""
+        if not changed and self._named:
+            return
+        for name, when in changed.items():
+            self._named[name] = max(when if when <= self._latest else 0, self._named.get(name, 0))
+        self._waiting = deque(sorted(filter(self._due, self._named), key=self._urgency, reverse=True))
+
+    def turn(self, now: int) -> str | None:
+        """The listing to be read now; None: all had their turn."""
+        self._latest = max(self._latest, now + NEAR)
+        if not self._waiting:
+            return None
+        name = self._waiting.popleft()
+        self._done.add(name)
+        self._tried[name] = now
+        return name
+
+    @property
+    def left(self) -> bool:
+        """Whether some have not had their turn."""
+        return bool(self._waiting)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All qualifications."""
+        return tuple(self._named)
+
+    def _due(self, name: str) -> bool:
+        return name not in self._done or self._fresh(name)
+
+    def _fresh(self, name: str) -> bool:
+        return self._named[name] > self._tried.get(name, 0)
+
+    def _urgency(self, name: str) -> tuple[bool, float]:
+        tried = self._tried.get(name, 0)
+        if not tried or self._fresh(name):
+            return True, self._named[name]
+        if self._listings[name].confirming:
+            return True, _CONFIRMING
+        return False, (self._since - tried) * (1 + self._listings[name].heat)

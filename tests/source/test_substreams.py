@@ -1,0 +1,484 @@
+"""Laws of :mod:`poller.source.substreams`: thousands of listings, each with its own state, read in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poller.changes.confirmation import Confirmation, confirmation_of
+from poller.changes.plan import RemovalGuard, SubstreamSnapshot
+from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
+from poller.source.conditional import ConditionalReader, ConditionalResponse, Validators
+from poller.source.feed import Feed, RoundMode, RoundResult
+from poller.source.paging import Params
+from poller.source.round import run_round
+from poller.source.substreams import Rotation
+from tests.harness.waiting import turns
+from tests.source.round_sides import ACHIEVEMENTS, DAY, Clock, MemoryStore, records
+from tests.source.round_sides import FEED as LISTED
+
+SECOND = timedelta(seconds=1)
+NAMES = tuple(f"q{number:02d}" for number in range(20))
+FEED = msgspec.structs.replace(
+    ACHIEVEMENTS, qualifications=(), discover=True, breaker=RemovalGuard(None), slot=SECOND * 3600
+)
+
+
+class Many:
+    """A source of many listings and those who name them: each has one record, unless it is said otherwise."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.clock = Clock()
+        self.names: dict[str, int] = dict.fromkeys(NAMES, 0)
+        self.failing: dict[str, Exception] = {}
+        self.values: dict[str, list[dict[str, Any]]] = {}
+        self.asked: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.on_asked: dict[str, Any] = {}
+        self.paged: dict[str, list[list[dict[str, Any]]]] = {}
+        self.refused_pages: dict[tuple[str, int], list[Exception]] = {}
+
+    @property
+    def milliseconds(self) -> int:
+        return int(self.clock.time.timestamp() * 1000)
+
+    async def get(self, path: str, params: Params) -> bytes:
+        name = path.split("/")[2]
+        self.asked.append(name)
+        if then := self.on_asked.pop(name, None):
+            then()
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await turns()  # lets the others come this far
+        self.at_once -= 1
+        if failure := self.failing.get(name):
+            raise failure
+        if name in self.paged:
+            place = int(dict(params).get("pageToken", 0))
+            if refusals := self.refused_pages.get((name, place)):
+                raise refusals.pop()
+            further = str(place + 1) if place + 1 < len(self.paged[name]) else None
+            return msgspec.json.encode({"results": self.paged[name][place], "pageToken": further})
+        assert not params
+        return msgspec.json.encode({"results": self.values.get(name, records(f"r-{name}"))})
+
+    async def named(self, since: int) -> dict[str, int]:
+        return {name: when for name, when in self.names.items() if when >= since}
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        return confirmation_of(self.store.state.confirmation)
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        return [(event["subject"], event["data"]["cause"]) for event in self.store.events]
+
+    async def __call__(self, *, names: int = 20, **changed: Any) -> RoundResult:
+        self.names = {name: self.names.get(name, 0) for name in list(self.names)[:names]}
+        self.asked.clear()
+        self.clock.pass_by(SECOND)
+        feed = msgspec.structs.replace(FEED, **changed)
+        return await run_round(feed, self.store, self.get, now=self.clock, qualifications=self.named)
+
+
+@pytest.fixture
+def many() -> Many:
+    return Many()
+
+
+async def test_all_are_read_some_at_a_time_and_committed_in_order(many: Many) -> None:
+    """As many requests at once as are allowed, no more; the events stand in the order of the turns."""
+    result = await many(at_once=5)
+    assert (result.mode, result.pages, result.created, many.most_at_once) == (RoundMode.BASELINE, 20, 20, 5)
+    assert [event["subject"] for event in many.store.events] == [f"r-{name}" for name in many.asked]
+    assert (many.store.state.read_at, many.store.state.oldest) == (many.clock.time, many.clock.time)
+    assert many.store.state.rotation is None
+
+
+async def test_a_round_lasts_a_slot_and_the_next_goes_on(many: Many) -> None:
+    """Each listing once in a rotation, over however many rounds; only its end counts as a full reading."""
+    await many()
+    read_at = many.store.state.read_at
+    asked: list[str] = []
+    rounds = 0
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        while len(asked) < 20:
+            result = await many(slot=SECOND)
+            assert (result.ok, result.mode) == (True, RoundMode.FULL)
+            assert 0 < len(many.asked) < 20
+            asked += many.asked
+            rounds += 1
+            over = len(asked) == 20
+            assert (many.store.state.rotation is None) == over
+            assert (many.store.state.read_at != read_at) == over
+    assert sorted(asked) == sorted(NAMES)
+    assert rounds >= 4
+
+
+async def test_whoever_wants_all_to_be_read_begins_anew(many: Many) -> None:
+    """A rotation that was interrupted is not finished but begun again where there is no slot: each listing is read."""
+    await many()
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        assert 0 < len((await many(slot=SECOND), many.asked)[1]) < 20
+    result = await many(slot=None)
+    assert (result.pages, sorted(many.asked)) == (20, sorted(NAMES))
+
+
+async def test_what_a_change_has_named_comes_first_even_in_the_middle(many: Many) -> None:
+    """A qualification that is named while the round runs is next but for what is on its way, a new one likewise."""
+    await many()
+    async with slow_clock(per_request=0.25, asked=many.asked):
+
+        def change() -> None:
+            many.names |= {"q19": many.milliseconds + 1, "new": many.milliseconds + 1}
+
+        many.on_asked["q03"] = change
+        await many(names=21)
+    place = many.asked.index("q03")
+    assert {"q19", "new"} <= set(many.asked[place + 1 : place + 8])
+    assert "r-new" in [event["subject"] for event in many.store.events]
+    assert many.store.events[-1]["data"]["cause"] == "full"
+
+
+async def test_what_is_named_for_a_time_to_come_hides_nothing_of_now(many: Many) -> None:
+    """Law: a name from before the store's clock was set back keeps none from being read that is named meanwhile."""
+    await many()
+    many.names["q05"] = many.milliseconds + 30 * 86_400_000
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        many.on_asked["q03"] = lambda: many.names.update(new=many.milliseconds + 1)
+        await many(names=21)
+    assert "r-new" in [event["subject"] for event in many.store.events]
+
+
+async def test_one_that_cannot_be_read_costs_itself(many: Many) -> None:
+    """The others are read; its records stay, whatever is settled; it is tried again when its turn comes."""
+    await many()
+    for failure in (SourceNonsense("not JSON"), SourceUnavailable("503"), SourceRefused("403", status=403)):
+        many.failing = {"q05": failure, "q11": failure}
+        result = await many()
+        assert (result.ok, result.pages, result.error) == (False, 18, f"{failure} (and 1 more listings)")
+    many.failing = {}
+    result = await many()
+    assert (result.ok, result.removed, result.changes, len(many.asked)) == (True, 0, 0, 20)
+
+
+async def test_what_no_listing_holds_any_more_is_removed_though_another_fails(many: Many) -> None:
+    """Missing in a rotation, missing in the next: gone. A listing that fails protects its own records and no others."""
+    await many()
+    many.failing = {"q05": SourceNonsense("not JSON")}
+    many.values = {"q02": []}
+    assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
+    assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
+
+
+async def test_a_listing_with_a_record_without_an_id_keeps_what_any_other_lacks(many: Many) -> None:
+    """The record may be one that another listing held; once each record of all listings has an id, it is looked for."""
+    await many()
+    many.values = {"q02": [], "q03": [{"id": None}]}
+    results = [await many() for _ in range(3)]
+    assert [(result.ok, result.removed, result.unidentified) for result in results] == [(True, 0, 1)] * 3
+    many.values = {"q02": []}
+    assert [(await many()).removed for _ in range(3)] == [0, 1, 0]
+    assert [event["subject"] for event in many.store.events][20:] == ["r-q02"]
+
+
+async def test_a_record_that_moves_to_another_listing_is_not_removed(many: Many) -> None:
+    """It is in the feed as long as any listing holds it."""
+    await many()
+    many.values = {"q02": [], "q03": records("r-q02", "r-q03")}
+    assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
+
+
+async def test_a_parent_that_is_gone_empties_its_listing_once_that_is_confirmed(many: Many) -> None:
+    """404 once removes nothing, 404 again does; a listing that comes back has its records created again."""
+    await many()
+    many.failing = {"q07": SourceRefused("no such qualification", status=404)}
+    first = await many()
+    assert (first.ok, first.removed) == (True, 0)
+    assert (await many()).removed == 1
+    many.failing = {}
+    result = await many()
+    assert (result.created, many.store.events[-1]["data"]["revision"]) == (1, 3)
+
+
+@pytest.mark.parametrize("status", [404, 410, 403])
+async def test_a_later_page_that_is_refused_removes_nothing(many: Many, status: int) -> None:
+    """404 or 410 for a page token says that the token expired, not that there is no listing: the listing has failed."""
+    many.paged = {"q07": [records("a"), records("b")]}
+    await many()
+    many.refused_pages = {("q07", 1): [SourceRefused("no such page", status=status)] * 99}
+    results = [await many() for _ in range(4)]
+    assert [(result.ok, result.removed) for result in results] == [(False, 0)] * 4
+    assert many.asked.count("q07") == (2 if status == 403 else 4)
+    many.refused_pages = {}
+    result = await many()
+    assert (result.ok, result.changes) == (True, 0)
+
+
+async def test_a_listing_whose_page_token_expires_is_read_once_more(many: Many) -> None:
+    """One expired page token costs a second reading of its listing in the same turn, and nothing else."""
+    many.paged = {"q07": [records("a"), records("b")]}
+    await many()
+    many.refused_pages = {("q07", 1): [SourceRefused("the page token has expired", status=410)]}
+    many.paged = {"q07": [records("a"), records("b", "c")]}
+    result = await many()
+    assert (result.ok, result.created, many.asked.count("q07")) == (True, 1, 4)
+
+
+async def test_an_api_that_is_away_is_not_asked_for_every_listing(many: Many) -> None:
+    """Three listings in a row that get no answer end the round; the next one goes on with others first."""
+    await many()
+    many.failing = dict.fromkeys(NAMES, SourceUnavailable("503"))
+    result = await many()
+    assert (result.ok, len(many.asked)) == (False, 3)
+    many.failing = {}
+    assert (await many()).ok
+    assert len(many.asked) == 17
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_listing_that_was_never_read_has_its_first_reading_later(many: Many, *, silent: bool) -> None:
+    """The first reading of the feed is over without it; its own is a baseline, that of a new qualification is not."""
+    many.failing = {"q05": SourceRefused("not yours", status=403)}
+    assert not (await many(silent_baseline=silent)).ok
+    assert many.store.state.read_at is not None
+    told = len(many.store.events)
+    many.names["new"] = 0
+    result = await many(names=21, silent_baseline=silent)
+    assert (result.ok, result.mode, result.created) == (False, RoundMode.FULL, 1)
+    many.failing = {}
+    result = await many(names=21, silent_baseline=silent)
+    assert (result.ok, result.mode, result.created) == (True, RoundMode.FULL, 1)
+    assert many.causes[told:] == [("r-new", "full"), ("r-q05", "baseline")][: 1 if silent else 2]
+    many.values = {"q05": [{"id": "r-q05", "n": 2}]}
+    await many(names=21, silent_baseline=silent)
+    assert many.causes[-1] == ("r-q05", "full")
+
+
+async def test_a_new_qualification_that_fails_at_first_is_published_as_new(many: Many) -> None:
+    """Its listing was not there in the first reading of the feed: whenever it is read, its records are created."""
+    await many()
+    many.names["new"] = 0
+    many.failing = {"new": SourceNonsense("not JSON")}
+    assert not (await many(names=21)).ok
+    many.failing = {}
+    assert (await many(names=21)).created == 1
+    assert many.causes[-1] == ("r-new", "full")
+
+
+async def test_a_listing_that_was_never_read_keeps_no_other_from_losing_records(many: Many) -> None:
+    """What a listing that was read holds no more is removed; what may be in the unread one stays, and that is told."""
+    unread, other = (f"0000000{digit}-0000-4000-8000-000000000000" for digit in (1, 2))
+    many.names |= {unread.upper(): 0, other: 0}
+    many.failing = {unread.upper(): SourceRefused("not yours", status=403)}
+    many.values = {
+        other: [{"id": "mine", "qualificationID": other}, {"id": "theirs", "qualificationID": unread}, {"id": "whose"}]
+    }
+    await many(names=22)
+    many.values = {other: []}
+    results = [await many(names=22) for _ in range(3)]
+    assert [(result.ok, result.removed) for result in results] == [(False, 0), (False, 1), (False, 0)]
+    assert many.store.events[-1]["subject"] == "mine"
+    assert results[-1].error == (
+        "not yours; 2 missing records are not removed, for they may be in a listing that was never read"
+    )
+    many.failing = {}
+    assert [(await many(names=22)).removed for _ in range(3)] == [0, 2, 0]
+
+
+async def test_what_a_listing_showed_before_it_failed_is_not_removed(many: Many) -> None:
+    """Pages before a failure count: a record that was new on one is there, though the listing was not read since."""
+    many.paged = {"q07": [records("a"), records("b")]}
+    await many()
+    many.paged = {"q07": [records("a", "new"), records("b")]}
+    many.refused_pages = {("q07", 1): [SourceRefused("no", status=403)]}
+    assert (await many()).created == 1
+    many.failing = {"q07": SourceNonsense("not JSON")}
+    assert [(await many()).removed for _ in range(3)] == [0, 0, 0]
+
+
+async def test_a_silent_baseline_is_silent_for_each_listing_once(many: Many) -> None:
+    """What changes in a listing that was read already is published, though others are still to be read."""
+    many.failing = {"q05": SourceNonsense("not JSON")}
+    await many(silent_baseline=True)
+    many.values = {"q02": [{"id": "r-q02", "n": 2}]}
+    await many(silent_baseline=True)
+    assert [(event["subject"], event["data"]["cause"]) for event in many.store.events] == [("r-q02", "full")]
+
+
+async def test_a_listing_of_several_pages_is_read_again_until_nothing_comes_late(many: Many) -> None:
+    """First of all at the next turn; its finds are reconciled; that it was given up is shown until it rests."""
+    many.paged = {"q07": [records("a"), records("c")]}
+    await many(slot=SECOND)
+    assert many.confirmation == Confirmation()
+    many.paged = {"q07": [records("a", "b"), records("c")]}
+    await many(slot=SECOND)
+    assert many.asked[0] == "q07"
+    assert many.causes[-1] == ("b", "reconcile")
+    assert many.confirmation == Confirmation(1, 1)
+    for number in range(4):
+        many.paged["q07"][0] = records("a", "b", value=number + 5)
+        await many(slot=SECOND)
+    assert many.confirmation == Confirmation(5, 9)
+    many.paged["q07"][0] = records("a", "b", value=20)
+    await many(slot=SECOND)
+    assert many.causes[-1] == ("b", "full")
+    assert many.confirmation == Confirmation(5, 9)
+    await many(slot=SECOND)
+    assert many.confirmation is None
+
+
+async def test_of_several_listings_the_one_that_was_read_least_says_whether_it_goes_on(many: Many) -> None:
+    """Law: a listing that was given up hides no other that is still to be read again; what came late is their sum."""
+    many.paged = {name: [records(f"{name}a"), records(f"{name}c")] for name in ("q07", "q08")}
+    await many(slot=SECOND)
+    kept = many.store.kept_listings
+    kept["q07"] = msgspec.structs.replace(kept["q07"], confirmation=Confirmation(5, 2))
+    many.paged["q07"][0] = records("q07a", value=2)
+    many.paged["q08"][0] = records("q08a", "q08b")
+    await many(slot=SECOND)
+    assert many.confirmation == Confirmation(1, 3, 2)
+    assert many.confirmation.due
+
+
+async def test_a_listing_that_is_confirmed_has_its_turn_in_each_round_of_a_rotation(many: Many) -> None:
+    """It does not wait for all the others to be read; once it is confirmed, it has had its turn."""
+    many.paged = {"q19": [records("a"), records("c")]}
+    await many()
+    many.paged["q19"][0] = records("a", "b")
+    turns: list[bool] = []
+    async with slow_clock(per_request=0.25, asked=many.asked):
+        for _ in range(3):
+            await many(slot=SECOND)
+            assert many.store.state.rotation is not None
+            turns.append("q19" in many.asked)
+    assert turns == [True, True, False]
+    assert many.causes[-1] == ("b", "reconcile")
+
+
+class Tagged:
+    """Listings of pages whose answers have an entity tag of their own, and 304 where it is still theirs."""
+
+    def __init__(self, pages: list[list[dict[str, Any]]]) -> None:
+        self.pages = pages
+        self.unchanged = 0
+
+    async def ask(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:  # noqa: ARG002 -- all have the same
+        place = int(dict(params).get("pageToken", 0))
+        body = {"results": self.pages[place], "pageToken": str(place + 1) if place + 1 < len(self.pages) else None}
+        raw = msgspec.json.encode({**body, "deltaToken": "d"})
+        tag = f'"{hash(raw)}"'
+        if unless.etag == tag:
+            self.unchanged += 1
+            return ConditionalResponse(None)
+        return ConditionalResponse(raw, Validators(etag=tag))
+
+
+@pytest.mark.parametrize("feed", [FEED, LISTED])
+@pytest.mark.parametrize("pages", [1, 2])
+async def test_the_first_pages_version_says_nothing_of_the_others(feed: Feed, pages: int) -> None:
+    """A listing of several pages is asked for whatever its first page is, one of a single page on condition."""
+    store, clock = MemoryStore(), Clock()
+    tagged = Tagged([records("a"), records("b")][:pages])
+    unchanged = ConditionalReader(tagged.ask)
+
+    async def named(_: int) -> dict[str, int]:
+        return {"q00": 0}
+
+    async def read() -> RoundResult:
+        clock.pass_by(DAY)
+        return await run_round(feed, store, unchanged.get, now=clock, qualifications=named, unchanged=unchanged)
+
+    for _ in range(3):
+        assert (await read()).ok
+    assert tagged.unchanged == (0 if pages > 1 else 1 + feed.resource.per_qualification)
+    tagged.pages[-1] = records("b" if pages > 1 else "a", value=2)
+    assert (await read()).modified == 1
+
+
+@asynccontextmanager
+async def slow_clock(*, per_request: float, asked: list[str]) -> AsyncIterator[None]:
+    """The loop's clock goes on by so many seconds with each request, and only so."""
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    begun = real()
+    loop.time = lambda: begun + len(asked) * per_request  # type: ignore[method-assign] # the loop is no part of ours
+    try:
+        yield
+    finally:
+        loop.time = real  # type: ignore[method-assign] # put back
+
+
+ROTATED = st.sampled_from("abcdefgh")
+
+
+def turns_left(rotation: Rotation, now: int = 1_000) -> list[str]:
+    return list(iter(lambda: rotation.turn(now) or "", ""))
+
+
+@given(
+    st.dictionaries(ROTATED, st.integers(0, 900)),
+    st.dictionaries(ROTATED, st.integers(0, 990)),
+    st.booleans(),
+    st.integers(0, 1_000),
+)
+def test_each_that_is_due_has_one_turn(tried: dict[str, int], named: dict[str, int], resumed: bool, since: int) -> None:
+    """Whoever is named has exactly one, but for those that a resumed rotation has tried and nothing named since."""
+    rotation = Rotation(
+        {name: SubstreamSnapshot(tried=when) for name, when in tried.items()}, since=since, resumed=resumed
+    )
+    rotation.named(named)
+    done = {name for name, when in tried.items() if resumed and when >= since and named.get(name, 0) <= when}
+    assert sorted(turns_left(rotation)) == sorted(named.keys() - done)
+
+
+def test_the_order_is_fresh_then_never_read_then_hot_and_old() -> None:
+    """What a change has named since it was tried comes first, the latest of them before the others."""
+    listings = {
+        "old": SubstreamSnapshot(tried=100, read=100),
+        "hot": SubstreamSnapshot(tried=400, read=400, heat=2.0),
+        "cold": SubstreamSnapshot(tried=400, read=400),
+        "fresh": SubstreamSnapshot(tried=500, read=500),
+        "fresher": SubstreamSnapshot(tried=500, read=500),
+    }
+    rotation = Rotation(listings, since=1_000)
+    rotation.named({"cold": 0, "old": 50, "hot": 10, "fresh": 600, "new": 0, "fresher": 700})
+    assert turns_left(rotation) == ["fresher", "fresh", "new", "hot", "old", "cold"]
+
+
+def test_one_that_is_named_meanwhile_is_next_though_it_had_its_turn() -> None:
+    """A change that comes while the round runs is not left for the next one."""
+    rotation = Rotation({}, since=1_000)
+    rotation.named(dict.fromkeys("abc", 0))
+    assert [rotation.turn(1_001), rotation.turn(1_001)] == ["a", "b"]
+    rotation.named({"a": 1_005, "d": 1_004})
+    assert turns_left(rotation, 1_010) == ["a", "d", "c"]
+    rotation.named({"a": 1_005})
+    assert turns_left(rotation, 1_011) == []
+    assert set(rotation.names) == set("abcd")
+
+
+def test_what_a_wrong_clock_has_noted_keeps_nothing_from_its_turn() -> None:
+    """Law: a listing that was tried in what is still to come is read first, and is not taken for one that had its turn.
+
+    One that was named then is not read again and again until that time.
+    """
+    listings = {
+        "late": SubstreamSnapshot(tried=900_000),
+        "done": SubstreamSnapshot(tried=1_500),
+        "old": SubstreamSnapshot(tried=500),
+    }
+    rotation = Rotation(listings, since=1_000, resumed=True, now=2_000)
+    rotation.named({"late": 0, "done": 950_000, "old": 0})
+    assert [rotation.turn(2_001), rotation.turn(2_002), rotation.turn(2_003)] == ["late", "old", None]
+    rotation.named({"done": 950_000})
+    assert rotation.turn(2_004) is None
