@@ -16,8 +16,7 @@ another for each change that names it meanwhile.
 **Invariants**
 
 - A listing that cannot be read fails alone: the others are read, its records stay, and the round reports it. If the
-  feed's first
-  reading could not read it, its own first reading comes when it can be read.
+  feed's first reading could not read it, its own first reading comes when it can be read.
 - A listing whose first page answers 404 or 410 is empty. Whether its records are gone is settled as for all others.
 - The same answer to a later page is an expired page token: the listing is read again from its first page, and fails
   if that fails too.

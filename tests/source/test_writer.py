@@ -391,7 +391,7 @@ class _Absent(MemoryStore):
 async def test_a_record_that_cannot_be_asked_for_keeps_no_other() -> None:
     """What was confirmed beside it is removed; the round fails, and the record stays."""
     read = await has(FULL, *MANY)
-    read.store.mark_missing("released", "yes")
+    read.store.mark("released", "yes")
     failing = MANY[266]  # of the second lot
     script = listing(FULL, [MANY[0]], gone=set(MANY[1:]) - {failing})
     result = await read(script.on(SourceUnavailable("no answer"), path=f"/contractTypes/{failing}"))
@@ -406,7 +406,7 @@ async def test_nothing_for_everything_is_held_until_it_is_released() -> None:
     assert "2 of 2 known records are missing" in (held.error or "")
     assert "poller release acme/contractTypes" in (held.error or "")
     assert read.store.state.held == held.error
-    read.store.mark_missing("released", "yes")
+    read.store.mark("released", "yes")
     result = await read(listing(FULL, [], gone=["a", "b"]))
     assert (result.ok, result.removed) == (True, 2)
     assert (read.store.state.held, read.store.state.released) == (None, False)
