@@ -137,6 +137,7 @@ def _report(result: RoundResult, costs: RoundCosts, *, stream: str) -> None:
             paging=learnt.paging,
             delta_token=learnt.delta_token,
             refused=learnt.refused,
+            expired=learnt.expired,
         )
     loss = result.loss
     if loss is not None:

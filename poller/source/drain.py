@@ -236,7 +236,7 @@ class DeltaReader:
             raise
         except SourceError as failure:
             if isinstance(failure, SourceRefused) and pages == self._drain.pages:
-                self.refused = failure.status in self._feed.expired_statuses
+                self.refused = failure.status in {*self._feed.expired_statuses, *self._drain.learnt.expired}
             self.failed = True
             return
         self.worked = True

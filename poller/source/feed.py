@@ -119,6 +119,11 @@ def resource_of(
 # So many tokens refused in a row, each as fresh as it can be, mean that the API takes none.
 REFUSALS: Final = 3
 
+# So many requests with the delta token refused in a row, and in no other way, cast doubt on the token.
+DOUBTFUL: Final = 3
+# Answers that say nothing of the token: no credential, too slow, too many requests.
+_NOT_ABOUT_TOKENS: Final = frozenset({401, 407, 408, 429})
+
 # One answer of a backend that lags behind its siblings says nothing; two as far apart as this are taken for the truth.
 APART: Final = timedelta(seconds=2)
 SECOND_LOOK: Final = timedelta(minutes=1)
@@ -237,6 +242,17 @@ class Feed(msgspec.Struct, frozen=True):
     def fingerprint(self) -> str:
         """A hash of the query that the delta token belongs to."""
         return self.query.fingerprint(f"{self.binding}\0{self.resource.path}")
+
+
+def casts_doubt(status: int) -> bool:
+    """Whether a request with a delta token that is answered in this way may have been refused for the token."""
+    return 400 <= status < 500 and status not in _NOT_ABOUT_TOKENS  # noqa: PLR2004 -- the client's errors
+
+
+def is_to_be_tried_without(failures: int) -> bool:
+    """Whether so many doubtful answers in a row ask for one request without the token: 3, 6, 12, 24 of them."""
+    doublings, rest = divmod(failures, DOUBTFUL)
+    return rest == 0 and doublings > 0 and doublings & (doublings - 1) == 0
 
 
 def due_mode(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, str | None]:

@@ -234,6 +234,7 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
         no_fields: whether it refused ``fields``.
         paging: how its listings ended; None before one did.
         delta_token: on which pages of a listing a delta token stood; None likewise.
+        expired: statuses, not among the configured ones, by which it refuses a delta token that is no longer valid.
     """
 
     query: str = ""
@@ -241,6 +242,7 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     no_fields: bool = False
     paging: Ending | None = None
     delta_token: TokenPlacement | None = None
+    expired: tuple[int, ...] = ()
 
     def applied(self, query: ListQuery) -> ListQuery:
         """The query without what the API refused."""
@@ -257,6 +259,10 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
         if drain.pages == 1 and self.paging is not None:
             return self
         return msgspec.structs.replace(self, paging=drain.ending, delta_token=_place(drain))
+
+    def expiring(self, status: int) -> DetectedCapabilities:
+        """The same, and that this status means that the delta token is no longer valid."""
+        return msgspec.structs.replace(self, expired=tuple(sorted({*self.expired, status})))
 
     def about(self, query: str) -> DetectedCapabilities:
         """The same if it is about the query with this fingerprint, else nothing yet."""

@@ -53,8 +53,10 @@ from poller.source.feed import (
     RoundClock,
     RoundMode,
     RoundResult,
+    casts_doubt,
     due_mode,
     is_known_origin,
+    is_to_be_tried_without,
     is_withheld_origin,
     withheld_origin_reason,
 )
@@ -86,6 +88,7 @@ from poller.store.feed_state import (
     ROTATION,
     ROUND,
     ROUND_AT,
+    TOKEN_FAILURES,
     UNIDENTIFIED,
     FeedState,
     fields_mark,
@@ -173,6 +176,8 @@ class _RoundRun:
         self._substreams: SubstreamReader | None = None
         self._unread: frozenset[str] = frozenset()  # qualifications whose listings were never read
         self._kept = 0  # records that may be in one of these, and are therefore not removed
+        self._token_failures: int | None = None  # in a row, this round's the last
+        self._doubtful: int | None = None  # the status for which the token was left out
         self._unchanged = None if feed.resource.per_qualification else unchanged
         self._ask = unchanged.ask if unchanged else unconditional(get)
         if self._unchanged is not None:
@@ -222,6 +227,8 @@ class _RoundRun:
         if isinstance(failure, SourceError) and self._start.mode is RoundMode.BASELINE and self._state.kept_records:
             error = f"{error}; new records are published as baseline until the first reading is complete"
         learnt = self._drain.learnt
+        if self._doubtful is not None and self._drain.pages:
+            learnt = learnt.expiring(self._doubtful)
         return msgspec.structs.replace(
             RoundResult.of(
                 self._feed.id,
@@ -264,6 +271,7 @@ class _RoundRun:
             late=result.late,
             out_of_time=isinstance(failure, RoundTimeExceeded),
             jumbled=self._writer.jumbled > 0,
+            token_failures=self._token_failures,
         )
         marks = round_marks(self._feed, self._start, end)
         if self._substreams is not None:
@@ -290,16 +298,25 @@ class _RoundRun:
                 return await self._read_listing()
             except SourceRefused as refused:
                 begun = self._drain.pages > before
-                if refused.status not in self._feed.expired_statuses:
-                    raise
-                if self._start.since and not begun:
+                expired = refused.status in {*self._feed.expired_statuses, *self._drain.learnt.expired}
+                if self._start.since and not begun and (expired or self._doubts(refused.status)):
                     # Whether the delta token is what the API does not like, the same request without it decides.
                     self._start, self._seen = self._start.without_token(), SeenKeys()
-                elif begun and once_more:
+                elif expired and begun and once_more:
                     # A page token died on the way: once more from the start, and what was read already is silent.
                     once_more = False
                 else:
                     raise
+
+    def _doubts(self, status: int) -> bool:
+        """Count an answer that may be about the delta token; whether the same request without it is to be tried."""
+        if not casts_doubt(status):
+            return False
+        self._token_failures = self._start.token_failures + 1
+        if not is_to_be_tried_without(self._token_failures):
+            return False
+        self._doubtful = status
+        return True
 
     async def _read_listing(self) -> None:
         path, start = self._feed.resource.path, self._start
@@ -434,6 +451,7 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
         adopts: whether the feed's origin is to be written with what is read first; see :mod:`poller.source.feed`.
         deltas_since: the delta token from which deltas are read beside a full reading; None: none are.
         confirmation: what is to be confirmed of the readings before; None: nothing.
+        token_failures: see :attr:`poller.store.feed_state.FeedState.token_failures`.
     """
 
     mode: RoundMode
@@ -449,6 +467,7 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
     adopts: bool = False
     deltas_since: str | None = None
     confirmation: Confirmation | None = None
+    token_failures: int = 0
 
     @property
     def in_slots(self) -> bool:
@@ -489,6 +508,8 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
         late: how many records a full reading brought that no delta beside it had; None where that cannot be told.
         out_of_time: whether it was given up because it took too long.
         jumbled: whether records in it could not be told apart.
+        token_failures: how many doubtful answers in a row the delta token has met, this round's the last; None where
+            it met none.
     """
 
     at: datetime
@@ -503,6 +524,7 @@ class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
     late: int | None = None
     out_of_time: bool = False
     jumbled: bool = False
+    token_failures: int | None = None
 
 
 def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
@@ -529,6 +551,7 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
         and state.query in (None, feed.fingerprint),
         deltas_since=state.delta_token if mode is RoundMode.RECONCILE else None,
         confirmation=confirmation_of(state.confirmation),
+        token_failures=state.token_failures,
     )
 
 
@@ -536,6 +559,7 @@ def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str |
     """What a round leaves behind: its result and, if it was complete, where the next one starts. None: a mark goes."""
     now = recorded_time(end.at)
     marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode(), ROUND_AT: now}
+    marks |= _doubts_of_the_token(start, end)
     if end.next_at is not None:
         marks[NEXT_AT] = recorded_time(end.next_at)
     if end.result.ok:
@@ -555,6 +579,12 @@ def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str |
     elif end.out_of_time and start.confirms:
         marks[CONFIRMATION] = confirmation_mark(start.confirmation and start.confirmation.after(None))
     return marks
+
+
+def _doubts_of_the_token(start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
+    if end.result.ok:
+        return {TOKEN_FAILURES: None} if start.token_failures else {}
+    return {} if end.token_failures is None else {TOKEN_FAILURES: str(end.token_failures)}
 
 
 def rotation_marks(start: RoundStart, *, over: bool, oldest: int | None) -> dict[str, str | None]:

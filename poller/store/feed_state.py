@@ -25,6 +25,7 @@ ROUND: Final = "round"
 ROUND_AT: Final = "round_at"
 GOOD_AT: Final = "good_at"
 REFUSALS: Final = "refusals"
+TOKEN_FAILURES: Final = "token_failures"  # noqa: S105 -- a field's name
 HELD: Final = "held"
 HELD_AT: Final = "held_at"
 RELEASED: Final = "released"
@@ -90,6 +91,8 @@ class FeedState(msgspec.Struct, frozen=True):
         read_at: when the last complete full reading began; None before the first.
         good_at: when the last good round ended.
         refusals: how many delta tokens in a row the API has refused, each answered by a full reading.
+        token_failures: how many requests with the delta token in a row were refused in a way that does not say that the
+            token is no longer valid.
         held: why removals wait for an operator, in words; None where none do.
         held_at: since when, the first of the readings that held them.
         held_origin: another origin, of which nothing is published until an operator has decided; None where it is not
@@ -129,6 +132,7 @@ class FeedState(msgspec.Struct, frozen=True):
     read_at: datetime | None = None
     good_at: datetime | None = None
     refusals: int = 0
+    token_failures: int = 0
     held: str | None = None
     held_at: datetime | None = None
     held_origin: str | None = None
@@ -170,6 +174,7 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         read_at=_moment(text.get(READ_AT)),
         good_at=_moment(text.get(GOOD_AT)),
         refusals=int(text.get(REFUSALS, "0")),
+        token_failures=_whole(text.get(TOKEN_FAILURES)) or 0,
         held=text.get(HELD) or None,
         held_at=_moment(text.get(HELD_AT)),
         held_origin=text.get(HELD_ORIGIN),

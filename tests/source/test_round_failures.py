@@ -84,6 +84,46 @@ async def test_other_refusals_do_not_cast_doubt_on_the_token(read: Round, status
     assert (result.mode, result.ok, read.kept, len(script.asked)) == (RoundMode.DELTA, False, "d1", 1)
 
 
+@pytest.mark.parametrize("status", [402, 403, 414, 422, 431])
+async def test_a_token_that_is_refused_in_an_unknown_way_is_left_out_in_the_third_round(
+    read: Round, status: int
+) -> None:
+    """The request without it works: read in full; and from then on this status means that a token has expired."""
+    script = Script().on(SourceRefused("no", status=status), since="d1").on(records("a", "b", "c"), delta="d2")
+    results = [await read(script) for _ in range(3)]
+    assert [(one.mode, one.ok) for one in results] == [(RoundMode.DELTA, False)] * 2 + [(RoundMode.RESYNC, True)]
+    assert (read.kept, results[-1].created, read.store.state.token_failures) == ("d2", 1, 0)
+    script.on(SourceRefused("no", status=status), since="d2").on(records("a", "b", "c"), delta="d3")
+    again = await read(script)
+    assert (again.mode, again.ok, read.kept) == (RoundMode.RESYNC, True, "d3")
+
+
+async def test_a_source_that_refuses_with_and_without_the_token_is_asked_without_it_ever_more_rarely(
+    read: Round,
+) -> None:
+    """A closed source says nothing of the token, which stays; the second request is in rounds 3, 6 and 12."""
+    closed = SourceRefused("not yours", status=403)
+    script = Script().on(closed, since="d1").on(closed)
+    asked = []
+    for _ in range(13):
+        script.asked.clear()
+        assert not (await read(script)).ok
+        asked.append(len(script.asked))
+    assert [at for at, count in enumerate(asked, 1) if count == 2] == [3, 6, 12]
+    assert read.kept == "d1"
+    assert (await read(Script().on([], since="d1"))).ok
+    assert read.store.state.token_failures == 0
+
+
+@pytest.mark.parametrize("status", [401, 429])
+async def test_refusals_that_are_about_something_else_never_cast_doubt_on_the_token(read: Round, status: int) -> None:
+    """A missing credential and a limit of the rate are waited out, however often they come."""
+    script = Script().on(SourceRefused("no", status=status), since="d1")
+    for _ in range(7):
+        assert not (await read(script)).ok
+    assert (len(script.asked), read.kept, read.store.state.token_failures) == (7, "d1", 0)
+
+
 async def test_a_circle_keeps_the_records_and_not_the_token(read: Round) -> None:
     """Pages that lead back to each other: what they hold counts, the round fails, the token stays."""
     script = Script().on(records("c"), since="d1", further="p", delta="d9")
