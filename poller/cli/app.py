@@ -1,17 +1,72 @@
-"""The commands and their options. What each of them does stands in its own module, imported when it is called."""
+"""The application: all commands, and the exit codes.
+
+=========  ==========================================================================
+exit code  meaning
+=========  ==========================================================================
+0          done; also a daemon that a signal stopped, and output whose reader left
+1          the command ran and something failed
+2          the usage or the configuration is wrong
+130        interrupted
+=========  ==========================================================================
+
+**Invariants**
+
+- Every error becomes one paragraph on standard error; a traceback only with ``--log-level debug``.
+- Standard streams that are closed at the start (``<&-``) lead to ``/dev/null``. Otherwise the next file or socket
+  would take their number, and output would be written into it.
+- A character that the encoding of the output lacks is escaped.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import io
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from poller.cli import dead_letters, feed_orders, keys, subscriptions
-from poller.cli.completing import subscriptions as subscription_ids
-from poller.cli.help import CommandLine, GroupedCommands
-from poller.cli.optional_seconds import OptionalSeconds
-from poller.cli.options import Asked, Config, Document, Faults, Feeds, Format, Json, Profiles, Verbosity
+from poller.cli import dead_letters, demo, feeds, replay, run, status, subscriptions, tail, tools
+from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
+from poller.cli.output import OutputClosed
+from poller.errors import ConfigurationError, PollerError
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG: Final = 2
+INTERRUPTED: Final = 130
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Try it": ("demo", "sandbox"),
+    "Run it": ("check", "once", "run"),
+    "Watch it": ("status", "tail", "dead-letters"),
+    "Change it": ("pause", "resume", "resync", "release", "subscriptions", "keys", "replay", "feeds"),
+    "Make documents": ("config", "schema"),
+}
+"""The commands of ``poller --help``, in the order in which a newcomer needs them."""
+
+
+class GroupedCommands(TyperGroup):
+    """Commands under the headings of :data:`GROUPS`; commands without a heading come last."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each heading."""
+        left = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        width = max(map(len, left), default=0)
+        for heading, names in (*GROUPS.items(), ("Commands", tuple(left))):
+            rows = [
+                (name.ljust(width), command.get_short_help_str(formatter.width - 6 - width))
+                for name in names
+                if (command := left.pop(name, None)) is not None and not command.hidden
+            ]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
 
 app = CommandLine(
     cls=GroupedCommands,
@@ -20,27 +75,25 @@ app = CommandLine(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = CommandLine(help="The configuration file: prints a commented example.")
-
-
+for commands in (demo.app, run.app, status.app, tail.app, feeds.app, replay.app, tools.app):
+    app.add_typer(commands)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(subscriptions.app, name="subscriptions")
-app.add_typer(keys.app, name="keys")
-app.add_typer(config_app, name="config")
-app.add_typer(feed_orders.app)
-app.add_typer(feed_orders.feeds_app, name="feeds")
+app.add_typer(tools.keys_app, name="keys")
+app.add_typer(feeds.feeds_app, name="feeds")
+app.add_typer(tools.config_app, name="config")
 
 
-def _show_version(asked: bool) -> None:  # noqa: FBT001 -- typer calls it with the value alone
-    if asked:
-        from poller import __version__  # noqa: PLC0415 -- late: reads the package's metadata
+def _show_version(value: bool) -> None:  # noqa: FBT001 -- typer passes the value alone
+    if value:
+        from poller import __version__
 
         typer.echo(f"poller {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
+def _global_options(
     context: typer.Context,
     *,
     config: Config = None,
@@ -50,268 +103,99 @@ def _options(
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    context.obj = Asked(config, log_format, log_level)
+    context.obj = GlobalOptions(context, config, log_format, log_level)
 
 
-@app.command()
-def demo(
-    context: typer.Context,
-    *,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Default: until Ctrl-C.", show_default=False)] = None,
-    keep: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Leave a configuration, token, secret and receiver to go on with.", show_default=False
-        ),
-    ] = None,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """The whole system on one machine, webhooks included, nothing to configure."""
-    from poller.cli.demo import demo as command  # noqa: PLC0415 -- late
+def program() -> int:
+    """The program with ``sys.argv``; its exit code."""
+    from poller.telemetry.tracing import block_opentelemetry
 
-    command(Asked.by(context, config, log_format, log_level), seconds=seconds, kept=keep)
+    _open_standard_streams()
+    _escape_what_cannot_be_encoded()
+    block_opentelemetry()
+    return exit_code(run_app)
 
 
-@app.command()
-def run(
-    context: typer.Context,
-    *,
-    only: Annotated[
-        str | None, typer.Option(metavar="ROLES", help="Some of poll,deliver,serve. Default: all that there are.")
-    ] = None,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """The daemon: polls every feed and delivers to every subscription, until told to stop."""
-    from poller.cli.ending import end_at_once_when_told  # noqa: PLC0415 -- late
-
-    end_at_once_when_told()
-    from poller.cli.run import run as command  # noqa: PLC0415 -- late
-
-    command(Asked.by(context, config, log_format, log_level), only=only)
+def run_app(arguments: Sequence[str] | None = None) -> int:
+    """One command line, by default ``sys.argv``; its exit code, unless an exception says more."""
+    code = app(arguments, prog_name="poller", standalone_mode=False)
+    return code if isinstance(code, int) else DONE
 
 
-@app.command()
-def once(
-    context: typer.Context,
-    feeds: Feeds = None,
-    *,
-    json: Json = False,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """One round for every feed, or those named. Exit code 1 if any failed."""
-    from poller.cli.once import once as command  # noqa: PLC0415 -- late
-
-    _exit(good=command(Asked.by(context, config, log_format, log_level), feeds, json=json))
-
-
-@app.command()
-def sandbox(
-    context: typer.Context,
-    *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: any that is free.")] = 8090,
-    records: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Records to begin with, of all resources together.")
-    ] = 500,
-    qualifications: Annotated[
-        int | None, typer.Option(min=1, help="How many have achievements. Default: as befits the records.")
-    ] = None,
-    changes_per_second: Annotated[float, typer.Option(min=0, max=100_000, help="Changes made by itself.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same records and changes.")] = 1,
-    token: Annotated[str, typer.Option(help="The bearer token that it asks for.")] = "sandbox",  # noqa: S107 -- public
-    profile: Profiles = None,
-    faults: Faults = None,
-    show: Annotated[bool, typer.Option("--list", help="Show all profiles, and exit.")] = False,
-    json: Json = False,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """The API, simulated over real HTTP."""
-    from poller.cli.sandbox import sandbox as command  # noqa: PLC0415 -- late
-    from poller.cli.sandbox import show_profiles  # noqa: PLC0415 -- late
-
-    if show:
-        show_profiles(json=json)
-        return
-    command(
-        Asked.by(context, config, log_format, log_level),
-        port=port,
-        records=records,
-        changes_per_second=changes_per_second,
-        seed=seed,
-        token=token,
-        profiles=profile or (),
-        faults=faults or (),
-        qualifications=qualifications,
-    )
+def exit_code(run: Callable[[], int]) -> int:
+    """The exit code of what runs; errors are reported on standard error."""
+    try:
+        _arm_failpoint()
+        code = run()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (OutputClosed, BrokenPipeError):
+        _drop_output()
+        return DONE
+    except Exception as error:  # noqa: BLE001 -- the program ends here, with a sentence
+        return _reported(error)
+    return code
 
 
-@app.command()
-def check(
-    context: typer.Context, *, config: Config = None, log_format: Format = None, log_level: Verbosity = None
-) -> None:
-    """Says what is configured and whether it answers. Changes nothing."""
-    from poller.cli.check import check_all  # noqa: PLC0415 -- late
-
-    _exit(good=check_all(Asked.by(context, config, log_format, log_level)))
-
-
-@app.command(cls=OptionalSeconds)
-def status(
-    context: typer.Context,
-    feeds: Feeds = None,
-    *,
-    watch: Annotated[
-        float | None,
-        typer.Option(
-            metavar="[SECONDS]", min=0.1, help="Again and again, every 2 s, until Ctrl-C.", show_default=False
-        ),
-    ] = None,
-    json: Json = False,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Every feed and subscription: state, last round, lag, errors; details of the feeds that are named."""
-    asked = Asked.by(context, config, log_format, log_level)
-    if watch is not None:
-        from poller.cli.watching import watch as again  # noqa: PLC0415 -- late
-
-        again(asked, feeds, seconds=watch, json=json)
-        return
-    from poller.cli.status import status as command  # noqa: PLC0415 -- late
-
-    command(asked, feeds, json=json)
+def _open_standard_streams() -> None:
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
-@app.command()
-def replay(
-    context: typer.Context,
-    subscription: Annotated[
-        str, typer.Argument(metavar="SUBSCRIPTION", help="Its id.", autocompletion=subscription_ids)
-    ],
-    feeds: Feeds = None,
-    *,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="ID|TIME|earliest", help="An entry, RFC 3339, or so long ago (2h).", show_default=False
-        ),
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="ID|TIME", help="Default: all that it has been given.")
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Show how far it is, until it is done; alone: one under way.")
-    ] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End the replay that is under way.")] = False,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Delivers past events once more, with the same ids."""
-    from poller.cli.replay import cancel as stop  # noqa: PLC0415 -- late
-    from poller.cli.replay import join  # noqa: PLC0415 -- late
-    from poller.cli.replay import replay as command  # noqa: PLC0415 -- late
-
-    asked = Asked.by(context, config, log_format, log_level)
-    if cancel and start is None and end is None and not wait:
-        stop(asked, subscription, feeds)
-    elif start is not None and not cancel:
-        command(asked, subscription, feeds, start=start, end=end, wait=wait)
-    elif wait and not cancel and end is None:
-        join(asked, subscription, feeds)
-    else:
-        raise typer.BadParameter(
-            "expected --from ID|TIME, --wait for one that is under way, or --cancel alone", context
-        )
+def _escape_what_cannot_be_encoded() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
-@app.command()
-def tail(
-    context: typer.Context,
-    feeds: Feeds = None,
-    *,
-    start: Annotated[
-        str,
-        typer.Option("--from", metavar="ID|TIME|now|earliest", help="After the entry ID, or since then: RFC 3339, 2h."),
-    ] = "now",
-    types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type", metavar="TYPE", help="A type, a pattern such as *.removed.v1, or created, modified, removed."
-        ),
-    ] = None,
-    subjects: Annotated[
-        list[str] | None,
-        typer.Option("--subject", metavar="ID", help="A record's id, its first 8 characters, or a pattern."),
-    ] = None,
-    changed: Annotated[
-        list[str] | None, typer.Option(metavar="POINTER", help="Where this, or something below it, has changed.")
-    ] = None,
-    operations: Annotated[
-        bool, typer.Option("--operations", help="The daemon's own events; with FEED, these as well.")
-    ] = False,
-    json: Json = False,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Follows the event streams until Ctrl-C. An option that is given several times means any of these."""
-    from poller.cli.choosing import Choice  # noqa: PLC0415 -- late
-    from poller.cli.tail import tail as command  # noqa: PLC0415 -- late
+def _arm_failpoint() -> None:
+    spec = os.environ.get("POLLER_FAILPOINT")
+    if spec:
+        from poller.failpoints import arm
 
-    command(
-        Asked.by(context, config, log_format, log_level),
-        feeds,
-        start=start,
-        json=json,
-        choice=Choice(tuple(types or ()), tuple(subjects or ()), tuple(changed or ())),
-        operations=operations,
-    )
+        arm(spec)
 
 
-@app.command()
-def schema(
-    context: typer.Context,
-    document: Annotated[
-        Document, typer.Argument(metavar="[DOCUMENT]", help="asyncapi, events or config.")
-    ] = Document.ASYNCAPI,
-    *,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """AsyncAPI 3 document, JSON Schemas of events or configuration."""
-    from poller.cli.schema import schema as command  # noqa: PLC0415 -- late
-
-    command(Asked.by(context, config, log_format, log_level), document.value)
+def _reported(error: Exception) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help page
+        sys.stderr.write(f"{error}\n")
+        return WRONG
+    code, text = _code_and_text(error)
+    if logging.getLogger().isEnabledFor(logging.DEBUG):
+        traceback.print_exception(error, file=sys.stderr)
+    if text:
+        sys.stderr.write(f"poller: {text}\n")
+    return code
 
 
-@config_app.callback()
-def _config() -> None:
-    """Keep ``example`` a command of its own, though there is no other."""
+def _code_and_text(error: Exception) -> tuple[int, str]:
+    if isinstance(error, ConfigurationError):
+        return WRONG, str(error)
+    if isinstance(error, PollerError):
+        return FAILED, str(error)
+    usage = getattr(error, "format_message", None)  # typer's usage errors have no public base in all versions
+    if usage is not None:
+        return WRONG, _usage(error, usage())
+    if type(error).__name__ == "Abort":
+        return INTERRUPTED, ""
+    if isinstance(error, OSError):
+        return FAILED, str(error)
+    return FAILED, f"unexpected {type(error).__name__}: {error} (--log-level debug shows where)"
 
 
-@config_app.command("example")
-def config_example(
-    *,
-    config: Config = None,  # noqa: ARG001 -- every command takes these
-    log_format: Format = None,  # noqa: ARG001 -- likewise
-    log_level: Verbosity = None,  # noqa: ARG001 -- likewise
-) -> None:
-    """Prints a commented poller.toml with every key."""
-    from importlib.resources import files  # noqa: PLC0415 -- late
-
-    typer.echo((files("poller") / "config" / "example.toml").read_text("utf-8"), nl=False)
+def _usage(error: Exception, text: str) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "poller"
+    text = text.rstrip().removesuffix(".")
+    return f"{text}{'' if text.endswith('?') else '.'} See {path} --help"
 
 
-def _exit(*, good: bool) -> None:
-    if not good:
-        raise typer.Exit(1)
+def _drop_output() -> None:
+    """Discard what is still buffered, for writing it would fail once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

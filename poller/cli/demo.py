@@ -1,99 +1,157 @@
-"""``poller demo``: the whole system on one machine, nothing to configure, nothing left behind."""
+"""``poller demo``: the whole system on one machine, with nothing to configure.
+
+A sandbox API that changes, the daemon that polls it, a receiver of webhooks in a process of its own, and a reader of
+the streams. Each event is shown when it comes by stream and when it comes by webhook. Only the API is simulated.
+
+**Invariants**
+
+- Everything is in a temporary directory and ends with the command; the receiver's standard input ends with this
+  process, so the receiver never outlives it.
+- ``--keep`` leaves the same configuration with the usual addresses. It overwrites nothing, and files that hold a
+  secret are readable by their owner alone.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
-from random import Random
-from shlex import quote
-from shutil import which
-from tempfile import TemporaryDirectory
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from poller.cli.demo_ledger import KINDS, Ledger, Reckoning
-from poller.cli.demo_lines import Line
-from poller.cli.demo_receiver import receiving
-from poller.cli.demo_settings import keep, secret_of, settings_of
-from poller.cli.demo_stage import CHANGES_PER_SECOND, Stage
-from poller.cli.demo_webhooks import Tally
-from poller.cli.loop import run
-from poller.cli.options import Asked
-from poller.cli.output import say, say_styled, say_table
-from poller.errors import PollerError
-from poller.http.server import listener
-from poller.lifecycle import stopped_by_signals
-from poller.sandbox.data import seed
-from poller.sandbox.history import RESOURCES, History
-from poller.sandbox.server import SANDBOX_TOKEN, SEEDED_AT, serving
-from poller.store.session import opened_store
+import typer
 
+from poller.cli.options import RESOURCES, CommandLine, GlobalOptions, utc_now
+from poller.cli.output import Line, count, warn, write_line, write_styled
+from poller.errors import ConfigurationError, PollerError, StoreUnavailable
+
+if TYPE_CHECKING:
+    import asyncio
+    from random import Random
+
+    from poller.cli.event_lines import EventView
+    from poller.config.settings import Settings
+    from poller.sandbox.history import History
+    from poller.store.stream import Entry
+
+_CHANGES_PER_SECOND: Final = 4.0
 _RECORDS: Final = 120
 _SEED: Final = 33  # its first ten changes show every resource
-_WIDTH: Final = max(map(len, RESOURCES))
 _PAGE_PORT: Final = 8080
-_GO_ON: Final = """
-{kept} has a configuration, a token, a secret and a receiver. To go on, in a terminal each:
+_SECRET_BYTES: Final = 32
+_BLOCK: Final = timedelta(milliseconds=250)
+_PATIENCE: Final = 15.0  # seconds for the first reading, and for the last webhooks
+_STOP_PATIENCE: Final = 6.0  # seconds; a commit in progress has five
+_RECEIVER_PATIENCE: Final = 2.0  # seconds to end by itself
+_LONGEST_REPORT: Final = 1024 * 1024  # bytes; a record of the sandbox has a thousandth
+
+_BY_WEBHOOK: Final = "by webhook, signature ok"
+_SHOWN_OF_SUBJECT: Final = 4  # on 80 columns the change is seen, too
+_WIDTH: Final = max(map(len, (*RESOURCES, _BY_WEBHOOK)))
+
+_CONFIGURATION: Final = """\
+# `poller sandbox` plays the API, `python receiver.py` takes the webhooks, `poller schema config` describes every key.
+
+[embedded]
+data_dir = "data"                        # an embedded Valkey keeps its data here; or: [redis] url = "redis://..."
+
+[http]
+bind = "{bind}"                  # the page, health, metrics
+
+[[sources]]
+name = "acme"
+base_url = "{url}"       # the address of your API
+auth = {{ token_file = "token" }}          # its bearer token
+{feeds}
+[[subscriptions]]
+id = "rostering"
+sink = "{sink}"
+allow_hosts = ["127.0.0.1"]              # else a sink on this machine is refused
+secret_files = ["secret"]                # signs the webhooks
+start = "earliest"                       # existing records come first
+"""
+_FEED: Final = """
+[[sources.feeds]]
+resource = "{resource}"
+interval = "{seconds}s"
+"""
+_KEPT_FILES: Final = ("poller.toml", "token", "secret", "receiver.py", "data")
+_NEXT_STEPS: Final = """
+{kept} has a configuration, a token, a secret and a receiver. To continue, in a terminal each:
   {poller} sandbox
   {python} {kept}/receiver.py
   {poller} run -c {kept}/poller.toml"""
 
+app = CommandLine()
 
-def demo(asked: Asked, *, seconds: float | None, kept: Path | None = None) -> None:
-    """Show it for so many seconds after the first reading, or until SIGINT or SIGTERM; then the summary.
 
-    Args:
-        asked: the global options.
-        seconds: how long changes are made; None: until a signal.
-        kept: a directory for a configuration to go on with; None: nothing is left.
+@app.command(example="demo --seconds 10 --keep trial", logs="warning")
+async def demo(
+    options: GlobalOptions,  # noqa: ARG001 -- the demo has its own configuration
+    *,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Default: until Ctrl-C.", show_default=False)] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Leave a configuration, token, secret and receiver to continue with.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run the whole system on one machine, with webhooks and nothing to configure."""
+    from tempfile import TemporaryDirectory
 
-    Raises:
-        ConfigurationError: the directory cannot be used.
-        PollerError: something did not work, or a version or a webhook is missing.
-    """
-    asked.set_up_logs("warning")
-    if kept is not None:
-        keep(kept)
+    if keep is not None:
+        _keep(keep)
     with TemporaryDirectory(prefix="poller-demo-") as directory:
-        reckoning, tally = run(_perform(Path(directory), seconds))
-    if kept is not None:
+        await _run(Path(directory), seconds)
+    if keep is not None:
+        from shlex import quote
+        from shutil import which
+
         poller = "poller" if which("poller") else sys.argv[0]
         python = "python" if which("poller") and which("python") else sys.executable
-        say(_GO_ON.format(kept=quote(str(kept)), poller=quote(poller), python=quote(python)))
-    tally.judge()
-    if reckoning.missing:
-        raise PollerError(f"{reckoning.missing} of the sandbox's records did not arrive as they are now")
+        write_line(_NEXT_STEPS.format(kept=quote(str(keep)), poller=quote(poller), python=quote(python)))
 
 
-async def _perform(directory: Path, seconds: float | None) -> tuple[Reckoning, Tally]:
+async def _run(directory: Path, seconds: float | None) -> None:
+    from random import Random
+
+    from poller.lifecycle import stopped_by_signals
+    from poller.sandbox.data import seed
+    from poller.sandbox.history import History
+    from poller.sandbox.server import SANDBOX_TOKEN, SEEDED_AT, serving
+    from poller.store.session import opened_store
+
     history, rng = History(), Random(_SEED)  # noqa: S311 -- made-up records, not secrets
     seed(history, rng, records=_RECORDS, at=SEEDED_AT)
-    with stopped_by_signals() as told:
-        async with serving(history, rng=rng) as url, receiving(secret_of(directory)) as receiver:
+    secret_file = _write_secret(directory)
+    with stopped_by_signals() as stop:
+        async with serving(history, rng=rng) as url, _receiver(secret_file) as (receiver, reports):
             bind = _free_address()
-            settings = settings_of(directory, url=url, sink=f"{receiver.url}/hooks", bind=bind)
+            settings = _settings(directory, url=url, sink=f"{receiver}/hooks", bind=bind)
             async with opened_store(settings) as store:
-                _introduce(bind, url, store.shown, receiver.url)
-                stage = Stage(settings, store.url, history, rng, reports=receiver.reports(), show=_show)
+                write_line(f"The page is on http://{bind}/")
+                write_line(
+                    f"A sandbox API on {url} (token: {SANDBOX_TOKEN}) changes {_CHANGES_PER_SECOND:g} records a second."
+                )
+                write_line(f"poller polls it and publishes each change once, to streams in {store.shown}")
+                write_line(f"It delivers each event to a receiver on {receiver}, which verifies its signature.")
+                write_line("Ctrl-C ends it.")
+                stage = _Stage(settings, store.url, history, reports)
                 try:
-                    return await _acts(stage, told, seconds)
+                    await stage.show(rng, stop, seconds)
                 finally:
                     await stage.close()
 
 
-async def _acts(stage: Stage, told: asyncio.Event, seconds: float | None) -> tuple[Reckoning, Tally]:
-    await stage.first_reading(told)
-    for resource in RESOURCES:
-        say(f"{resource:<{_WIDTH}}  {stage.ledger.first[resource]} records read")
-    await stage.changes(told, seconds)
-    reckoning = await stage.last_arrivals()
-    tally = stage.webhooks.tally
-    _summarise(stage.ledger, reckoning, tally)
-    return reckoning, tally
-
-
 def _free_address() -> str:
-    """Where the page is served: at its usual address, or at another one where that is taken."""
+    """The page's usual address, or another port where that is taken."""
+    from poller.http.server import listener
+
     try:
         found = listener("127.0.0.1", _PAGE_PORT)
     except PollerError:
@@ -102,30 +160,278 @@ def _free_address() -> str:
         return f"127.0.0.1:{found.getsockname()[1]}"
 
 
-def _introduce(bind: str, url: str, store: str, receiver: str) -> None:
-    say(f"The page is on http://{bind}/")
-    say(f"A sandbox API on {url} (token: {SANDBOX_TOKEN}) changes {CHANGES_PER_SECOND:g} records a second.")
-    say(f"poller asks it for what changed and publishes each change once, to streams in {store}")
-    say(f"It delivers each event to a receiver on {receiver}, which checks its signature.")
-    say("Ctrl-C ends it.")
+class _Stage:
+    """The running daemon, the reader of its streams, and the reader of the receiver's reports."""
+
+    def __init__(self, settings: Settings, url: str, history: History, reports: asyncio.StreamReader) -> None:
+        """Begin to poll, to deliver and to read.
+
+        Args:
+            settings: of the daemon; its feeds are named like the sandbox's resources.
+            url: of the store, which is open.
+            history: the sandbox's.
+            reports: of the receiver.
+        """
+        import asyncio
+
+        from poller import app as daemon
+
+        self._history = history
+        self._first: Counter[str] = Counter()  # records of the first reading, by resource
+        self._published: dict[str, datetime] = {}
+        self._delivered: set[str] = set()
+        self._shown: Counter[Callable[..., Line]] = Counter()
+        self._news = asyncio.Event()
+        self._stop = asyncio.Event()
+        running = daemon.run(settings, {}, stop=self._stop, now=utc_now)
+        self._daemon = asyncio.create_task(running, name="the daemon")
+        self._readers = (
+            asyncio.create_task(self._read(settings, url), name="the reader"),
+            asyncio.create_task(self._receive(reports), name="the webhook receiver"),
+        )
+
+    async def show(self, rng: Random, stop: asyncio.Event, seconds: float | None) -> None:
+        """Show the first reading in a line for each resource, then each change, and at the end how many came.
+
+        Args:
+            rng: chooses the changes.
+            stop: ends it.
+            seconds: how long changes are made; None: until stopped.
+
+        Raises:
+            PollerError: the first reading does not end, a webhook was refused, or a part ended by itself.
+        """
+        expected = {resource: self._history.count(resource) for resource in RESOURCES}
+        if not await self._until(lambda: stop.is_set() or self._first >= Counter(expected)):
+            raise PollerError(f"the first reading did not end within {_PATIENCE:g} s")
+        for resource in RESOURCES:
+            write_line(f"{resource:<{_WIDTH}}  {count(self._first[resource], 'record')} read")
+        await self._make_changes(rng, stop, seconds)
+        await self._until(lambda: self._published.keys() <= self._delivered)
+        write_line("")
+        write_line(
+            f"The demo ended: {count(self._shown[stream_line], 'change')} by stream, "
+            f"{self._shown[webhook_line]} by webhook."
+        )
+
+    async def close(self) -> None:
+        """Stop the daemon in order, cancel it if it does not stop, then the readers."""
+        import asyncio
+
+        from poller.lifecycle import ended
+
+        self._stop.set()
+        await asyncio.wait({self._daemon}, timeout=_STOP_PATIENCE)
+        await ended(self._daemon, *self._readers)
+
+    async def _make_changes(self, rng: Random, stop: asyncio.Event, seconds: float | None) -> None:
+        import asyncio
+
+        from poller.lifecycle import ended
+        from poller.sandbox.data import mutate
+        from poller.sandbox.server import repeat
+
+        changing = asyncio.create_task(
+            repeat(lambda: mutate(self._history, rng, utc_now()), per_second=_CHANGES_PER_SECOND)
+        )
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait(
+                {changing, stopping, self._daemon, *self._readers}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._raise_failure()
+        finally:
+            await ended(changing, stopping)
+
+    async def _until(self, is_so: Callable[[], bool]) -> bool:
+        """Wait for a condition; False after :data:`_PATIENCE`."""
+        import asyncio
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                while not is_so():
+                    self._raise_failure()
+                    self._news.clear()
+                    await self._news.wait()
+                return True
+        return False
+
+    def _raise_failure(self) -> None:
+        for task in (self._daemon, *self._readers):
+            if task.done():
+                task.result()
+                raise PollerError(f"{task.get_name()} ended by itself")
+
+    async def _read(self, settings: Settings, url: str) -> None:
+        from poller.control.feeds import keys_of
+        from poller.store.entry_id import EARLIEST
+        from poller.store.session import blocking_client
+        from poller.store.stream import followed
+
+        feeds = {keys_of(settings, feed_id).events: feed_id for feed_id in settings.feed_ids}
+        async with blocking_client(url, block=_BLOCK) as client:
+            async for entries in followed(client, dict.fromkeys(feeds, EARLIEST), block=_BLOCK, away=_ignore):
+                for entry in entries:
+                    self._read_entry(entry, feeds[entry.key])
+                self._news.set()
+
+    def _read_entry(self, entry: Entry, feed_id: str) -> None:
+        from poller.cli.event_lines import Unreadable, read_event, readable
+
+        resource, at = feed_id.partition("/")[2], utc_now()
+        try:
+            with readable(entry.event, feed=feed_id, entry_id=entry.id):
+                event = read_event(entry.event)
+                self._published.setdefault(event.id, at)
+                if event.data.cause == "baseline":
+                    self._first[resource] += 1
+                else:
+                    self._write(stream_line, event, resource, at)
+        except Unreadable as reason:
+            warn(str(reason))
+
+    async def _receive(self, reports: asyncio.StreamReader) -> None:
+        import msgspec
+
+        from poller.cli.event_lines import read_event
+
+        while line := await reports.readline():
+            report = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            refused = msgspec.json.decode(report["refused"])
+            if refused is not None:
+                raise PollerError(f"a webhook was refused: {refused}")
+            event, at = read_event(report["event"]), msgspec.json.decode(report["at"], type=datetime)
+            if event.id not in self._delivered and event.data.cause != "baseline":
+                self._write(webhook_line, event, self._published.get(event.id), at)
+            self._delivered.add(event.id)
+            self._news.set()
+
+    def _write(self, line: Callable[..., Line], event: EventView, *more: object) -> None:
+        write_styled(line(event, *more), cut=True)
+        self._shown[line] += 1
 
 
-def _show(line: Line) -> None:
-    say_styled(line, cut=True)
+def _ignore(_: StoreUnavailable) -> None:
+    """The daemon logs it."""
 
 
-def _summarise(ledger: Ledger, reckoning: Reckoning, tally: Tally) -> None:
-    say("")
-    say_table(
-        ("feed", "first reading", *KINDS),
-        ledger.rows(list(RESOURCES)),
-        numbers=("first reading", *KINDS),
-        unbroken=["feed"],
+def stream_line(event: EventView, resource: str, at: datetime) -> Line:
+    """An event that was read from its stream at ``at``: what has changed."""
+    from poller.cli.event_lines import what_changed
+
+    return [*_start(event, (resource, ""), at), (what_changed(event.data), "")]
+
+
+def webhook_line(event: EventView, published: datetime | None, at: datetime) -> Line:
+    """An event that came by webhook at ``at``: the delay; ``published`` where it was read from its stream before."""
+    delay = max(0.0, (at - datetime.fromisoformat(event.time)).total_seconds())
+    after = ""
+    if published is not None:  # the two readers race: what is read later may have been sent earlier
+        after = f", {max(0.0, (at - published).total_seconds()) * 1000:.0f} ms after the stream"
+    return [*_start(event, (_BY_WEBHOOK, "cyan"), at), (f"{delay:.2f} s{after}", "dim")]
+
+
+def _start(event: EventView, way: tuple[str, str], at: datetime) -> Line:
+    """The columns that both lines of an event have in common, so that the eye finds them."""
+    from poller.cli.event_lines import record_parts
+
+    name, style = way
+    return [(f"{at:%H:%M:%S}", "dim"), (f"  {name:<{_WIDTH}}  ", style), *record_parts(event, _SHOWN_OF_SUBJECT)]
+
+
+@asynccontextmanager
+async def _receiver(secret_file: Path) -> AsyncIterator[tuple[str, asyncio.StreamReader]]:
+    """A receiver in a process of its own: its URL, and its reports of requests.
+
+    Raises:
+        PollerError: it does not start.
+    """
+    import asyncio
+    from asyncio.subprocess import DEVNULL, PIPE
+
+    from poller.sandbox import receiver
+
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",  # nothing in the working directory is imported
+        receiver.__file__,
+        str(secret_file),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        limit=_LONGEST_REPORT,
+        start_new_session=True,  # Ctrl-C ends the demo alone: the receiver takes what is on its way
     )
-    if ledger.delay is not None:
-        middle, longest = ledger.delay
-        say(f"delay from change to event: median {middle:.2f} s, at most {longest:.2f} s")
-    say(tally.text)
-    verdict = "nothing lost" if not reckoning.missing else f"{reckoning.missing} missing"
-    replaced = f", {reckoning.replaced} replaced before the next reading" if reckoning.replaced else ""
-    say(f"{verdict}: {reckoning.changes} changes in the sandbox's log, {reckoning.seen} versions seen{replaced}")
+    try:
+        reports = process.stdout
+        url = (await reports.readline()).decode().strip() if reports else ""
+        if reports is None or not url:
+            raise PollerError("the webhook receiver did not start")
+        yield url, reports
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(_RECEIVER_PATIENCE):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _settings(directory: Path, *, url: str, sink: str, bind: str) -> Settings:
+    from poller.config.load import load
+
+    return load(_write_configuration(directory, url=url, sink=sink, bind=bind, achievements=2, others=1), {})
+
+
+def _keep(directory: Path) -> None:
+    """Leave a configuration, a token, a secret and a receiver for the sandbox at its usual address.
+
+    Raises:
+        ConfigurationError: one of the files exists, or the directory cannot be written.
+    """
+    from importlib.resources import files
+
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in _KEPT_FILES:
+            if (directory / name).exists():
+                raise ConfigurationError(f"--keep {directory}: {name} is there already; name a directory without it")
+        _write_secret(directory)
+        receiver = files("poller.sandbox").joinpath("sample_receiver.py").read_text("utf-8")
+        _write_file(directory / "receiver.py", receiver)
+        _write_configuration(
+            directory,
+            url="http://127.0.0.1:8090",
+            sink="http://127.0.0.1:8000/",
+            bind="127.0.0.1:8080",
+            achievements=10,
+            others=5,
+        )
+    except OSError as error:
+        raise ConfigurationError(f"--keep {directory}: {error.strerror or error}") from error
+
+
+def _write_configuration(directory: Path, *, url: str, sink: str, bind: str, achievements: int, others: int) -> Path:
+    """Write the configuration and its token; ``achievements`` and ``others`` are intervals in seconds."""
+    from poller.sandbox.server import SANDBOX_TOKEN
+
+    _write_file(directory / "token", SANDBOX_TOKEN)
+    intervals = {resource: achievements if resource == "achievements" else others for resource in RESOURCES}
+    feeds = "".join(_FEED.format(resource=resource, seconds=seconds) for resource, seconds in intervals.items())
+    return _write_file(directory / "poller.toml", _CONFIGURATION.format(url=url, sink=sink, bind=bind, feeds=feeds))
+
+
+def _write_secret(directory: Path) -> Path:
+    import secrets
+
+    from poller.delivery.signing import new_secret
+
+    return _write_file(directory / "secret", new_secret(secrets.token_bytes(_SECRET_BYTES)))
+
+
+def _write_file(file: Path, text: str) -> Path:
+    file.touch(mode=0o600)
+    file.write_text(text, "utf-8")
+    return file

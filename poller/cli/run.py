@@ -1,50 +1,62 @@
-"""``poller run``: the daemon, until it is told to stop."""
+"""``poller run``, ``once`` and ``check``: the daemon, one round for each feed, and a look at what is configured."""
 
 from __future__ import annotations
 
-import gc
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from poller import app as daemon
-from poller.cli.loop import run as run_loop
-from poller.cli.options import Asked, utc_now
-from poller.config.settings import Settings
+import typer
+
+from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, named_feeds, run_loop, utc_now
+from poller.cli.output import count, escaped, on_terminal, write_json, write_line, write_styled, write_table
 from poller.errors import ConfigurationError
-from poller.http.server import raise_descriptor_limit
-from poller.lifecycle import stopped_by_signals
-from poller.telemetry.asking import traced_if_asked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from poller.config.settings import Settings
+    from poller.control.diagnostics import CheckLine
+    from poller.source.feed import RoundResult
 
 ROLES: Final = ("poll", "deliver", "serve")
+
 _COLLECT_AFTER: Final = 10_000  # objects; at Python's 700 the collector takes a sixth of all time in deliveries
+_COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
+_MARKS: Final = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
+_WORD_WIDTH: Final = len("warning")
+
+app = CommandLine()
 
 
-def run(asked: Asked, *, only: str | None) -> None:
-    """Poll and deliver until SIGTERM, SIGINT or SIGHUP.
+@app.command(example="run --only poll,serve", logs="info", is_daemon=True)
+def run(
+    options: GlobalOptions,
+    *,
+    only: Annotated[
+        str | None, typer.Option(metavar="ROLES", help="Roles out of poll,deliver,serve. Default: all roles.")
+    ] = None,
+) -> None:
+    """Run the daemon: poll every feed and deliver to every subscription, until a signal stops it."""
+    import gc
 
-    Raises:
-        PollerError: see :func:`poller.app.run`.
-    """
-    asked.set_up_logs("info")
-    roles = check_roles(only)
-    settings = asked.settings()
+    from poller.http.server import raise_descriptor_limit
+    from poller.telemetry.asking import traced_if_asked
+
+    roles = roles_of(only)
+    settings = options.settings()
     raise_descriptor_limit()
-    gc.freeze()  # what is there by now stays
+    gc.freeze()  # modules stay until the end
     gc.set_threshold(_COLLECT_AFTER)
     with traced_if_asked(os.environ):
-        run_loop(_until_told(settings, roles))
+        run_loop(_run_until_stopped(settings, roles))
 
 
-async def _until_told(settings: Settings, roles: frozenset[str]) -> None:
-    with stopped_by_signals() as stop:
-        await daemon.run(settings, os.environ, stop=stop, now=utc_now, roles=roles)
-
-
-def check_roles(only: str | None) -> frozenset[str]:
-    """The roles that ``--only`` names; None asks for every role there is.
+def roles_of(only: str | None) -> frozenset[str]:
+    """The roles that ``--only`` names; all roles for None.
 
     Raises:
-        ConfigurationError: no such role.
+        ConfigurationError: a name is no role.
     """
     if only is None:
         return frozenset(ROLES)
@@ -53,3 +65,87 @@ def check_roles(only: str | None) -> frozenset[str]:
         if role not in ROLES:
             raise ConfigurationError(f'--only: there is no role "{role}"; expected one or more of {",".join(ROLES)}')
     return frozenset(roles)
+
+
+async def _run_until_stopped(settings: Settings, roles: frozenset[str]) -> None:
+    from poller import app as daemon
+    from poller.lifecycle import stopped_by_signals
+
+    with stopped_by_signals() as stop:
+        await daemon.run(settings, os.environ, stop=stop, now=utc_now, roles=roles)
+
+
+@app.command(example="once acme/contractTypes --json")
+async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = False) -> bool:
+    """Poll every feed once, or those named. Exit code 1 if a round failed."""
+    from poller.app import once as run_once
+    from poller.telemetry.asking import traced_if_asked
+
+    settings = options.settings()
+    feed_ids = named_feeds(settings, feeds)
+    results: list[RoundResult] = []
+
+    def report(result: RoundResult) -> None:
+        results.append(result)
+        if json:
+            write_json(result.public)
+
+    with traced_if_asked(os.environ):
+        all_good = await run_once(settings, os.environ, feed_ids, now=utc_now, report=report)
+    if not json:
+        _write_results(sorted(results, key=lambda result: feed_ids.index(result.feed)))
+    return all_good
+
+
+def _write_results(results: Sequence[RoundResult]) -> None:
+    rows = [
+        (
+            result.feed,
+            result.mode.value,
+            "ok" if result.ok else "failed",
+            *(str(getattr(result, name)) for name in _COUNTS),
+            f"{result.seconds:.3f}",
+        )
+        for result in results
+    ]
+    write_table(("feed", "mode", "", *_COUNTS, "seconds"), rows, numbers=(*_COUNTS, "seconds"))
+    for result in results:
+        if result.error is not None:
+            write_line(f"{result.feed}: {result.error}")
+        elif result.paused is not None:
+            write_line(f"{result.feed}: {escaped(result.paused)}; poller resume {result.feed}")
+        elif result.mode.value == "skipped":
+            write_line(f"{result.feed}: another process polls it")
+
+
+@app.command(example="check -c poller.toml")
+async def check(options: GlobalOptions) -> bool:
+    """Check the configuration, the store, the sources and the sinks. Changes nothing."""
+    from contextlib import aclosing
+
+    from poller.control.diagnostics import check as check_all
+
+    file = options.file()
+    settings = options.settings()
+    _write_finding(_configuration(settings, file))
+    problems = 0
+    async with aclosing(check_all(settings, os.environ)) as findings:
+        async for found in findings:
+            _write_finding(found)
+            problems += found.severity == "error"
+    return not problems
+
+
+def _configuration(settings: Settings, file: Path | None) -> CheckLine:
+    from poller.control.diagnostics import CheckLine
+
+    feeds = len(settings.feed_ids)
+    where = "the environment alone" if file is None else str(file)
+    text = f"{where}: {count(len(settings.sources), 'source')}, {count(feeds, 'feed')}"
+    return CheckLine("ok" if feeds else "warning", "configuration", text)
+
+
+def _write_finding(found: CheckLine) -> None:
+    mark, style = _MARKS[found.severity]
+    word = mark if on_terminal() else found.severity.ljust(_WORD_WIDTH)
+    write_styled([(word, style), (f"  {found.subject}: {found.text}", "")])

@@ -1,57 +1,111 @@
-"""``poller status``: every feed and every subscription, how it does, and which processes share the work."""
+"""``poller status``: every feed and subscription, the processes that share the work, and the store.
+
+**Invariants**
+
+- A table fits the terminal. A problem is stated in words, with its remedy.
+- Foreign text (an answer of a source or a sink, an operator's reason) cannot control the terminal.
+- With ``--watch``, a store that goes away ends nothing: what was read last stays, and a line says how old it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
+import typer
 
-from poller.cli.feed_lines import detail_lines, feed_lines
-from poller.cli.loop import run
-from poller.cli.options import Asked, named_feeds, utc_now
-from poller.cli.output import say_json, say_styled, width
-from poller.cli.subscription_lines import subscription_lines
-from poller.cli.tables import Column, Line, table, wrapped
-from poller.config.settings import Settings
-from poller.control.orphans import ConfigurationDifference, OrphanedFeed, differences, orphaned_feeds
-from poller.control.status import (
-    FeedStatus,
-    MemberStatus,
-    StoreStatus,
-    SubscriptionStatus,
-    feed_statuses,
-    member_statuses,
-    store_status,
-    subscription_statuses,
+from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, WatchCommand, named_feeds, utc_now
+from poller.cli.output import (
+    Column,
+    Line,
+    console,
+    escaped,
+    table,
+    warn,
+    width,
+    wrapped,
+    write_json,
+    write_line,
+    write_styled,
 )
-from poller.errors import StoreRefused
-from poller.store.keys import MemberKeys
-from poller.store.members import members_seen
-from poller.store.session import STORE_PATIENCE, OpenStore, opened_store, until_ready
+from poller.errors import StoreRefused, StoreUnavailable
+from poller.text import ago, size
 
+if TYPE_CHECKING:
+    import asyncio
+
+    from poller.config.settings import Settings
+    from poller.control.orphans import ConfigurationDifference, OrphanedFeed
+    from poller.control.status import FeedStatus, MemberStatus, StoreStatus, SubscriptionStatus
+    from poller.store.session import OpenStore
+    from poller.store.stats import Backlog
+
+_MILLION: Final = 1_000_000
+_SHOWN_FOR: Final = 7 * 86400  # seconds that a loss is reported
+_FEED_STATES: Final = {"ok": "green", "failing": "red", "held": "yellow", "paused": "yellow", "reading": "cyan"}
+_FEEDS: Final = (
+    Column("feed", least=12),
+    Column("state", styles=_FEED_STATES),
+    Column("mode", leave=2),
+    Column("age", right=True, leave=1),
+    Column("next", right=True, leave=3),
+    Column("records", right=True, leave=5),
+    Column("lag", right=True, leave=4),
+)
+_STREAMS: Final = (
+    Column("stored of", least=12),
+    Column("last round", least=9, leave=1),
+    Column("events", right=True, leave=2),
+    Column("in stream", right=True, leave=3),
+    Column("size", right=True, leave=4),
+)
+_STATES: Final = {"active": "green", "failing": "red", "paused": "yellow", "new": "cyan"}
+_COUNTS: Final = (
+    Column("lag", right=True),
+    Column("age", right=True, leave=1),
+    Column("parked", right=True, leave=2),
+    Column("dead", right=True, leave=3),
+)
+_SUBSCRIPTIONS: Final = (Column("subscription", least=12), Column("state", styles=_STATES), *_COUNTS)
+_LIST: Final = (
+    Column("id", least=10),
+    Column("from", leave=5),
+    Column("state", styles=_STATES),
+    *_COUNTS,
+    Column("feeds", least=5, leave=4),
+    Column("sink", least=14, leave=6),
+)
+_BACKLOGS: Final = (Column("feed", least=12), *_COUNTS, Column("delivered by", least=12, leave=4))
+_PAUSED_BY: Final = {"operator": "an operator", "sink": "its sink", "failures": "its failures", "removed": "the file"}
 _MEMBERS: Final = (
     Column("process", least=12),
-    Column("does", leave=1),
+    Column("roles", leave=1),
     Column("feeds", right=True),
     Column("deliveries", right=True, leave=2),
 )
 
+app = CommandLine()
 
-class Report(msgspec.Struct, frozen=True):
-    """What was found.
+Show = Callable[["Report | None", str | None], None]
+"""Shows the last report, if there is one, and the problem that keeps it from being new, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The status at one moment.
 
     Attributes:
-        feeds: those that were asked for.
-        subscriptions: all, or those of these feeds.
-        members: the processes that are there.
-        store: how it does.
-        at: when that was so, by the store's clock, UTC.
+        feeds: those that were named, or all.
+        subscriptions: those of these feeds.
+        members: the live processes.
+        store: its state.
+        at: the moment, by the store's clock, UTC.
         orphans: the feeds that no running configuration has.
-        differences: what must be equal in all running processes, and is not.
-        detailed: whether some feeds were named, and all that is known of them is wanted.
+        differences: settings that should be equal in all running processes, and are not.
+        detailed: whether feeds were named, so that everything known about them is shown.
     """
 
     feeds: Sequence[FeedStatus]
@@ -64,39 +118,48 @@ class Report(msgspec.Struct, frozen=True):
     detailed: bool = False
 
 
-def status(asked: Asked, names: list[str] | None, *, json: bool) -> None:
-    """Show the status of every feed and of every subscription; of those feeds in detail that are named.
+@app.command(cls=WatchCommand, example="status acme/contractTypes --watch 5")
+async def status(
+    options: GlobalOptions,
+    feeds: Feeds = None,
+    *,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            metavar="[SECONDS]", min=0.1, help="Repeat every SECONDS, by default 2, until Ctrl-C.", show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show every feed and subscription: state, last round, lag, errors. Named feeds are shown in detail."""
+    from poller.store.session import ready_store
 
-    JSON: one object a line, first the feeds with the keys of :class:`~poller.control.status.FeedStatus`, then the
-    subscriptions with those of :class:`~poller.control.status.SubscriptionStatus`; then, while daemons
-    run, ``{"members": […]}`` with those of :class:`~poller.control.status.MemberStatus`; where there are some,
-    ``{"orphaned_feeds": […]}`` with those of :class:`~poller.control.orphans.OrphanedFeed` and
-    ``{"configuration_differences": […]}`` with those of
-    :class:`~poller.control.orphans.ConfigurationDifference`; last the store, as ``{"store": …}`` with those of
-    :class:`~poller.control.status.StoreStatus`.
-
-    Raises:
-        ConfigurationError: something is set up wrongly, or there is no such feed.
-        StoreError: the store is away.
-    """
-    asked.set_up_logs("error")
-    settings = asked.settings()
-    only = named_feeds(settings, names) if names else None
-    report = run(_read(settings, only))
+    settings = options.settings()
+    only = named_feeds(settings, feeds) if feeds else None
+    if watch is not None:
+        await _watch(settings, only, watch, json=json)
+        return
+    async with ready_store(settings) as store:
+        report = await read_report(store, settings, only)
     if json:
-        say_report(report)
+        write_report(report)
         return
     for line in report_lines(report, width()):
-        say_styled(line)
+        write_styled(line)
 
 
 async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] | None) -> Report:
-    """What is true now; of these feeds alone, where some are named.
+    """The status now; of these feeds alone, where some are named.
 
     Raises:
         StoreError: the store is away.
     """
-    with suppress(StoreRefused):  # it lets nobody see its clock
+    from poller.control.orphans import differences, orphaned_feeds
+    from poller.control.status import feed_statuses, member_statuses, store_status, subscription_statuses
+    from poller.store.keys import MemberKeys
+    from poller.store.members import members_seen
+
+    with suppress(StoreRefused):  # a user without permission to read its clock
         await store.clock.ask(store.client)
     now = store.clock.now()
     all_feeds = await feed_statuses(store.client, settings, now=now)
@@ -114,19 +177,27 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     return Report([feeds[name] for name in only], theirs, members, shown, now, orphans, differing, detailed=True)
 
 
-def say_report(report: Report) -> None:
-    """Write it as JSON; see :func:`status`."""
+def write_report(report: Report) -> None:
+    """Write it as JSON, one object a line.
+
+    First the feeds (:class:`~poller.control.status.FeedStatus`), then the subscriptions
+    (:class:`~poller.control.status.SubscriptionStatus`), then ``{"members": […]}``
+    (:class:`~poller.control.status.MemberStatus`) while daemons run, ``{"orphaned_feeds": […]}``
+    (:class:`~poller.control.orphans.OrphanedFeed`) and ``{"configuration_differences": […]}``
+    (:class:`~poller.control.orphans.ConfigurationDifference`) where there are some, last ``{"store": …}``
+    (:class:`~poller.control.status.StoreStatus`).
+    """
     for line in (*report.feeds, *report.subscriptions, *([{"members": report.members}] if report.members else ())):
-        say_json(line)
+        write_json(line)
     if report.orphans:
-        say_json({"orphaned_feeds": report.orphans})
+        write_json({"orphaned_feeds": report.orphans})
     if report.differences:
-        say_json({"configuration_differences": report.differences})
-    say_json({"store": report.store})
+        write_json({"configuration_differences": report.differences})
+    write_json({"store": report.store})
 
 
 def report_lines(report: Report, columns: int) -> Iterator[Line]:
-    """It for people, on a terminal of so many columns."""
+    """The report as lines of at most ``columns`` cells."""
     if report.detailed:
         for one in report.feeds:
             yield from detail_lines(one, columns)
@@ -153,13 +224,298 @@ def _member_lines(members: Sequence[MemberStatus], columns: int) -> Iterator[Lin
 
 
 def _store_texts(store: StoreStatus) -> Iterator[str]:
-    amiss = [one for one in store.checks if one.severity != "ok"]
-    yield f"store {store.url}: {store.version or 'version unknown'}{'' if amiss else ', all is well'}"
-    for one in amiss:
+    problems = [one for one in store.checks if one.severity != "ok"]
+    yield f"store {store.url}: {store.version or 'version unknown'}{'' if problems else ', no problems'}"
+    for one in problems:
         yield f"store {one.severity}: {one.text}"
 
 
-async def _read(settings: Settings, only: Sequence[str] | None) -> Report:
+def feed_lines(found: Sequence[FeedStatus], subscribed: Iterable[SubscriptionStatus], width: int) -> Iterator[Line]:
+    """A table of the feeds, one of their streams, and the problems."""
+    lags = _lags(subscribed)
+    yield from table(_FEEDS, [_feed_row(one, lags) for one in found], width)
+    if any(one.round is not None or one.stream_length for one in found):
+        yield []
+        yield from table(_STREAMS, [_stream_row(one) for one in found], width)
+    problems = [f"{one.feed}: {text}" for one in found for text in feed_problems(one)]
+    quarantining = [one.feed for one in found if one.quarantined]
+    if quarantining:
+        which = f" {quarantining[0]}" if len(quarantining) == 1 else ""
+        problems.append(f"quarantined records: poller dead-letters list{which}")
+    if problems:
+        yield []
+    for text in problems:
+        for line in wrapped(text, width):
+            yield [(line, "")]
+
+
+def detail_lines(one: FeedStatus, width: int) -> Iterator[Line]:
+    """Everything that is known about a feed, a line each."""
+    for name, text in _details(one):
+        first, *more = wrapped(escaped(text), max(width - 16, 8), indent="")
+        yield [(f"{name:<14}  ", "dim"), (first, _FEED_STATES.get(text, "") if name == "state" else "")]
+        for line in more:
+            yield [(" " * 16 + line, "")]
+
+
+def feed_problems(one: FeedStatus) -> Iterator[str]:
+    """Each problem of a feed with its remedy, in a sentence."""
+    from poller.control.diagnostics import way_out
+
+    if one.state == "paused":
+        reason = f": {escaped(one.paused_reason)}" if one.paused_reason else ""
+        since = f" for {ago(one.paused_age_seconds or 0)}"
+        yield f"paused by {escaped(one.paused_by or '?')}{since}{reason}; poller resume {one.feed}"
+    if one.held_reason is not None:
+        since = "" if one.held_age_seconds is None else f" for {ago(one.held_age_seconds)}"
+        yield f"held{since}: {escaped(one.held_reason)}"
+    if one.error is not None and one.error != one.held_reason:
+        remedy = way_out(one.error)
+        yield escaped(one.error) + (f" ({remedy})" if remedy else "")
+    if one.unidentified:
+        yield _without_ids(one)
+    yield from filter(None, (one.under_way, one.confirmation))
+    if one.held_versions:
+        yield (
+            f"{_number(one.held_versions)} versions older than the known ones are held back until two full readings "
+            'a minute apart show them (versions = "newest")'
+        )
+    if one.held_by is not None:
+        yield f"{escaped(one.held_by)} needs events that are older than retention.age"
+    if one.lost is not None and one.lost_age_seconds is not None and one.lost_age_seconds < _SHOWN_FOR:
+        yield f"lost {ago(one.lost_age_seconds)} ago: {one.lost}"
+
+
+def _without_ids(one: FeedStatus) -> str:
+    many = f"{one.unidentified} records" if one.unidentified > 1 else "a record"
+    return (
+        f"the last full reading held {many} whose id cannot be read, so no record was removed: one of them may be any "
+        f"record that was absent; see poller dead-letters list {one.feed}, and have the source corrected"
+    )
+
+
+def _number(number: int) -> str:
+    """``12345``, ``1.2 M``."""
+    return str(number) if number < _MILLION else f"{number / _MILLION:.1f} M"
+
+
+def _feed_row(one: FeedStatus, lags: Mapping[str, float]) -> tuple[str, ...]:
+    lag = lags.get(one.feed)
+    return (
+        one.feed,
+        one.state,
+        one.mode or "-",
+        "-" if one.good_age_seconds is None else ago(one.good_age_seconds),
+        _next(one),
+        _number(one.records),
+        "-" if not lag else ago(lag),
+    )
+
+
+def _next(one: FeedStatus) -> str:
+    if one.next_seconds is None:
+        return "-"
+    return ago(one.next_seconds) if one.next_seconds > 0 else "now"
+
+
+def _in(one: FeedStatus) -> str:
+    return _next(one) if (one.next_seconds or 0) <= 0 else f"in {_next(one)}"
+
+
+def _stream_row(one: FeedStatus) -> tuple[str, ...]:
+    return (
+        one.feed,
+        _round(one),
+        _number(one.events),
+        _number(one.stream_length),
+        "-" if one.stream_bytes is None else size(one.stream_bytes),
+    )
+
+
+def _round(one: FeedStatus) -> str:
+    if one.round is None:
+        return "-"
+    counts = one.round
+    return f"{counts.records}: +{counts.created} ~{counts.modified} -{counts.removed}"
+
+
+def _lags(subscribed: Iterable[SubscriptionStatus]) -> dict[str, float]:
+    """The longest lag of a subscription at each feed, in seconds."""
+    lags: dict[str, float] = {}
+    for one in subscribed:
+        for feed in one.feeds:
+            lags[feed.feed] = max(lags.get(feed.feed, 0.0), feed.seconds or 0.0)
+    return lags
+
+
+def _details(one: FeedStatus) -> Iterator[tuple[str, str]]:
+    yield "feed", one.feed
+    yield "state", one.state
+    for text in feed_problems(one):
+        yield "", text
+    yield "last round", f"{one.mode or 'none'}; {_round(one)}, {one.round.seconds} s" if one.round else "none"
+    yield "last good", "-" if one.good_at is None else f"{one.good_at}, {ago(one.good_age_seconds or 0)} ago"
+    yield "next round", "-" if one.next_at is None else f"{one.next_at}, {_in(one)}"
+    yield "polled by", one.owner or ("an unnamed process" if one.lease == "held" else "no process")
+    yield "records", f"{one.records}"
+    stored = "" if one.stream_bytes is None else f", {size(one.stream_bytes)}"
+    yield "events", f"{one.events}, of which the stream holds {one.stream_length}{stored}"
+    yield "oldest", one.stream_oldest or "-"
+    yield "quarantined", str(one.quarantined)
+    if one.backwards:
+        yield "going back", f"{_number(one.backwards)} versions were older than the known ones, by their lastModifiedAt"
+    yield "delta token", f"{'yes' if one.delta_token else 'no'}; found on {one.delta_token_on or 'no page yet'}"
+    yield "listing", f"ends with {one.paging}" if one.paging else "not read yet"
+    yield "refused", ", ".join(one.refused) or "nothing"
+    if one.listings:
+        yield "listings", f"{one.listings}, the oldest read {ago(one.oldest_seconds or 0)} ago"
+
+
+def subscription_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+    """A table of their states, and the problems."""
+    rows = [(one.subscription, one.state, *_counts(one)) for one in found]
+    yield from table(_SUBSCRIPTIONS, rows, width)
+    yield from _problem_lines(found, now, width)
+
+
+def list_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+    """A table of their states, feeds and sinks, and the problems."""
+    rows = [(one.subscription, one.origin, one.state, *_counts(one), _feeds(one), escaped(one.sink)) for one in found]
+    yield from table(_LIST, rows, width)
+    yield from _problem_lines(found, now, width)
+
+
+def subscription_problems(one: SubscriptionStatus, now: datetime) -> Iterator[str]:
+    """Each reason why a subscription does not deliver, in words."""
+    since = "" if one.since is None else f" for {ago((now - datetime.fromisoformat(one.since)).total_seconds())}"
+    if one.state == "paused":
+        yield f"paused by {_PAUSED_BY[one.paused_by or 'operator']}{since}: {escaped(one.reason or '')}"
+    elif one.state == "failing" and one.handshake not in {None, "granted"}:
+        yield f"its sink has not granted events{since} ({one.handshake}): {escaped(one.error or '')}"
+    elif one.state == "failing":
+        yield f"failing{since}" + (f"; last error: {escaped(one.error)}" if one.error else "")
+    elif one.state == "new":
+        yield "no daemon has started with it yet"
+    if one.lost:
+        yield f"{one.lost} events expired before they were delivered: poller dead-letters list"
+    if one.until is not None:
+        yield f"paused by sink until {one.until} (Retry-After)"
+
+
+def backlog_lines(feeds: Sequence[Backlog], width: int) -> Iterator[Line]:
+    """A table of what waits at each feed."""
+    rows = [
+        (
+            one.feed,
+            _or_dash(one.entries),
+            _age(one.seconds),
+            str(one.parked),
+            str(one.dead_letters),
+            one.owner or "no process",
+        )
+        for one in feeds
+    ]
+    yield from table(_BACKLOGS, rows, width)
+
+
+def _problem_lines(found: Sequence[SubscriptionStatus], now: datetime, width: int) -> Iterator[Line]:
+    for one in found:
+        for problem in subscription_problems(one, now):
+            for line in wrapped(f"{one.subscription}: {problem}", width):
+                yield [(line, "")]
+
+
+def _counts(one: SubscriptionStatus) -> tuple[str, str, str, str]:
+    return _or_dash(one.lag_entries), _age(one.lag_seconds), str(one.parked), str(one.dead_letters)
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if not seconds else ago(seconds)
+
+
+def _feeds(one: SubscriptionStatus) -> str:
+    return "all" if one.all_feeds else ", ".join(feed.feed for feed in one.feeds)
+
+
+# --watch
+
+
+async def _watch(settings: Settings, only: Sequence[str] | None, seconds: float, *, json: bool) -> None:
+    """Show the status every so many seconds, until SIGINT or SIGTERM."""
+    import asyncio
+
+    from poller.lifecycle import ended, first_of, stopped_by_signals
+
+    with stopped_by_signals() as stop, _json_screen() if json else _screen() as show:
+        watching = asyncio.create_task(_refresh(settings, only, seconds, show, stop), name="status")
+        try:
+            await first_of(stop, watching)
+        finally:
+            await ended(watching)
+
+
+async def _refresh(
+    settings: Settings, only: Sequence[str] | None, seconds: float, show: Show, stop: asyncio.Event
+) -> None:
+    from time import monotonic
+
+    from poller.lifecycle import unless
+    from poller.store.session import opened_store
+
+    last, read_at = None, monotonic()
     async with opened_store(settings) as store:
-        await until_ready(store, patience=STORE_PATIENCE)
-        return await read_report(store, settings, only)
+        while not stop.is_set():
+            try:
+                last, read_at = await read_report(store, settings, only), monotonic()
+                show(last, None)
+            except StoreUnavailable as error:
+                age = "" if last is None else f"; last read {ago(monotonic() - read_at)} ago"
+                show(last, f"store unavailable, retrying: {error}{age}")
+            await unless(stop, seconds)
+
+
+@contextmanager
+def _screen() -> Iterator[Show]:
+    terminal = console()
+    if terminal is None:
+        yield _write_below
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=terminal, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+
+        def in_place(report: Report | None, problem: str | None) -> None:
+            lines = [Text.assemble(*line) for line in _watch_lines(report, problem, width())]
+            live.update(Text("\n", no_wrap=True, end="").join(lines), refresh=True)
+
+        yield in_place
+
+
+@contextmanager
+def _json_screen() -> Iterator[Show]:
+    def show(report: Report | None, problem: str | None) -> None:
+        if problem is not None:
+            warn(problem)
+        elif report is not None:
+            write_report(report)
+
+    yield show
+
+
+def _write_below(report: Report | None, problem: str | None) -> None:
+    for line in _watch_lines(None if problem else report, problem, width()):
+        write_styled(line)
+    write_line("")
+
+
+def _watch_lines(report: Report | None, problem: str | None, columns: int) -> Iterator[Line]:
+    for text in wrapped(f"{utc_now():%Y-%m-%d %H:%M:%S} UTC" + (f": {problem}" if problem else ""), columns):
+        yield [(text, "bold red" if problem else "dim")]
+    yield []
+    if report is not None:
+        yield from report_lines(report, columns)

@@ -1,55 +1,185 @@
-"""``poller subscriptions`` and its options. What the commands do stands in modules of their own, imported late."""
+"""``poller subscriptions``: lists, shows, adds, removes, pauses, resumes and tests subscriptions.
+
+A running daemon applies each change.
+
+**Invariants**
+
+- No setting that may be secret is shown: no header's value, no location of a secret, no path of a sink, no credential,
+  no signature as a whole.
+- Foreign text (what a sink answers) cannot control the terminal.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from poller.cli.completing import subscriptions as known
-from poller.cli.help import CommandLine
-from poller.cli.options import Asked, Config, Format, Json, Verbosity
+from poller.cli.options import (
+    CommandLine,
+    GlobalOptions,
+    Json,
+    Yes,
+    complete_subscriptions,
+    confirm,
+    named_feeds,
+    run_loop,
+    utc_now,
+)
+from poller.cli.output import count, escaped, legible, width, write_json, write_line, write_styled
+from poller.cli.status import backlog_lines, list_lines, subscription_problems
+from poller.errors import ConfigurationError, PollerError, SubscriptionUnknown
 
-app = CommandLine(help="Webhook subscriptions: who gets events, and how that goes.")
+if TYPE_CHECKING:
+    from poller.config.settings import Settings
+    from poller.config.subscriptions import SubscriptionSettings
+    from poller.control.status import SubscriptionStatus
+    from poller.delivery.outcome import Outcome
+    from poller.store.subscriptions import Paused, Subscriptions
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=known)]
+_ALWAYS: Final = ("id", "sink", "feeds", "types", "filters", "rate")
+_NONE: Final = {"feeds": "all", "types": "all", "rate": "unlimited"}
+_SECRET_BYTES: Final = 32
+_EVENT_ID_BYTES: Final = 16
+
+_Id = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=complete_subscriptions)]
 _Texts = list[str] | None
 
-
-@app.command("list")
-def list_(
-    context: typer.Context,
-    *,
-    json: Json = False,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Lists them: state, lag, what waits, where to."""
-    from poller.cli.subscribed import show_list  # noqa: PLC0415 -- late
-
-    show_list(Asked.by(context, config, log_format, log_level), json=json)
+app = CommandLine(help="Webhook subscriptions: list, show, add, remove, pause, resume, test.")
 
 
-@app.command()
-def show(
-    context: typer.Context,
-    subscription: Id,
-    *,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Shows one: its settings, its state, and what waits at each feed."""
-    from poller.cli.subscribed import show_one  # noqa: PLC0415 -- late
+@app.command("list", example="subscriptions list --json")
+async def list_(options: GlobalOptions, *, json: Json = False) -> None:
+    """List them with state, lag and sink."""
+    found, _, now = await _read(options.settings())
+    if json:
+        for one in found:
+            write_json(one)
+    elif found:
+        for line in list_lines(found, now, width()):
+            write_styled(line)
+    else:
+        write_line("no subscriptions")
 
-    show_one(Asked.by(context, config, log_format, log_level), subscription)
+
+@app.command(example="subscriptions show rostering")
+async def show(options: GlobalOptions, subscription: _Id) -> None:
+    """Show one: its settings, its state, and what waits at each feed."""
+    from poller.control.sinks import public_keys_of
+    from poller.control.subscriptions import settings_of
+    from poller.store.subscriptions import require_registered
+
+    settings = options.settings()
+    found, kept, now = await _read(settings)
+    status = next((one for one in found if one.subscription == subscription), None)
+    if status is None:
+        require_registered(kept, subscription)
+        raise SubscriptionUnknown(f'there is no subscription "{subscription}"')
+    one = settings_of(kept, settings, subscription)
+    for name, text in _settings_lines(one):
+        write_line(f"{name:<14}  {escaped(text)}")
+    for key in public_keys_of(one, kept.secrets.get(subscription, ())):
+        write_line(f"{'public key':<14}  {key} (verifies v1a signatures)")
+    write_line("")
+    for name, text in _state_lines(status, kept, now, files=len(one.secret_files)):
+        write_line(f"{name:<14}  {text}")
+    write_line("")
+    for line in backlog_lines(status.feeds, width()):
+        write_styled(line)
 
 
-@app.command()
-def add(
-    context: typer.Context,
+async def _read(settings: Settings) -> tuple[list[SubscriptionStatus], Subscriptions, datetime]:
+    """The states, the registry, and the store's time."""
+    from poller.control.status import subscription_statuses
+    from poller.control.subscriptions import registry_of
+    from poller.store.session import ready_store
+
+    async with ready_store(settings) as store:
+        now = store.clock.now()
+        found = await subscription_statuses(store.client, settings, now=now)
+        return found, await registry_of(settings, store.client).all(), now
+
+
+def _settings_lines(one: SubscriptionSettings) -> Iterator[tuple[str, str]]:
+    values: Mapping[str, Any] = one.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for name in dict.fromkeys((*_ALWAYS, *values)):
+        yield name, _shown(name, values.get(name), one)
+
+
+def _shown(name: str, value: Any, one: SubscriptionSettings) -> str:
+    import json
+
+    from poller.config.errors import sounds_secret
+    from poller.config.http import host_only, redacted
+
+    if value in (None, [], {}):
+        return _NONE.get(name, "none")
+    if name == "auth":
+        return f"by {one.auth.kind}" if one.auth.kind != "none" else "none"
+    if name == "headers":
+        return ", ".join(f"{header}: …" for header in value)
+    if sounds_secret(name):
+        return f"{len(value)}, not shown" if isinstance(value, list) else "…"
+    if isinstance(value, str):
+        return host_only(value) if name == "sink" else redacted(value)
+    is_texts = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+    return ", ".join(value) if is_texts else json.dumps(value, ensure_ascii=False)
+
+
+def _state_lines(
+    status: SubscriptionStatus, kept: Subscriptions, now: datetime, *, files: int
+) -> Iterator[tuple[str, str]]:
+    registered = kept.registered.get(status.subscription)
+    yield "from", "the configuration file" if status.origin == "file" else "added at run time"
+    yield "since", "-" if registered is None else f"{registered.since:%Y-%m-%dT%H:%M:%SZ}"
+    yield "state", status.state
+    for problem in subscription_problems(status, now):
+        yield "", problem
+    generated = len(kept.secrets.get(status.subscription, ()))
+    secrets = [f"{generated} generated"] if generated else []
+    secrets += [f"{files} in {'files' if files > 1 else 'a file'}"] if files else []
+    yield "secrets", ", ".join(secrets) or "none, requests are not signed"
+    if status.subscription in kept.credentials:
+        yield "credential", "from the subscription request, not shown"
+    yield "handshake", status.handshake or "not required"
+    if status.subscription in kept.health:
+        yield "attempts", f"{status.delivered} delivered, {status.failed} failed, at the last update"
+
+
+@dataclass(frozen=True, slots=True)
+class _NewSubscription:
+    """The options of ``add``, as they were typed.
+
+    Attributes:
+        values: options that are keys of a subscription's table; None where an option is absent.
+        feeds: ``SOURCE/NAME`` or ``NAME``.
+        filters: each a JSON object.
+        headers: each ``NAME: VALUE``.
+        secret_files: relative to the working directory.
+    """
+
+    values: Mapping[str, Any]
+    feeds: Sequence[str]
+    filters: Sequence[str]
+    headers: Sequence[str]
+    secret_files: Sequence[Path]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no option was given."""
+        lists = (self.feeds, self.filters, self.headers, self.secret_files)
+        return not any(lists) and all(value is None for value in self.values.values())
+
+
+@app.command(example="subscriptions add rostering https://rostering.example.org/hooks --type removed")
+async def add(
+    options: GlobalOptions,
     subscription: Annotated[
         str | None, typer.Argument(metavar="ID", help="Lower-case letters, digits and -.", show_default=False)
     ] = None,
@@ -62,7 +192,9 @@ def add(
     ] = None,
     type_: Annotated[
         _Texts,
-        typer.Option("--type", metavar="TYPE", help="These alone; may be repeated. Default: all.", show_default=False),
+        typer.Option(
+            "--type", metavar="TYPE", help="Events of this type; may be repeated. Default: all.", show_default=False
+        ),
     ] = None,
     filter_: Annotated[
         _Texts,
@@ -79,15 +211,17 @@ def add(
     ] = None,
     concurrency: Annotated[int | None, typer.Option(help="Requests in flight. Default: 8.", show_default=False)] = None,
     allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="The sink may be a private address, and http://.")
+        bool, typer.Option("--allow-private", help="Allow a sink at a private address, and http://.")
     ] = False,
     secret_file: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Holds a signing secret. Default: one is made.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Holds a signing secret. Default: a secret is generated.", show_default=False
+        ),
     ] = None,
-    no_secret: Annotated[bool, typer.Option("--no-secret", help="Requests are not signed.")] = False,
+    no_secret: Annotated[bool, typer.Option("--no-secret", help="Do not sign requests.")] = False,
     header: Annotated[
-        _Texts, typer.Option(metavar="NAME: VALUE", help="Goes with each request; may be repeated.", show_default=False)
+        _Texts, typer.Option(metavar="NAME: VALUE", help="Sent with each request; may be repeated.", show_default=False)
     ] = None,
     from_json: Annotated[
         str | None,
@@ -95,93 +229,216 @@ def add(
             metavar="FILE|-", help="Everything from a JSON object, keys as in the configuration.", show_default=False
         ),
     ] = None,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
 ) -> None:
-    """Adds one while the daemon runs; its signing secret is shown once."""
-    from poller.cli.subscribing import Wanted, add_one  # noqa: PLC0415 -- late
+    """Add one while the daemon runs; its signing secret is shown once."""
+    import secrets
 
-    wanted = Wanted(
-        {
-            "id": subscription,
-            "sink": sink,
-            "types": type_ or None,
-            "mode": mode,
-            "start": start,
-            "rate": rate,
-            "concurrency": concurrency,
-            "allow_private": allow_private or None,
-        },
-        feeds=feed or (),
-        filters=filter_ or (),
-        headers=header or (),
-        secret_files=secret_file or (),
+    from poller.config.http import host_only
+    from poller.config.load import based
+    from poller.config.validation import subscription_of
+    from poller.control import subscriptions as registry
+    from poller.delivery.signing import new_secret
+    from poller.store.session import ready_store
+
+    values = {
+        "id": subscription,
+        "sink": sink,
+        "types": type_ or None,
+        "mode": mode,
+        "start": start,
+        "rate": rate,
+        "concurrency": concurrency,
+        "allow_private": allow_private or None,
+    }
+    new = _NewSubscription(values, feed or (), filter_ or (), header or (), secret_file or ())
+    if from_json is not None and not new.is_empty:
+        raise options.usage_error("expected ID SINK and options, or --from-json FILE alone")
+    settings = options.settings()
+    if from_json is None:
+        one = _from_options(new, settings)
+    else:
+        where = "standard input" if from_json == "-" else from_json
+        one = subscription_of(_decoded(_text(from_json), where), settings, where=where)
+    one = based(one, Path.cwd())  # the daemon that reads it from the registry has another working directory
+    generated = [] if no_secret or one.secret_files else [new_secret(secrets.token_bytes(_SECRET_BYTES))]
+    async with ready_store(settings) as store:
+        all_of = registry.registry_of(settings, store.client)
+        await registry.add(all_of, settings, one, secrets=generated, now=store.clock.now())
+    write_line(f"{one.id}: added; a running daemon delivers to {host_only(one.sink)}")
+    for secret in generated:
+        write_line(f"secret  {secret}")
+        write_line("It signs each request. Store it now: it is not shown again.")
+
+
+def _from_options(new: _NewSubscription, settings: Settings) -> SubscriptionSettings:
+    """The subscription; errors name options, not keys.
+
+    Raises:
+        ConfigurationError: it cannot be used.
+    """
+    from poller.config.validation import subscription_of
+    from poller.http.ssrf import PRIVATE
+
+    table = {name: value for name, value in new.values.items() if value is not None}
+    more: dict[str, Any] = {
+        "feeds": list(named_feeds(settings, new.feeds)) if new.feeds else [],
+        "filters": [_decoded(text, "--filter") for text in new.filters],
+        "headers": dict(map(_header, new.headers)),
+        "secret_files": [str(file) for file in new.secret_files],
+    }
+    table |= {name: value for name, value in more.items() if value}
+    try:
+        return subscription_of(table, settings, where="subscription")
+    except ConfigurationError as error:
+        raise ConfigurationError(str(error).replace(PRIVATE, "--allow-private")) from None
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise ConfigurationError('--header: expected "NAME: VALUE"')
+    return name.strip(), value.strip()
+
+
+def _text(source: str) -> str:
+    if source == "-":
+        return sys.stdin.read()
+    try:
+        return Path(source).read_text("utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{source}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{source}: expected text in UTF-8") from None
+
+
+def _decoded(text: str, where: str) -> Any:
+    import msgspec
+
+    from poller.config.errors import shown_key
+    from poller.config.validation import repeated_keys
+
+    try:
+        value = msgspec.json.decode(text)
+        repeated = [shown_key(key) for key in repeated_keys(text)]
+    except (msgspec.DecodeError, RecursionError):
+        raise ConfigurationError(f"{where}: expected a JSON object") from None
+    if repeated:
+        raise ConfigurationError(f"{where}: {', '.join(repeated)}: expected once: this key stands twice")
+    return value
+
+
+@app.command(example="subscriptions remove rostering --yes")
+def remove(options: GlobalOptions, subscription: _Id, *, yes: Yes = False) -> None:
+    """Delete one that was added at run time, and everything that waits for it."""
+    settings = options.settings()
+    status = run_loop(_removable(settings, subscription))
+    if not yes and not _removal_confirmed(status):
+        raise PollerError(f"{subscription}: not removed")
+    run_loop(_remove(settings, subscription))
+    write_line(f"{subscription}: removed")
+
+
+async def _removable(settings: Settings, subscription: str) -> SubscriptionStatus:
+    from poller.control.status import subscription_statuses
+    from poller.control.subscriptions import refuse_filed, registry_of
+    from poller.store.session import ready_store
+
+    async with ready_store(settings) as store:
+        refuse_filed(await registry_of(settings, store.client).all(), settings, subscription)
+        found = await subscription_statuses(store.client, settings, now=store.clock.now())
+        return next(one for one in found if one.subscription == subscription)
+
+
+async def _remove(settings: Settings, subscription: str) -> None:
+    from poller.control import subscriptions as registry
+    from poller.store.session import ready_store
+
+    async with ready_store(settings) as store:
+        await registry.remove(store.client, settings, subscription)
+
+
+def _removal_confirmed(status: SubscriptionStatus) -> bool:
+    waiting = count((status.lag_entries or 0) + status.parked, "undelivered event")
+    question = f"{status.subscription}: remove it, with {waiting} and {count(status.dead_letters, 'dead letter')}?"
+    return confirm(question, "there is no terminal to ask on; --yes removes it without asking")
+
+
+@app.command(example='subscriptions pause rostering --reason "moving house"')
+async def pause(
+    options: GlobalOptions,
+    subscription: _Id,
+    *,
+    reason: Annotated[str, typer.Option(help="Shown by poller status.")] = "by command",
+) -> None:
+    """Pause deliveries until resumed; events wait."""
+    from poller.control import subscriptions as registry
+    from poller.store.session import ready_store
+
+    settings = options.settings()
+    async with ready_store(settings) as store:
+        now = store.clock.now()
+        before = await registry.pause(store.client, settings, subscription, reason=reason, now=now)
+    if before is None:
+        write_line(f"{subscription}: paused; its events wait until `poller subscriptions resume {subscription}`")
+    else:
+        write_line(f"{subscription}: was paused already, {_pause_text(before)}")
+
+
+@app.command(example="subscriptions resume rostering")
+async def resume(options: GlobalOptions, subscription: _Id) -> None:
+    """Resume deliveries where they stopped, whatever paused them."""
+    from poller.control import subscriptions as registry
+    from poller.store.session import ready_store
+
+    settings = options.settings()
+    async with ready_store(settings) as store:
+        before = await registry.resume(store.client, settings, subscription, now=store.clock.now())
+    if before is None:
+        write_line(f"{subscription}: was not paused")
+    else:
+        write_line(f"{subscription}: resumed where it stopped; it had been paused {_pause_text(before)}")
+
+
+def _pause_text(pause: Paused) -> str:
+    return f"{pause.at:%Y-%m-%d %H:%M} UTC ({pause.by}): {escaped(pause.reason)}"
+
+
+@app.command("test", example="subscriptions test rostering")
+async def send_sample(options: GlobalOptions, subscription: _Id) -> bool:
+    """Send one sample event and show the exchange. Exit code 1 unless the sink accepts it."""
+    import secrets
+
+    from poller.control.subscriptions import registry_of, sample, settings_of
+    from poller.store.session import ready_store
+
+    settings = options.settings()
+    async with ready_store(settings) as store:
+        kept = await registry_of(settings, store.client).all()
+    sampled = await sample(
+        settings_of(kept, settings, subscription),
+        secrets=kept.secrets.get(subscription, ()),
+        handshake=kept.handshakes.get(subscription),
+        environ=os.environ,
+        event_id=secrets.token_hex(_EVENT_ID_BYTES),
+        now=utc_now(),
+        brought=kept.credentials.get(subscription),
     )
-    if from_json is not None and wanted.anything:
-        raise typer.BadParameter("expected ID SINK and options, or --from-json FILE alone", context)
-    asked = Asked.by(context, config, log_format, log_level)
-    add_one(asked, wanted, from_json=from_json, unsigned=no_secret)
+    for line in sampled.sent.head:
+        write_line(escaped(line))
+    write_line("")
+    write_line(legible(sampled.sent.body))
+    write_line("")
+    write_line(_outcome_line(sampled.outcome))
+    if sampled.outcome.excerpt:
+        write_line("")
+        write_line(legible(sampled.outcome.excerpt))
+    return sampled.outcome.is_delivered
 
 
-@app.command()
-def remove(
-    context: typer.Context,
-    subscription: Id,
-    *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Deletes one that was added so, and all that waits for it."""
-    from poller.cli.subscribing import remove_one  # noqa: PLC0415 -- late
-
-    remove_one(Asked.by(context, config, log_format, log_level), subscription, sure=yes)
-
-
-@app.command()
-def pause(
-    context: typer.Context,
-    subscription: Id,
-    *,
-    reason: Annotated[str, typer.Option(help="Why, for whoever looks.")] = "by command",
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Delivers nothing until it is resumed; its events wait."""
-    from poller.cli.subscribing import pause_one  # noqa: PLC0415 -- late
-
-    pause_one(Asked.by(context, config, log_format, log_level), subscription, reason=reason)
-
-
-@app.command()
-def resume(
-    context: typer.Context,
-    subscription: Id,
-    *,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Goes on where it was, whatever had paused it."""
-    from poller.cli.subscribing import resume_one  # noqa: PLC0415 -- late
-
-    resume_one(Asked.by(context, config, log_format, log_level), subscription)
-
-
-@app.command("test")
-def sample(
-    context: typer.Context,
-    subscription: Id,
-    *,
-    config: Config = None,
-    log_format: Format = None,
-    log_level: Verbosity = None,
-) -> None:
-    """Sends one sample event and shows the exchange. Exit code 1 unless it was taken."""
-    from poller.cli.sample import send_sample  # noqa: PLC0415 -- late
-
-    if not send_sample(Asked.by(context, config, log_format, log_level), subscription):
-        raise typer.Exit(1)
+def _outcome_line(outcome: Outcome) -> str:
+    seconds = f"after {outcome.seconds * 1000:.0f} ms"
+    if outcome.status is not None:
+        return f"status {outcome.status} {seconds}"
+    if outcome.is_delivered:
+        return f"delivered {seconds}"
+    return f"no answer ({outcome.failure}) {seconds}: {escaped(outcome.error)}"

@@ -1,162 +1,181 @@
-"""``poller tail``: the events as they come.
+"""``poller tail``: follows the event streams.
 
 **Invariants**
 
-- A choice that no event of the followed streams can meet is refused, with what was probably meant.
-- Nobody waits without knowing for what: where no process polls, and where nothing has come yet, standard error says so.
+- A choice that no event of the followed streams can match is refused, with what was probably meant.
+- Standard error says when no process polls, and when nothing has come yet.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
+import typer
 
-from poller.cli.choosing import Choice
-from poller.cli.lines import Unreadable, announced_line, compact, line_of, read_announced, read_event, understood
-from poller.cli.loop import run
-from poller.cli.options import Asked, named_feeds, utc_now
-from poller.cli.output import say, say_styled, warn
-from poller.cli.replay import place
-from poller.config.event_types import type_test, unmatched
-from poller.config.settings import Settings
-from poller.control.feeds import keys_of
-from poller.delivery.operational_events import Kind
-from poller.errors import ConfigurationError, StoreError, StoreUnavailable
-from poller.lifecycle import ended, stopped_by_signals
-from poller.store.entry_id import EARLIEST, before
-from poller.store.keys import MemberKeys, operations_key
-from poller.store.members import members_now
-from poller.store.session import STORE_PATIENCE, OpenStore, blocking_client, opened_store, until_ready
-from poller.store.stream import Entry, followed, last_id
+from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, named_feeds, utc_now
+from poller.cli.output import warn, write_line, write_styled
+from poller.cli.replay import entry_id_at, is_entry_id
+from poller.errors import ConfigurationError, StoreError
 
-BLOCK: Final = timedelta(seconds=2)
-NOW: Final = "now"
-OPERATIONS: Final = "operations"
+if TYPE_CHECKING:
+    from poller.cli.event_lines import EventChoice
+    from poller.config.settings import Settings
+    from poller.store.session import OpenStore
+    from poller.store.stream import Entry
+
+_BLOCK: Final = timedelta(seconds=2)
+_NOW: Final = "now"
+_EARLIEST: Final = "earliest"
+_OPERATIONS: Final = "operations"
 _NAMED: Final = 6  # feeds that a line names
-_ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
+
+app = CommandLine()
 
 
-class Shown(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Format:
     """Which events are shown, and how.
 
     Attributes:
-        choice: of the events of the streams.
-        json: one compact JSON object a line, else one line for people.
+        choice: of the events.
+        json: whether as one compact JSON object a line, and not as a line for people.
         width: of the longest name of a stream.
     """
 
-    choice: Choice
+    choice: EventChoice
     json: bool
-    width: int = 0
+    width: int
 
 
-def tail(
-    asked: Asked, names: list[str] | None, *, start: str, json: bool, choice: Choice, operations: bool = False
+@app.command(example="tail --from 2h --type removed")
+async def tail(
+    options: GlobalOptions,
+    feeds: Feeds = None,
+    *,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="ID|TIME|now|earliest", help="After an entry id, or since a time: RFC 3339, or 2h."
+        ),
+    ] = _NOW,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", metavar="TYPE", help="A type, a pattern such as *.removed.v1, or created, modified, removed."
+        ),
+    ] = None,
+    subjects: Annotated[
+        list[str] | None,
+        typer.Option("--subject", metavar="ID", help="A record's id, its first 8 characters, or a pattern."),
+    ] = None,
+    changed: Annotated[
+        list[str] | None, typer.Option(metavar="POINTER", help="Where this member, or one below it, has changed.")
+    ] = None,
+    operations: Annotated[
+        bool, typer.Option("--operations", help="The daemon's own events; with FEED, these as well.")
+    ] = False,
+    json: Json = False,
 ) -> None:
-    """Follow the streams of these feeds until SIGINT or SIGTERM, which is how it is meant to end.
+    """Follow the event streams until Ctrl-C. An option given several times matches any of its values."""
+    import asyncio
 
-    Args:
-        asked: the options of every command.
-        names: the feeds; None for all.
-        start: ``now``, ``earliest``, the id of a stream's entry to start after, a moment, or how long ago.
-        json: one compact JSON object a line, else one line for people.
-        choice: which of the events.
-        operations: follow the daemon's own events: with the feeds that are named, or alone.
+    from poller.cli.event_lines import EventChoice
+    from poller.control.feeds import keys_of
+    from poller.delivery.operational_events import Kind
+    from poller.lifecycle import ended, first_of, stopped_by_signals
+    from poller.store.keys import operations_key
 
-    Raises:
-        ConfigurationError: something is set up wrongly, there is no such feed, ``start`` is none of these, or no event
-            can be what ``choice`` asks for.
-        StoreError: the store is away at the start, or does not want us.
-    """
-    asked.set_up_logs("error")
-    start_of(start, utc_now())  # what cannot be meant is told before the store is asked for its time
-    settings = asked.settings()
-    feeds = () if operations and not names else named_feeds(settings, names)
-    refuse_impossible(choice, settings.types_of(feeds), list(Kind) if operations else ())
-    streams = {keys_of(settings, feed_id).events: feed_id for feed_id in feeds}
+    start_of(start, utc_now())  # refuses what cannot be meant before the store is read
+    settings = options.settings()
+    choice = EventChoice(tuple(types or ()), tuple(subjects or ()), tuple(changed or ()))
+    names = () if operations and not feeds else named_feeds(settings, feeds)
+    _refuse_impossible(choice, settings.types_of(names), list(Kind) if operations else ())
+    streams = {keys_of(settings, feed_id).events: feed_id for feed_id in names}
     if operations:
-        streams[operations_key(settings.redis.prefix)] = OPERATIONS
-    shown = Shown(choice, json, max(map(len, streams.values()), default=0))
-    run(_until_told(settings, streams, start, shown))
-
-
-def refuse_impossible(choice: Choice, types: Collection[str], operations: Collection[str]) -> None:
-    """Nothing, where some event can be what is asked for.
-
-    Args:
-        choice: which of the events.
-        types: those that the followed feeds publish.
-        operations: those of the daemon's own events, where these are followed.
-
-    Raises:
-        ConfigurationError: none can.
-    """
-    for _, entry, expected in unmatched(choice.types, {*types, *operations}):
-        raise ConfigurationError(f'--type "{entry}": {expected}')
-    wanted = type_test(choice.types) if choice.types else lambda _: True
-    if choice.changed and not any(wanted(one) for one in types if one.endswith(".modified.v1")):
-        raise ConfigurationError(
-            "--changed: expected the type modified, and a feed: no other event says what has changed"
-        )
+        streams[operations_key(settings.redis.prefix)] = _OPERATIONS
+    shown = _Format(choice, json, max(map(len, streams.values()), default=0))
+    with stopped_by_signals() as stop:
+        following = asyncio.create_task(_follow(settings, streams, start, shown), name="tail")
+        try:
+            await first_of(stop, following)
+        finally:
+            await ended(following)
 
 
 def start_of(start: str, now: datetime) -> str:
     """What ``--from`` means: ``now``, ``earliest``, or the id of an entry to start after.
 
+    Raises:
+        ConfigurationError: it is none of these, and no moment.
+    """
+    from poller.store.entry_id import before
+
+    if start in (_NOW, _EARLIEST):
+        return start
+    found = entry_id_at(start, "--from", now)
+    return start if is_entry_id(start) else before(found)
+
+
+def _refuse_impossible(choice: EventChoice, types: Collection[str], operations: Collection[str]) -> None:
+    """Check that some event can match.
+
     Args:
-        start: as given; an id stays as it is.
-        now: UTC.
+        choice: of the events.
+        types: of the events of the followed feeds.
+        operations: types of the daemon's own events, where these are followed.
 
     Raises:
-        ConfigurationError: it cannot be used.
+        ConfigurationError: no event can match.
     """
-    if start in (NOW, "earliest"):
-        return start
-    found = place(start, "--from", now)
-    return start if _ID.fullmatch(start) else before(found)
+    from poller.config.event_types import type_test, unmatched
+
+    for _, entry, expected in unmatched(choice.types, {*types, *operations}):
+        raise ConfigurationError(f'--type "{entry}": {expected}')
+    is_chosen = type_test(choice.types) if choice.types else lambda _: True
+    if choice.changed and not any(is_chosen(one) for one in types if one.endswith(".modified.v1")):
+        raise ConfigurationError("--changed: expected the type modified, and a feed: only such events say what changed")
 
 
-async def _until_told(settings: Settings, streams: Mapping[str, str], start: str, shown: Shown) -> None:
-    with stopped_by_signals() as told:
-        following = asyncio.create_task(_follow(settings, streams, start, shown), name="following")
-        stopping = asyncio.create_task(told.wait())
-        try:
-            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                following.result()
-        finally:
-            await ended(following, stopping)
+async def _follow(settings: Settings, streams: Mapping[str, str], start: str, shown: _Format) -> None:
+    from poller.store.session import blocking_client, ready_store
+    from poller.store.stream import followed
 
-
-async def _follow(settings: Settings, streams: Mapping[str, str], start: str, shown: Shown) -> None:
-    async with opened_store(settings) as store:
-        await until_ready(store, patience=STORE_PATIENCE)
-        begun = start_of(start, store.clock.now())
-        places = {key: await _place(store, key, begun) for key in streams}
-        polled = await _polled(store, settings)
-        if not polled:
-            warn("no process polls now; new events come when `poller run` or `poller once` does")
+    async with ready_store(settings) as store:
+        first = start_of(start, store.clock.now())
+        positions = {key: await _position(store, key, first) for key in streams}
+        if not await _is_polled(store, settings):
+            warn("no process polls; new events come after `poller run` or `poller once`")
         silent = True
-        async with blocking_client(store.url, block=BLOCK) as client:
-            async for entries in followed(client, places, block=BLOCK, away=_away):
+        async with blocking_client(store.url, block=_BLOCK) as client:
+            async for entries in followed(client, positions, block=_BLOCK, away=_warn_away):
                 if silent and not entries:
-                    silent = False  # said once is enough
+                    silent = False
                     warn(f"waiting for events of {_some(list(streams.values()))}{shown.choice}")
                 for entry in entries:
-                    if shown.choice.takes(entry.event):
+                    if shown.choice.matches(entry.event):
                         silent = False
-                        _show(entry, streams[entry.key], shown)
+                        _write(entry, streams[entry.key], shown)
 
 
-async def _polled(store: OpenStore, settings: Settings) -> bool:
-    """Whether some process polls; True where it is not known."""
-    with suppress(StoreError):  # who may only read the streams is not told
+async def _position(store: OpenStore, key: str, start: str) -> str:
+    from poller.store.entry_id import EARLIEST
+    from poller.store.stream import last_id
+
+    if start == _NOW:
+        return await last_id(store.client, key)
+    return EARLIEST if start == _EARLIEST else start
+
+
+async def _is_polled(store: OpenStore, settings: Settings) -> bool:
+    """Whether some process polls; True for a user who may only read the streams."""
+    from poller.store.keys import MemberKeys
+    from poller.store.members import members_now
+
+    with suppress(StoreError):
         members = await members_now(store.client, MemberKeys.of(settings.redis.prefix))
         return any("poll" in roles for roles in members.values())
     return True
@@ -166,29 +185,31 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-async def _place(store: OpenStore, key: str, start: str) -> str:
-    if start == NOW:
-        return await last_id(store.client, key)
-    return EARLIEST if start == "earliest" else start
+def _write(entry: Entry, name: str, shown: _Format) -> None:
+    """Write an event; an entry that is none is reported on standard error."""
+    from poller.cli.event_lines import (
+        Unreadable,
+        compact,
+        event_line,
+        operational_event_line,
+        read_event,
+        read_operational_event,
+        readable,
+    )
 
-
-def _show(entry: Entry, name: str, shown: Shown) -> None:
-    """Write it; what is no event is told on standard error, and the next one comes."""
+    today = utc_now().date().isoformat()
     try:
-        with understood(entry.event, feed=name, entry_id=entry.id):
+        with readable(entry.event, feed=name, entry_id=entry.id):
             if shown.json:
-                say(compact(entry.event))
-            elif name == OPERATIONS:
-                say_styled(announced_line(read_announced(entry.event), name, feed_width=shown.width, today=_today()))
+                write_line(compact(entry.event))
+            elif name == _OPERATIONS:
+                event = read_operational_event(entry.event)
+                write_styled(operational_event_line(event, name, feed_width=shown.width, today=today))
             else:
-                say_styled(line_of(read_event(entry.event), name, feed_width=shown.width, today=_today()))
+                write_styled(event_line(read_event(entry.event), name, feed_width=shown.width, today=today))
     except Unreadable as reason:
         warn(str(reason))
 
 
-def _today() -> str:
-    return utc_now().date().isoformat()
-
-
-def _away(error: StoreUnavailable) -> None:
-    warn(f"the store is away, waiting for it: {error}")
+def _warn_away(error: StoreError) -> None:
+    warn(f"store unavailable, retrying: {error}")

@@ -94,6 +94,19 @@ async def opened_store(settings: Settings, *, clock: StoreClock | None = None) -
         await server.stop()
 
 
+@asynccontextmanager
+async def ready_store(settings: Settings) -> AsyncIterator[OpenStore]:
+    """The store for one command: open, and known to answer.
+
+    Raises:
+        ConfigurationError: see :func:`opened_store`.
+        StoreError: it did not answer within :data:`STORE_PATIENCE`, or refused.
+    """
+    async with opened_store(settings) as store:
+        await until_ready(store, patience=STORE_PATIENCE)
+        yield store
+
+
 def clock_of(settings: Settings) -> StoreClock:
     """The clock of the store that the configuration names; nothing is known of it yet."""
     return StoreClock(MemberKeys.of(settings.redis.prefix).version)

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from poller.cli.loop import run
+from poller.cli.options import run_loop
 from tests.bench.deliveries import deliveries
 from tests.bench.figures import Figure, peak_rss, reading
 from tests.bench.metering import metering
@@ -53,7 +53,7 @@ def measured(records: int, root: Path) -> list[Figure]:
         with sandbox(records // 10) as api_url:
             small = peak_rss(api_url, server, here)
         with sandbox(records) as api_url:
-            figures = run(all_readings(api_url))
+            figures = run_loop(all_readings(api_url))
             large = peak_rss(api_url, server, here)
     growth = Figure(
         f"peak RSS reading {records} records twice",
@@ -74,7 +74,7 @@ def rotations(records: int, root: Path) -> list[Figure]:
     many = ("--qualifications", str(_QUALIFICATIONS))
     server = running("valkey", short_directory(root, "a"), appendfsync="everysec")
     with server as started, sandbox(min(records, 40_000), *many) as api_url:
-        return run(all_of(api_url, started))
+        return run_loop(all_of(api_url, started))
 
 
 def delivered(_records: int, root: Path) -> list[Figure]:
@@ -84,7 +84,7 @@ def delivered(_records: int, root: Path) -> list[Figure]:
         return [figure async for figure in deliveries(server, url, root)]
 
     with running("valkey", short_directory(root, "a"), appendfsync="everysec") as server, receiver() as url:
-        return run(all_of(server, url))
+        return run_loop(all_of(server, url))
 
 
 def scaled(_records: int, root: Path) -> list[Figure]:
@@ -93,7 +93,7 @@ def scaled(_records: int, root: Path) -> list[Figure]:
     async def all_of() -> list[Figure]:
         return [figure async for figure in scale(root)]
 
-    return run(all_of())
+    return run_loop(all_of())
 
 
 def metered(_records: int, root: Path) -> list[Figure]:
@@ -103,7 +103,7 @@ def metered(_records: int, root: Path) -> list[Figure]:
         return [figure async for figure in metering(server)]
 
     with running("valkey", short_directory(root, "a"), appendfsync="no") as server:
-        return run(all_of(server))
+        return run_loop(all_of(server))
 
 
 _MEASURES: Final = {

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import pytest
 import structlog
 
-from poller.cli.app import app
-from poller.cli.ending import ended
+from poller.cli.app import exit_code, run_app
 from poller.sandbox.data import seed
 from poller.sandbox.history import RESOURCES, History
 from poller.sandbox.server import SEEDED_AT, serving
@@ -104,7 +103,7 @@ def called(
                     now.delenv(name)
             for name, value in extra.items():
                 now.setenv(name, value)
-            code = ended(lambda: app(list(arguments), prog_name="poller", standalone_mode=False) or 0)
+            code = exit_code(lambda: run_app(arguments))
         out, err = capsysbinary.readouterr()
         return Ended(code, out.decode("utf-8", "surrogateescape"), err.decode())
 

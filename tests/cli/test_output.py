@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from poller.cli.output import Column, Line, escaped, legible, shortened, table, wrapped
 
 LINE = "0123456789" * 9 + "介"
 
@@ -29,7 +35,7 @@ def on_terminal(program: str) -> str:
 @pytest.mark.parametrize(("cut", "shown"), [(True, LINE[:39] + "…"), (False, LINE)])
 def test_a_line_that_is_too_long(cut: bool, shown: str) -> None:
     """It is cut at the terminal's width where that is asked for; else the terminal wraps it, and all of it is there."""
-    program = f"from poller.cli.output import say_styled; say_styled([({LINE!r}, '')], cut={cut})"
+    program = f"from poller.cli.output import write_styled; write_styled([({LINE!r}, '')], cut={cut})"
     assert on_terminal(program) == shown + "\r\n"
 
 
@@ -37,8 +43,8 @@ def test_who_reads_no_more_is_not_complained_to() -> None:
     """Law: a pipe whose reader has left, as with ``| head``, ends the program in order and without a word."""
     theirs, ours = os.pipe()
     os.close(theirs)
-    program = "from poller.cli.ending import ended; from poller.cli.output import say; import sys\n"
-    program += "sys.exit(ended(lambda: say('line') or 0))"
+    program = "from poller.cli.app import exit_code; from poller.cli.output import write_line; import sys\n"
+    program += "sys.exit(exit_code(lambda: write_line('line') or 0))"
     try:
         done = subprocess.run(
             [sys.executable, "-c", program],
@@ -54,7 +60,7 @@ def test_who_reads_no_more_is_not_complained_to() -> None:
 
 def test_each_line_is_there_when_it_is_written() -> None:
     """Law: whoever reads a pipe has a line before the program goes on to the next, and not when it ends."""
-    program = "from poller.cli.output import say; import sys\nsay('line'); sys.stdin.read()"
+    program = "from poller.cli.output import write_line; import sys\nwrite_line('line'); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
@@ -65,3 +71,105 @@ def test_each_line_is_there_when_it_is_written() -> None:
         assert running.stdout is not None
         assert running.stdout.readline() == b"line\n"
         running.stdin.close()
+
+
+json_values = st.dictionaries(
+    st.text(), st.none() | st.integers() | st.text() | st.lists(st.text(), max_size=2), max_size=3
+)
+
+
+def harmless(text: str) -> bool:
+    return all(letter.isprintable() for letter in text.replace("\n", ""))
+
+
+@given(st.binary())
+def test_any_bytes_are_harmless(raw: bytes) -> None:
+    """Law: whatever was received, every character that is shown is printable, line breaks apart."""
+    assert harmless(legible(raw))
+
+
+@given(json_values)
+def test_json_stays_json(value: object) -> None:
+    """Law: JSON is shown as JSON of the same value."""
+    raw = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    shown = legible(raw)
+    assert harmless(shown)
+    assert json.loads(shown) == value
+
+
+@given(st.text())
+def test_escaped_text_is_one_harmless_line(text: str) -> None:
+    """Law: escaped text stays in its line, and two texts never look the same."""
+    assert escaped(text).isprintable()
+    assert escaped(text).encode("latin-1", "backslashreplace").decode("unicode_escape") == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b'{"a":[1.0,1e400],"a":null}', '{\n  "a": [\n    1.0,\n    1e400\n  ],\n  "a": null\n}'),
+        ('{"a":"é\u009b31m\u202e"}'.encode(), '{\n  "a": "é\\u009b31m\\u202e"\n}'),
+        ('["\U000e0001"]'.encode(), '[\n  "\\udb40\\udc01"\n]'),
+        (b'{"a": \x1b[31m', '{"a": \\x1b[31m'),
+        (b'{"a": "\xff\xc3\xa9\\', '{"a": "\\xffé\\\\'),
+        (b"a\r\n\tb\x00", "a\\r\n\\tb\\x00"),
+        (b"[" * 5000 + b"]" * 5000, "[" * 5000 + "]" * 5000),
+        (b"", ""),
+    ],
+)
+def test_what_is_shown(raw: bytes, shown: str) -> None:
+    """Law: JSON is laid out with its numbers and repeated keys as received; what is not JSON is escaped."""
+    assert legible(raw) == shown
+
+
+TEXTS = st.text(st.characters(categories=("L", "N", "P", "Zs"), exclude_characters="\xa0"), max_size=60)
+COLUMNS = (
+    Column("feed", least=8),
+    Column("state"),
+    Column("records", right=True, leave=2),
+    Column("lag", right=True, leave=1),
+)
+
+
+def text(line: Line) -> str:
+    return "".join(part for part, _ in line)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), max_size=4), st.integers(10, 100))
+def test_no_line_of_a_table_is_wider(rows: list[tuple[str, ...]], width: int) -> None:
+    """Long names and wide characters included, on terminals of any width."""
+    for line in table(COLUMNS, rows, width):
+        assert cell_len(text(line)) <= width
+
+
+@given(TEXTS, st.integers(4, 100))
+def test_no_line_of_a_paragraph_is_wider(words: str, width: int) -> None:
+    """And no letter of it is lost."""
+    lines = list(wrapped(words, width))
+    assert all(cell_len(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(words.split())
+
+
+@given(TEXTS, st.integers(0, 60))
+def test_what_is_shortened_fits_and_what_fits_is_left_alone(words: str, width: int) -> None:
+    """The law of a cell."""
+    short = shortened(words, width)
+    assert cell_len(short) <= width
+    assert (short == words) is (cell_len(words) <= width)
+
+
+def test_the_widest_gives_way_and_then_columns_go() -> None:
+    """What may shrink does so before a column is left out; that which goes first is the one of the highest number."""
+    row = ("acme/employmentUnavailabilities", "failing", "150000", "59 min")
+    assert [text(line) for line in table(COLUMNS, [row], 46)] == [
+        "feed                  state    records     lag",
+        "acme/empl…labilities  failing   150000  59 min",
+    ]
+    assert text(table(COLUMNS, [row], 30)[0]).split() == ["feed", "state", "lag"]
+    assert text(table(COLUMNS, [row], 20)[0]).split() == ["feed", "state"]
+
+
+def test_a_style_is_the_cells_own() -> None:
+    """It goes by the text of the cell, cut or not."""
+    [_, line] = table((Column("state", styles={"ok": "green"}), Column("x")), [("ok", "ok")], 20)
+    assert [(part.strip(), style) for part, style in line if part.strip()] == [("ok", "green"), ("ok", "")]

@@ -11,7 +11,7 @@ from typing import Final, cast
 import pytest
 from redis import Redis
 
-from poller.cli.replay import place
+from poller.cli.replay import entry_id_at
 from poller.errors import ConfigurationError
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
@@ -81,7 +81,7 @@ def test_what_it_covers(called: Called, configured: dict[str, str], store: Redis
     arguments, events, span = covered
     told = called("replay", "a", *arguments, **configured)
     assert told.code == 0
-    assert told.out == (f"{FEED}: {events} events to be delivered once more\n" if events else "no events there\n")
+    assert told.out == (f"{FEED}: {events} events to replay\n" if events else "no events there\n")
     assert "a is paused" in told.err
     after, to = kept(store)
     assert (after or b"").startswith(span[0])
@@ -94,7 +94,7 @@ def test_a_moment_at_the_end_means_all_of_its_events(called: Called, configured:
     store.xadd(EVENTS, {"data": entry(number=11)}, id="10000-1")
     store.xgroup_setid(EVENTS, "sub:a", "10000-1")
     told = called("replay", "a", "--from", "10000", "--to", "10000", **configured)
-    assert told.out == f"{FEED}: 2 events to be delivered once more\n"
+    assert told.out == f"{FEED}: 2 events to replay\n"
     assert kept(store)[1] == b"10000-1"
 
 
@@ -103,10 +103,10 @@ def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis)
     assert called("replay", "a", "--from", "earliest", **configured).code == 0
     before = kept(store)
     second = called("replay", "a", "--from", "5000-0", **configured)
-    assert (second.code, f"a replay of {FEED} is under way" in second.err, kept(store)) == (1, True, before)
+    assert (second.code, f"a replay of {FEED} is in progress" in second.err, kept(store)) == (1, True, before)
     assert called("replay", "a", "--cancel", **configured).out == f"{FEED}: replay cancelled\n"
     none = called("replay", "a", "--cancel", **configured)
-    assert (none.code, "no replay of a is under way" in none.err) == (1, True)
+    assert (none.code, "no replay of a is in progress" in none.err) == (1, True)
 
 
 async def test_one_that_is_under_way_can_be_waited_for(
@@ -119,19 +119,21 @@ async def test_one_that_is_under_way_can_be_waited_for(
     await _resumed(configured["REDIS_URL"])
     async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as none:
         _, err = await none.communicate()
-        assert (none.returncode, b"no replay of a is under way" in err) == (1, True)
+        assert (none.returncode, b"no replay of a is in progress" in err) == (1, True)
     span = {"replay": "r", "replay_after": "2000-0", "replay_to": "9000-0"}
     for name, value in span.items():
         store.hset(KEYS.state, name, value)
     async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("its end"):
         assert joined.stdout is not None
-        assert await joined.stdout.readline() == f"{FEED}: 7 events left of a replay\n".encode()
+        assert await joined.stdout.readline() == f"{FEED}: 7 events left to replay\n".encode()
         assert await joined.stdout.readline() == f"{FEED}: 0 of 7\n".encode()
         store.hset(KEYS.parked, "3000-0", b"x")
         store.hset(KEYS.parked, "4000-0", b"x")
         store.hset(KEYS.state, "replayed", "r")
         store.hdel(KEYS.state, *span)
-        assert await joined.stdout.read() == (f"{FEED}: 7 of 7\n{FEED}: 2 events wait for the next attempt\n".encode())
+        assert await joined.stdout.read() == (
+            f"{FEED}: 7 of 7\n{FEED}: 2 events waiting for the next attempt\n".encode()
+        )
         assert await joined.wait() == 0
 
 
@@ -145,7 +147,7 @@ async def test_a_pause_ends_the_waiting(configured: dict[str, str], store: Redis
     await _resumed(configured["REDIS_URL"])
     async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as joined, patience("its end"):
         assert joined.stdout is not None
-        assert await joined.stdout.readline() == f"{FEED}: 9 events left of a replay\n".encode()
+        assert await joined.stdout.readline() == f"{FEED}: 9 events left to replay\n".encode()
         assert await joined.stdout.readline() == f"{FEED}: 0 of 9\n".encode()
         async with commands(configured["REDIS_URL"]) as client:
             gone = Paused("sink", "it answered 410", NOW)
@@ -202,9 +204,11 @@ def test_wrong_use(called: Called, configured: dict[str, str], store: Redis) -> 
 
 def test_places() -> None:
     """Ids are taken as they are, moments by the millisecond, and how long ago from now."""
-    assert place("5-7", "--from", NOW) == "5-7"
-    assert place("5", "--to", NOW, last=True) == f"5-{2**64 - 1}"
-    assert place("2026-03-02T09:15:00+01:00", "--from", NOW) == place("0s", "--from", NOW) == "1772439300000-0"
-    assert place("1h", "--from", NOW) == "1772435700000-0"
+    assert entry_id_at("5-7", "--from", NOW) == "5-7"
+    assert entry_id_at("5", "--to", NOW, is_end=True) == f"5-{2**64 - 1}"
+    assert (
+        entry_id_at("2026-03-02T09:15:00+01:00", "--from", NOW) == entry_id_at("0s", "--from", NOW) == "1772439300000-0"
+    )
+    assert entry_id_at("1h", "--from", NOW) == "1772435700000-0"
     with pytest.raises(ConfigurationError):
-        place("0001-01-01T00:00:00+14:00", "--from", NOW)
+        entry_id_at("0001-01-01T00:00:00+14:00", "--from", NOW)

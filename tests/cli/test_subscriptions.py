@@ -59,7 +59,7 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
         with looking(url) as store:
             brought = {"credentialtype": "PLAIN", "identifier": "me", "secret": "hush-hush"}
             store.hset("poller:{subscriptions}:credentials", "a", json.dumps(brought))
-        assert "\ncredential      brought by a request, not shown\n" in await subscriptions("show", "a")
+        assert "\ncredential      from the subscription request, not shown\n" in await subscriptions("show", "a")
 
         tried = await subscriptions("test", "a")
         assert "\nAuthorization: …\n" in tried
@@ -74,7 +74,7 @@ async def test_from_added_to_removed(poller: Poller, configured: dict[str, str],
 
         paused, resumed = await subscriptions("pause", "a", "--reason", "why"), await subscriptions("resume", "a")
         assert paused.startswith("a: paused")
-        assert "goes on" in resumed
+        assert "resumed where it stopped" in resumed
         assert "operator): why" in resumed
         status = await poller("status", "--json", **configured)
         *lines, last = [json.loads(line) for line in status.out.splitlines()]
@@ -178,5 +178,5 @@ def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:
     """On a terminal of 80 columns no line is longer, and why one does not deliver stands below."""
     lines = on_terminal(["subscriptions", "list"], configured | {"TERM": "xterm"}, 80)
     assert max(map(len, lines)) <= 80
-    assert lines[-1] == "filed: no daemon has been started with it yet"
+    assert lines[-1] == "filed: no daemon has started with it yet"
     assert "hush" not in "".join(lines)

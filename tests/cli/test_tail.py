@@ -97,7 +97,7 @@ async def test_it_says_what_it_waits_for(tmp_path: Path, store_url: str) -> None
     wanted = ("contractTypes", "--type", "removed", "--subject", "7d9f3a52")
     async with started("tail", *wanted, cwd=tmp_path, **environ) as tail, patience("lines of poller tail"):
         assert tail.stderr is not None
-        assert "no process polls now" in (await tail.stderr.readline()).decode()
+        assert "no process polls" in (await tail.stderr.readline()).decode()
         told = (await tail.stderr.readline()).decode()
         assert "waiting for events of default/contractTypes of type removed of record 7d9f3a52" in told
         with looking(store_url) as client:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from fakeredis import FakeAsyncRedis
 
-from poller.cli.subscription_lines import reasons
+from poller.cli.status import subscription_problems
 from poller.config.validation import subscription_of, written
 from poller.control.status import SubscriptionStatus, is_ungranted, subscription_statuses
 from poller.control.subscriptions import filed, registry_of
@@ -63,7 +63,8 @@ async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, 
     assert (found.state, found.handshake, found.since) == ("failing", "refused", "2026-03-02T08:15:00.000Z")
     assert found.error is not None
     assert found.error.startswith("it answered 405; let it answer OPTIONS with WebHook-Allowed-Origin")
-    assert list(reasons(found, NOW)) == [f"its sink has not granted events for 0 s (refused): {found.error}"]
+    problem = f"its sink has not granted events for 0 s (refused): {found.error}"
+    assert list(subscription_problems(found, NOW)) == [problem]
     assert is_ungranted(await registry.all(), "a") is True
     waiting = await seen(Awaiting("p.example", "0" * 64))
     assert (waiting.state, waiting.handshake, waiting.since) == ("failing", "awaiting callback", None)

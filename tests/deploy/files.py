@@ -12,7 +12,7 @@ import yaml
 from typer.core import TyperGroup
 
 from poller.cli.app import app
-from poller.cli.run import check_roles
+from poller.cli.run import roles_of as roles_named
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -38,4 +38,4 @@ def roles_of(arguments: Sequence[str]) -> frozenset[str]:
         assert name == "run"
         assert command is not None
         with command.make_context(name, left, parent=context) as inner:
-            return check_roles(inner.params["only"])
+            return roles_named(inner.params["only"])

@@ -15,6 +15,7 @@ from tests.stores import looking
 if TYPE_CHECKING:
     from tests.cli.conftest import Called
 
+
 STATE = FeedKeys.of("poller", "default/contractTypes").state
 
 
@@ -26,7 +27,7 @@ def test_a_feed_is_read_again_or_anew(called: Called, store_url: str) -> None:
         client.hset(STATE, "generation", "g")
         for arguments, field in (((), "resync"), (("--anew", "--yes"), "anew")):
             done = called("resync", "contractTypes", *arguments, **environ)
-            assert (done.code, done.out.startswith("default/contractTypes: its next round ")) == (0, True), done
+            assert (done.code, done.out.startswith("default/contractTypes: the next round ")) == (0, True), done
             assert client.hget(STATE, field) == b"1"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,16 @@ async def test_traceback_on_demand(started_poller: Poller, tmp_path: Path) -> No
     ended = await started_poller("--log-level", "debug", "-c", str(tmp_path / "absent.toml"), "once")
     assert ended.code == 2
     assert "Traceback" in ended.err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_reason_to_fail(closed: str) -> None:
+    """Law: whoever closes a stream does not want it; the exit code is that of the work."""
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m poller schema events {closed}', sys.executable],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,20 +1,31 @@
-"""Laws of :mod:`poller.cli.feed_lines` and :mod:`poller.cli.subscription_lines`: 80 columns, and what to do."""
+"""``poller status``: its lines, and ``--watch`` on a pipe and on a terminal."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from rich.cells import cell_len
 
-from poller.cli.feed_lines import amiss_with, detail_lines, feed_lines
-from poller.cli.subscription_lines import list_lines, subscription_lines
-from poller.cli.tables import Line
+from poller.cli.output import Line
+from poller.cli.status import detail_lines, feed_lines, feed_problems, list_lines, subscription_lines
 from poller.control.status import FeedStatus, RoundCounts, SubscriptionStatus
 from poller.source.feed import Progress
 from poller.store.stats import Backlog
+from tests.cli.commands import environment
+from tests.cli.conftest import started
+from tests.harness.waiting import patience
+from tests.proxy import proxied
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 NAMES = (
@@ -106,24 +117,24 @@ def test_all_of_the_usual_stands_in_80_columns() -> None:
     shown = texts(list(feed_lines([feed()], behind, 80)))
     assert shown[0].split() == ["feed", "state", "mode", "age", "next", "records", "lag"]
     assert shown[1].split() == [NAMES[0], "ok", "reconcile", "59", "min", "59", "min", "123.5", "M", "2", "h"]
-    assert shown[3].split() == ["kept", "of", "last", "round", "events", "in", "stream", "size"]
+    assert shown[3].split() == ["stored", "of", "last", "round", "events", "in", "stream", "size"]
 
 
 def test_what_is_amiss_comes_with_a_way_out() -> None:
     """The pause with who and why, a failure with what is known to help."""
     paused = feed(state="paused", paused_by="anna", paused_reason="moving", paused_age_seconds=7200.0)
-    assert list(amiss_with(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
+    assert list(feed_problems(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
     denied = feed(state="failing", error="GET /x: the API answered 401")
-    assert list(amiss_with(denied)) == [
+    assert list(feed_problems(denied)) == [
         "GET /x: the API answered 401 (is the credential in auth right, and not expired?)"
     ]
-    assert list(amiss_with(feed(state="failing", error="odd"))) == ["odd"]
+    assert list(feed_problems(feed(state="failing", error="odd"))) == ["odd"]
 
 
 def test_a_long_round_and_a_feed_that_is_confirmed_are_told() -> None:
     """In words, below the table; see the status itself."""
     one = feed(progress=Progress("baseline", 40, 4000, 75.0), confirming=True)
-    assert list(amiss_with(one)) == [one.under_way, one.confirmation]
+    assert list(feed_problems(one)) == [one.under_way, one.confirmation]
     assert "".join(texts(list(feed_lines([one], [], 200)))).count("being confirmed") == 1
 
 
@@ -132,28 +143,28 @@ def test_held_removals_are_told_until_they_are_over(state: str) -> None:
     """After a good delta, too, and beside a pause: how many, since when, and the way out, each once."""
     reason = f"12 of 60 records are missing: let it through with: poller release {NAMES[0]}"
     held = feed(state=state, held_reason=reason, held_age_seconds=7200.0)
-    assert f"held for 2 h: {reason}" in list(amiss_with(held))
+    assert f"held for 2 h: {reason}" in list(feed_problems(held))
     at_once = msgspec.structs.replace(held, state="held", error=reason)
-    assert list(amiss_with(at_once)) == [f"held for 2 h: {reason}"]
+    assert list(feed_problems(at_once)) == [f"held for 2 h: {reason}"]
     later = msgspec.structs.replace(at_once, error="odd")
-    assert list(amiss_with(later)) == [f"held for 2 h: {reason}", "odd"]
+    assert list(feed_problems(later)) == [f"held for 2 h: {reason}", "odd"]
     of_before = msgspec.structs.replace(at_once, held_age_seconds=None)
-    assert list(amiss_with(of_before)) == [f"held: {reason}"]
+    assert list(feed_problems(of_before)) == [f"held: {reason}"]
 
 
 @pytest.mark.parametrize(("number", "what"), [(1, "a record whose"), (3, "3 records whose")])
 def test_records_without_an_id_are_told_with_what_they_mean(number: int, what: str) -> None:
     """How many, that nothing was removed, and where to look."""
-    [told] = amiss_with(feed(unidentified=number))
-    assert f"held {what} id cannot be read, so nothing was removed" in told
+    [told] = feed_problems(feed(unidentified=number))
+    assert f"held {what} id cannot be read, so no record was removed" in told
     assert f"poller dead-letters list {NAMES[0]}" in told
 
 
 def test_versions_that_go_backwards_are_told() -> None:
     """How many are held back wants a look; how many there were is a detail of the feed."""
-    [told] = amiss_with(feed(held_versions=3, backwards=81))
+    [told] = feed_problems(feed(held_versions=3, backwards=81))
     assert told.startswith("3 versions older than the known ones are held back")
-    assert list(amiss_with(feed(backwards=81))) == []
+    assert list(feed_problems(feed(backwards=81))) == []
     shown = " ".join(" ".join(texts(list(detail_lines(feed(backwards=81), 80)))).split())
     assert "going back 81 versions were older than the known ones" in shown
 
@@ -170,4 +181,68 @@ def test_a_failing_subscription_tells_its_last_error() -> None:
     shown = " ".join(
         " ".join(texts(list(subscription_lines([subscription("a", error="status 503")], NOW, 80)))).split()
     )
-    assert "a: nothing but failures for 1 h; the last: status 503" in shown
+    assert "a: failing for 1 h; last error: status 503" in shown
+
+
+SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
+
+
+async def test_on_a_pipe_one_table_follows_the_other(tmp_path: Path, store_url: str) -> None:
+    """And a store that goes away ends nothing: it is told, and waited for; Ctrl-C ends it with exit code 0."""
+    async with (
+        proxied(store_url) as proxy,
+        started("status", "--watch", "0.1", cwd=tmp_path, REDIS_URL=proxy.url, **SOURCE) as watching,
+    ):
+        out = watching.stdout
+        assert out is not None
+        for sign in (b"no problems\n", b"no problems\n"):
+            await _until(out, sign)
+        proxy.reset(to=b"INFO", times=2)
+        await _until(out, b"store unavailable, retrying")
+        await _until(out, b"no problems\n")
+        watching.send_signal(signal.SIGINT)
+        assert await watching.wait() == 0
+
+
+async def test_on_a_terminal_it_is_drawn_in_place(tmp_path: Path, store_url: str) -> None:
+    """What stood there is taken away before the next one is written."""
+    ours, theirs = os.openpty()
+    environ = environment({"REDIS_URL": store_url, "TERM": "xterm", "COLUMNS": "80", "LINES": "40", **SOURCE})
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "poller", "status", "--watch", "0.1"),
+        cwd=tmp_path,
+        env=environ,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        async with patience("three tables"):
+            written = b""
+            while written.count(b"default/contractTypes") < 5:
+                written += await asyncio.to_thread(os.read, ours, 65536)
+        assert b"\x1b[1A" in written  # a line up
+        process.send_signal(signal.SIGINT)
+        draining = asyncio.create_task(asyncio.to_thread(_drained, ours))
+        assert await process.wait() == 0
+        await draining
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(ours)
+
+
+def _drained(terminal: int) -> None:
+    try:
+        while os.read(terminal, 65536):
+            pass
+    except OSError:  # Linux says so where the other side is closed
+        pass
+
+
+async def _until(out: asyncio.StreamReader, sign: bytes) -> None:
+    async with patience(f"{sign!r}"):
+        while sign not in await out.readline():
+            pass

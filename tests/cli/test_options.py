@@ -1,23 +1,86 @@
-"""Laws of :mod:`poller.cli.completing`: what the shell offers, and that nothing that is wrong reaches the terminal."""
+"""Laws of ``--help``: groups, an example for each command that works as written, global options once."""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+import typer.main
 from typer.core import TyperCommand
 
-from poller.cli import completing
+from poller.cli import options
+from poller.cli.app import GROUPS, app
+from poller.cli.options import GLOBAL_OPTIONS, with_seconds
 from poller.config.types import RESOURCES
 from poller.redis.embedded import SOCKET
-from tests.cli.commands import environment
+from tests.cli.commands import commands_in, environment
 from tests.stores import looking
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+TOP: Any = typer.main.get_command(app)
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Each command that is no group, by its path."""
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from leaves(inner, (*path, name))
+    elif not command.hidden:
+        yield " ".join(path), command
+
+
+LEAVES = dict(leaves(TOP))
+EXAMPLES = {path: command.epilog for path, command in LEAVES.items()}
+
+
+def test_every_command_has_an_example_and_stands_in_one_group() -> None:
+    """Law: no command is without either, and no group names a command that is not there."""
+    assert all(EXAMPLES.values())
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(name for name, command in TOP.commands.items() if not command.hidden)
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_the_example_is_taken(path: str) -> None:
+    """Law: an example begins with its command, and its arguments are ones that the command takes."""
+    words = shlex.split(EXAMPLES[path])
+    here = path.split(" ")
+    assert words[: len(here)] == here
+    context = LEAVES[path].make_context(path, words[len(here) :])
+    assert context.params
+
+
+async def test_what_help_shows() -> None:
+    """Law: each page shows its example, global options are explained once, and no type of Python is shown."""
+    async with commands_in() as quickly:
+        pages = {path: (await quickly.run(*path.split(), "--help")).out for path in LEAVES}
+        top = (await quickly.run("--help")).out
+    for path, page in pages.items():
+        assert f"Example: poller {EXAMPLES[path]}" in page
+        assert "list[" not in page
+        assert page.count("--config") == (1 if "--config" not in EXAMPLES[path] else 2)
+    assert all(
+        f"--{name.replace('_', '-')} " in top or f"--{name.replace('_', '-')}\n" in top for name in GLOBAL_OPTIONS
+    )
+    for heading in GROUPS:
+        assert f"\n{heading}:\n" in top
+
+
+async def test_a_suggestion_is_one_sentence() -> None:
+    """Law: a command that is misspelt is answered with the nearest one, its question mark the last of the sentence."""
+    async with commands_in() as quickly:
+        ended = await quickly.run("statu")
+    assert ended.code == 2
+    assert "Did you mean 'status'? See poller --help" in ended.err
+
 
 CONFIG = """
 [redis]
@@ -83,14 +146,14 @@ def test_a_directory_is_relative_to_the_file(tmp_path: Path) -> None:
     file.write_text('[embedded]\ndata_dir = "data"\n')
     context = typer.Context(TyperCommand("poller"))
     context.params = {"config": str(file)}
-    assert completing.configuration(context) == {"embedded": {"data_dir": f"{tmp_path}/data"}}
+    assert options.configuration(context) == {"embedded": {"data_dir": f"{tmp_path}/data"}}
     file.write_text("embedded = 1")
-    assert completing.configuration(context) == {"embedded": 1}
+    assert options.configuration(context) == {"embedded": 1}
 
 
 def test_what_it_knows_by_itself_is_right() -> None:
     """It imports nothing for the sake of speed, so this says whether its words are still those of the others."""
-    assert set(completing.RESOURCES) == set(RESOURCES)
+    assert set(options.RESOURCES) == set(RESOURCES)
     assert SOCKET == "valkey.sock"
 
 
@@ -106,3 +169,20 @@ def test_each_shell_has_its_script(tmp_path: Path, shell: str) -> None:
         check=False,
     )
     assert (done.returncode, "_POLLER_COMPLETE" in done.stdout) == (0, True), done
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--watch"], ["--watch", "2"]),
+        (["--watch", "5"], ["--watch", "5"]),
+        (["--watch", "0.5", "acme/x"], ["--watch", "0.5", "acme/x"]),
+        (["--watch", "acme/x"], ["--watch", "2", "acme/x"]),
+        (["acme/x", "--watch", "--json"], ["acme/x", "--watch", "2", "--json"]),
+        (["--watch=7"], ["--watch=7"]),
+        (["acme/x"], ["acme/x"]),
+    ],
+)
+def test_what_is_no_number_stays_what_it_is(given: list[str], meant: list[str]) -> None:
+    """A feed after the option is a feed, an option an option."""
+    assert list(with_seconds(given)) == meant

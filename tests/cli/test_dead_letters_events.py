@@ -99,13 +99,13 @@ def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> 
     first, other = give_up(store, 1), give_up(store, 2, subscription="b")
     lost, last = give_up(store, 3, event=b"null"), give_up(store, 4)
     told = called("dead-letters", "redeliver", first, **configured)
-    assert (told.code, told.out) == (0, "1 dead letter to be delivered once more\n")
+    assert (told.code, told.out) == (0, "1 dead letter scheduled for redelivery\n")
     again = called("dead-letters", "redeliver", first, **configured)
-    assert (again.code, again.out) == (1, "0 dead letters to be delivered once more\n")
+    assert (again.code, again.out) == (1, "0 dead letters scheduled for redelivery\n")
     assert f"no dead letter {first}" in again.err
     every = called("dead-letters", "redeliver", "--subscription", "a", "--all", **configured)
-    assert (every.code, every.out) == (1, "1 dead letter to be delivered once more\n")
-    assert f"{lost}: its event is not kept any more" in every.err
+    assert (every.code, every.out) == (1, "1 dead letter scheduled for redelivery\n")
+    assert f"{lost}: the event is not stored any more" in every.err
     parked = {key: msgspec.json.decode(value, type=Delivery) for key, value in store.hgetall(KEYS.parked).items()}
     assert sorted(parked) == [b"1-0", b"4-0"]
     assert bytes(parked[b"1-0"].event) == entry(number=1)
@@ -128,7 +128,7 @@ def test_a_feed_that_is_not_configured_any_more(called: Called, configured: dict
     assert called("dead-letters", "list", gone, **configured).code == 0
     assert called("dead-letters", "show", first, **configured).code == 0
     told = called("dead-letters", "redeliver", first, **configured)
-    assert (told.code, told.out) == (0, "1 dead letter to be delivered once more\n")
+    assert (told.code, told.out) == (0, "1 dead letter scheduled for redelivery\n")
     assert store.hkeys(PairKeys.of("poller", gone, "a").parked) == [b"1-0"]
     told = called("dead-letters", "drop", "--subscription", "a", "--feed", gone, "--all", **configured)
     assert (told.code, told.out) == (0, "1 dead letter dropped\n")
@@ -140,8 +140,8 @@ def test_not_more_than_can_wait(called: Called, configured: dict[str, str], stor
     for number in (1, 2, 3):
         give_up(store, number)
     told = called("dead-letters", "redeliver", "--subscription", "a", "--feed", FEED, "--all", **configured)
-    assert (told.code, told.out) == (1, "1 dead letter to be delivered once more\n")
-    assert "2 dead letters left where they are" in told.err
+    assert (told.code, told.out) == (1, "1 dead letter scheduled for redelivery\n")
+    assert "2 dead letters not redelivered" in told.err
     assert (store.hlen(KEYS.parked), sorted(store.hkeys(KEYS.letters))) == (MOST_WAITING, [b"2-0", b"3-0"])
 
 
@@ -174,11 +174,11 @@ def test_events_that_went_unread(called: Called, configured: dict[str, str], sto
     assert (first["reason"], last["reason"]) == ("4 events, sequence 5 to 8: why", "4 events: why")
     shown = called("dead-letters", "show", name, **configured).out
     assert "\nfrom    5-0\nbefore  9-0\n" in shown
-    assert "none was left" in called("dead-letters", "show", f"{FEED}:a:0-2", **configured).out
+    assert "the stream is empty" in called("dead-letters", "show", f"{FEED}:a:0-2", **configured).out
     assert called("dead-letters", "show", "--raw", name, **configured).out == ""
     again = called("dead-letters", "redeliver", name, **configured)
-    assert (again.code, again.out) == (1, "0 dead letters to be delivered once more\n")
-    assert f"{name}: these events went with the oldest of their stream" in again.err
+    assert (again.code, again.out) == (1, "0 dead letters scheduled for redelivery\n")
+    assert f"{name}: these events were trimmed from their stream" in again.err
     assert called("dead-letters", "drop", name, **configured).out == "1 dead letter dropped\n"
     assert store.hkeys(KEYS.letters) == [b"0-2"]
 

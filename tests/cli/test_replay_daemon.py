@@ -50,10 +50,10 @@ async def test_redelivered_and_replayed(poller: Poller, tmp_path: Path, store_ur
             receiver.answer = Reply(204)
             tried = receiver.count
             told = await poller("dead-letters", "redeliver", "--subscription", "a", "--all", "-c", str(config))
-            assert told.out == "3 dead letters to be delivered once more\n", told.err
+            assert told.out == "3 dead letters scheduled for redelivery\n", told.err
             assert await numbers(receiver, tried) == [1, 2, 3]
             told = await poller("replay", "a", "--from", "earliest", "--wait", "-c", str(config))
-            assert told.out.splitlines()[0] == f"{FEED}: 3 events to be delivered once more", told.err
+            assert told.out.splitlines()[0] == f"{FEED}: 3 events to replay", told.err
             assert told.out.splitlines()[-1] == f"{FEED}: 3 of 3"
             assert await numbers(receiver, tried + 3) == [1, 2, 3]
         assert not await client.exists(KEYS.letters, KEYS.parked)

@@ -1,0 +1,110 @@
+"""``poller sandbox``: its profiles listed, and put on."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from base64 import b64decode
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from standardwebhooks import Webhook
+
+from poller.config import load
+from poller.delivery.signing import Signer, new_private_secret, public_keys
+from poller.sandbox.faults.registry import PROFILES
+from tests.cli.conftest import Called, Poller, started
+
+
+async def test_the_list_is_the_table(poller: Poller) -> None:
+    """``--list`` prints each profile, its kind and its line, in the table's order; ``--json`` the same as objects."""
+    plain, lines = await poller("sandbox", "--list"), await poller("sandbox", "--list", "--json")
+    assert (plain.code, plain.err, lines.code, lines.err) == (0, "", 0, "")
+    table = [(profile.name, profile.kind.value, profile.does) for profile in PROFILES.values()]
+    assert [tuple(re.split(r" {2,}", line, maxsplit=2)) for line in plain.out.splitlines()[1:]] == table
+    assert [json.loads(line) for line in lines.out.splitlines()] == [
+        {"name": name, "kind": kind, "does": does} for name, kind, does in table
+    ]
+
+
+async def test_a_port_that_is_taken_is_told_with_the_way_out(poller: Poller) -> None:
+    """Law: the message names the address and the option that takes another."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ended = await poller("sandbox", "--port", str(other.getsockname()[1]))
+    assert (ended.code, "cannot listen on 127.0.0.1" in ended.err, "--port 0" in ended.err) == (2, True, True)
+
+
+async def test_profiles_and_faults_are_put_on(tmp_path: Path) -> None:
+    """What is named, repeated or with commas, is what the served API does; faults strike as often as said."""
+    options = ("--profile", "end-null,delta-none", "--profile=bom@evidenceVariants", "--faults", "status-502=2")
+    async with started("sandbox", "--port=0", "--changes-per-second=0", *options, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        told = re.search(rb"http://\S+", await process.stdout.readline())
+        assert told is not None
+        headers = {"authorization": "Bearer sandbox"}
+        async with httpx.AsyncClient(base_url=told[0].decode(), headers=headers, trust_env=False) as client:
+            said = [await client.get("/contractTypes", params={"limit": 5000}) for _ in range(3)]
+            marked = await client.get("/evidenceVariants")
+    assert [answer.status_code for answer in said] == [502, 502, 200]
+    page = said[2].json()
+    assert (page["pageToken"], "deltaToken" in page) == (None, False)
+    assert marked.content.startswith(b"\xef\xbb\xbf")
+    assert b'"deltaToken"' not in marked.content
+
+
+def test_the_example_can_be_used(called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: saved as a file it loads as it stands, and a broken poller.toml in the directory is no obstacle."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "poller.toml").write_text("this is no TOML", "utf-8")
+    ended = called("config", "example")
+    assert (ended.code, ended.err) == (0, "")
+    file = tmp_path / "example.toml"
+    file.write_text(ended.out, "utf-8")
+    assert load(file, {}).feed_ids[0] == "acme/employmentUnavailabilities"
+
+
+def test_the_example_is_the_file_of_the_package(called: Called) -> None:
+    """Law: it is printed byte for byte, comments included."""
+    packaged = Path(__file__).parents[2] / "poller" / "config" / "example.toml"
+    assert called("config", "example").out == packaged.read_text("utf-8")
+
+
+def made(called: Called, *options: str) -> tuple[str, str]:
+    ended = called("keys", "new", *options)
+    assert (ended.code, ended.err) == (0, "")
+    lines = [line.split() for line in ended.out.splitlines()]
+    assert [line[0] for line in lines[:2]] == ["secret", "receiver"]
+    return lines[0][1], lines[1][1]
+
+
+def test_a_shared_secret(called: Called) -> None:
+    """The receiver's library verifies with it; no two are the same."""
+    secret, receiver = made(called)
+    assert secret.startswith("whsec_")
+    now = int(time.time())
+    signature = Signer([secret]).sign("1", now, b"{}")
+    headers = {"webhook-id": "1", "webhook-timestamp": str(now), "webhook-signature": signature}
+    assert Webhook(receiver).verify(b"{}", headers) == {}
+    assert made(called)[0] != secret
+
+
+def test_a_key_pair(called: Called) -> None:
+    """The receiver's line is the public key, which verifies and is no secret."""
+    secret, receiver = made(called, "--ed25519")
+    assert (secret[:5], receiver[:5]) == ("whsk_", "whpk_")
+    version, _, signature = Signer([secret]).sign("1", 1772439303, b"{}").partition(",")
+    assert version == "v1a"
+    public = Ed25519PublicKey.from_public_bytes(b64decode(receiver.removeprefix("whpk_")))
+    public.verify(b64decode(signature), b"1.1772439303.{}")
+    assert b64decode(secret.removeprefix("whsk_"))[32:] == b64decode(receiver.removeprefix("whpk_"))
+    assert public_keys([secret, "whsec_" + "A" * 32, "nonsense"]) == (receiver,)
+
+
+def test_a_seed_has_its_size() -> None:
+    """Law: nothing shorter is stretched."""
+    with pytest.raises(ValueError, match="32"):
+        new_private_secret(b"short")
