@@ -1,18 +1,19 @@
-"""Which listings need not be read again: those that the API itself calls unchanged since they were last committed.
+"""Conditional requests for listings that the API may call unchanged since they were last committed.
 
 Theory of operation
 -------------------
-A full reading of a listing that is one page long may ask for it on condition. A 304 then means that nothing changed
-since the answer that carried the validators, *if* what that answer held is what the store holds now. So validators are
-kept only when their round ended well and its end is committed, and they are sent only while the feed's state in the
-store is still the one which that commit left: no other process wrote, nothing was rolled back or flushed, no delta
-brought anything since.
+A full reading of a listing of one page may be conditional. A 304 then means that nothing changed since the answer
+with these validators, *if* the store still holds what that answer held. So validators are kept only when their round
+ended well and its end is committed. They are sent only while the feed's state in the store is the one which that
+commit left: no other process wrote, nothing was rolled back or flushed, no delta brought anything since.
 
-Two kinds of listing are never asked for on condition. One of several pages: its first page says nothing of the others.
-And one that lacks a known record which is not removed yet: whether it is gone the next reading decides, and for that
-it has to be a reading.
+**Invariants**
 
-What is kept is kept in memory, for one feed, by one process.
+- A 304 never hides a change. An ``ETag`` names one version. ``Last-Modified`` names a second, and a record may change
+  later in that second: it is used only if the answer came long enough after it.
+- A listing of several pages is never requested conditionally: its first page says nothing of the others.
+- Nor is a listing that lacks a known record which is not removed yet: the next reading has to decide about it.
+- Validators are kept in memory, for one feed, by one process.
 """
 
 from __future__ import annotations
@@ -27,26 +28,20 @@ import msgspec
 from poller.http.transport import http_date
 from poller.source.paging import Get, Params
 
-# What an answer says of its own version, to be sent back: ``ETag`` and ``Last-Modified``.
-#
-# The law: a 304 may never hide a change. An ``ETag`` names one version. ``Last-Modified`` names a second, and a
-# record
-# that changes later in that second would be hidden; so it counts only where the answer came long enough after it.
-
 # What RFC 9110 calls an entity tag, in ASCII and with something in it; others are not sent back.
 _ETAG: Final = re.compile(r'(W/)?"[!#-~]{1,1024}"')
 _SETTLED: Final = timedelta(seconds=60)
 
 
 class Validators(msgspec.Struct, frozen=True):
-    """The one header that a later request for the same may carry; both are None in an answer that has no version."""
+    """The validator of an answer; both are None if it has no version."""
 
     etag: str | None = None
     modified: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What makes the request a conditional one."""
+        """The headers of a conditional request."""
         if self.etag is not None:
             return {"If-None-Match": self.etag}
         return {"If-Modified-Since": self.modified} if self.modified is not None else {}
@@ -65,7 +60,10 @@ def validators_of(headers: Mapping[str, str]) -> Validators:
 
 
 class FeedPosition(msgspec.Struct, frozen=True):
-    """What a feed's state was: ``read_at`` is the mark that each full reading leaves, so no two of them are equal."""
+    """The state of a feed between rounds.
+
+    ``read_at`` is the mark that each full reading leaves, so no two positions are equal.
+    """
 
     generation: str
     sequence: int
@@ -73,14 +71,14 @@ class FeedPosition(msgspec.Struct, frozen=True):
 
 
 class ConditionalResponse(msgspec.Struct, frozen=True):
-    """A body, None where the API says "unchanged"; and what the answer says of its version."""
+    """A body and its validators; a body of None means "unchanged"."""
 
     body: bytes | None
     validators: Validators = Validators()
 
 
 class ConditionalRequest(Protocol):
-    """One exchange with the API, on condition that the listing is another than the validators say."""
+    """One exchange with the API, conditional on these validators."""
 
     async def __call__(self, path: str, params: Params, *, unless: Validators) -> ConditionalResponse:
         """The answer; errors as :meth:`poller.source.client.ApiClient.get`."""
@@ -88,10 +86,13 @@ class ConditionalRequest(Protocol):
 
 
 class ConditionalReader:
-    """The listings of one feed, round after round: ``begin``, any number of ``get``, then ``keep`` if it went well."""
+    """Reads one feed's listings conditionally, round after round.
+
+    In each round: :meth:`start_round`, any number of :meth:`get`, then :meth:`finish_round` if it went well.
+    """
 
     def __init__(self, ask: ConditionalRequest) -> None:
-        """Take the way to the API."""
+        """Start without validators."""
         self.ask = ask
         self._left: FeedPosition | None = None
         self._kept: dict[tuple[str, Params], Validators] = {}
@@ -99,25 +100,29 @@ class ConditionalReader:
         self._asked: dict[str, tuple[Params, Validators] | None] = {}  # None: in more than one request
 
     def start_round(self, position: FeedPosition | None) -> None:
-        """A round begins; ``position`` is what its feed's state is, None where it has to read whatever there is."""
+        """Start a round at this position; None: it has to read everything."""
         self._full = position is not None
         self._usable = self._full and position == self._left
         self._asked = {}
 
     async def get(self, path: str, params: Params) -> bytes | None:
-        """The body; None where the whole listing is as it was. Errors as :meth:`poller.source.client.ApiClient.get`."""
+        """The body; None: the whole listing is unchanged.
+
+        Errors as of :meth:`poller.source.client.ApiClient.get`.
+        """
         known = self._kept.get((path, params), Validators()) if self._usable else Validators()
         answer = await self.ask(path, params, unless=known)
         if self._full and answer.body is not None:
-            self._left = None  # the store is about to hold something else, and until keep nobody knows what
+            self._left = None  # the store is about to change; until the round has finished its state is unknown
         current = known if answer.body is None else answer.validators
         self._asked[path] = None if path in self._asked else (params, current)
         return answer.body
 
     def finish_round(self, position: FeedPosition | None) -> None:
-        """The round read all listings and its end is committed; that left this position.
+        """Keep the validators of a round that read all listings and committed its end.
 
-        None: there is something that the next full reading has to look at, though the listings may be as they were.
+        Args:
+            position: what it left; None: the next full reading has something to settle, even in unchanged listings.
         """
         self._left = position
         single = ((path, *asked) for path, asked in self._asked.items() if asked)
@@ -125,7 +130,7 @@ class ConditionalReader:
 
 
 def unconditional(get: Get) -> ConditionalRequest:
-    """A way to ask that knows no conditions."""
+    """Requests without conditions, in the form of conditional ones."""
 
     async def ask(path: str, params: Params, *, unless: Validators) -> ConditionalResponse:  # noqa: ARG001 -- there is no condition
         return ConditionalResponse(await get(path, params))

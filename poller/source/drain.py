@@ -1,4 +1,4 @@
-"""Reads one listing from the first request to the last page and gives each page to the writer.
+"""Reads one listing from its first to its last page and commits each.
 
 **Invariants**
 
@@ -135,7 +135,7 @@ class ListingDrain:
         return reader
 
     async def _narrow_query(self, path: str) -> bool:
-        """Find a query that this listing accepts and use it from now on; False: there is none."""
+        """Find and use a query that this listing accepts; False: there is none."""
         query = await accepted_query(self.query, partial(self._is_accepted, path))
         if query is None:
             return False

@@ -1,19 +1,26 @@
-"""What to ask next: the parameters of a listing's requests, and when a listing is drained.
+"""Requests of a listing, in order, and what its answers show of the API.
 
 Theory of operation
 -------------------
 A listing is read by one first request and any number of further ones. The first carries ``sinceDeltaToken`` in a
 delta and not otherwise; each further one carries the ``pageToken`` of the page before it. A page without a page token
-is the last. The size of a page means nothing.
+is the last. Each page is requested while the one before it is being committed.
 
-Which of a round's delta tokens is kept is a matter of safety, not of taste. A token stands for a moment; the earlier
-the moment, the more the next delta repeats, and the diff drops what it repeats. So the first one is kept unless the
-configuration says otherwise.
+A listing that is refused as it is asked for (:data:`REFUSING`) may be refused for its ``limit``, for its ``fields``,
+or for neither. The same request without both decides whether they are to blame; if so, each is left out by itself,
+and a limit that is too large is halved until it is accepted. The result holds for this configured query only, until
+``poller resync``.
 
-Some APIs never leave the page token out and repeat the last page instead. So a page that names the very token it was
-asked with is asked for once more: the same records again end the listing. Any other token that comes a second time
-would lead in a circle for ever: that is an error, and so is a page that repeats the records of an earlier one under a
-new token, and a listing that does not end within ``max_pages``.
+**Invariants**
+
+- The size of a page means nothing.
+- Of a round's delta tokens the first is kept, unless configured otherwise: the earlier the token, the more the next
+  delta repeats, and the diff drops what it repeats.
+- Some APIs never leave the page token out and repeat the last page. So a page that names the token it was requested
+  with is requested once more: the same records again end the listing.
+- Any other token that comes a second time is an error, and so is a page that repeats the records of an earlier one
+  under a new token, and a listing that does not end within ``max_pages``.
+- How listings end and where delta tokens are is only observed and shown; nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -34,15 +41,15 @@ Params = tuple[tuple[str, str], ...]
 
 
 class ListQuery(msgspec.Struct, frozen=True):
-    """How a listing is asked for, the same in every round.
+    """How a listing is requested, the same in every round.
 
     Attributes:
-        limit: the page size to ask for; None asks for none.
-        fields: the fields to ask for, the id field among them; empty asks for all.
+        limit: the page size to ask for; None: none.
+        fields: the fields to ask for, the id field among them; empty: all.
         style: how the fields are written into the query string.
         page_params: whether further pages repeat the other parameters or carry the page token alone.
         keep: which of a round's delta tokens is kept.
-        max_pages: more than so many in one listing is an error.
+        max_pages: the largest number of pages of one listing.
     """
 
     limit: int | None = None
@@ -61,7 +68,10 @@ class ListQuery(msgspec.Struct, frozen=True):
         return (*(self.first(since) if self.page_params == "all" else ()), ("pageToken", page_token))
 
     def fingerprint(self, path: str) -> str:
-        """A hash of all that a delta token may be bound to; when it changes the listing must be read in full."""
+        """A hash of everything that a delta token may be bound to.
+
+        When it changes, the listing must be read in full.
+        """
         bound = "\0".join((path, *(f"{name}={value}" for name, value in self._base())))
         return blake2b(bound.encode(), digest_size=8).hexdigest()
 
@@ -79,13 +89,13 @@ class ListQuery(msgspec.Struct, frozen=True):
 
 
 class ListingReader:
-    """One listing while it is being read: takes each page, says what to ask next.
+    """Reads one listing: is given each page and returns the next request.
 
     Attributes:
-        pages: how many were taken.
+        pages: how many were given.
         delta_token: the one to keep.
-        ending: how the listing showed that it ends; None before it did.
-        tokens_on: on how many pages a delta token stood; ``token_first``, ``token_last``: whether on that one.
+        ending: how the listing ended; None: it has not.
+        tokens_on: the number of pages with a delta token; ``token_first``, ``token_last``: whether that page had one.
     """
 
     def __init__(self, query: ListQuery, since: str | None = None) -> None:
@@ -107,7 +117,7 @@ class ListingReader:
         return self._query.first(self._since)
 
     def next_request(self, page: Page) -> Params | None:
-        """The request after this page; None where it was the last.
+        """The request after this page; None: it was the last.
 
         Raises:
             SourceNonsense: the listing goes in a circle or does not end.
@@ -148,9 +158,7 @@ def _ending(page: Page, pages: int) -> Ending:
     return "an empty page" if pages > 1 and not page.records else page.ending
 
 
-# Reading one listing page by page, each page fetched while the one before it is being committed.
-
-# A commit of so many records or bytes keeps the store busy for some milliseconds, not more.
+# A slice is small enough that its commit keeps the store busy for a few milliseconds only.
 SLICE_RECORDS: Final = 256
 SLICE_BYTES: Final = 256 * 1024
 
@@ -159,12 +167,12 @@ Get = Callable[[str, Params], Awaitable[bytes | None]]
 
 
 async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerator[Page]:
-    """The pages of one listing, in order. Close it (``contextlib.aclosing``): a page may be on its way.
+    """The pages of one listing, in order. Close it (``contextlib.aclosing``): a page may be in flight.
 
-    A listing that is unchanged has none.
+    An unchanged listing has none.
 
     Raises:
-        SourceError: an exchange failed, or the listing leads nowhere. All pages before that were given out.
+        SourceError: a request failed, or the listing does not end. All pages before that were given out.
     """
 
     async def fetch(params: Params) -> Page | None:
@@ -192,7 +200,7 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
 
 
 def slices(records: Sequence[Record | Rejected]) -> Iterator[Sequence[Record | Rejected]]:
-    """The records in runs that are each small enough for one commit."""
+    """The records in slices that are small enough for one commit."""
     start = size = 0
     for index, record in enumerate(records):
         length = len(record.raw)
@@ -203,21 +211,6 @@ def slices(records: Sequence[Record | Rejected]) -> Iterator[Sequence[Record | R
     if start < len(records):
         yield records[start:]
 
-
-# What the API's answers say of the API: which parameters it takes, how its listings end, where the delta token
-# stands.
-#
-# Theory of operation
-# -------------------
-# A listing that is refused as it is asked for (:data:`REFUSING`) may be refused for its ``limit``, for its
-# ``fields``,
-# or for neither. The same request without both decides whether they are to blame at all; if they are, each is left
-# out by
-# itself, and a limit that is too large is halved until it is taken. What is found holds from then on, for the query
-# that
-# the configuration asks for and no other, until an operator has the feed read anew (``poller resync``).
-#
-# The rest is only seen and shown: nothing is decided by it.
 
 # Answers by which an API may refuse a parameter: bad request, too large, URI too long, unprocessable.
 REFUSING: Final = frozenset({400, 413, 414, 422})
@@ -230,10 +223,10 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         query: fingerprint of the configured query that the refusals are about.
-        limit: the page size that the API takes where it refused the configured one; 0: it takes none.
+        limit: the page size that the API accepts after it refused the configured one; 0: it accepts none.
         no_fields: whether it refused ``fields``.
-        paging: how its listings ended; None before one did.
-        delta_token: on which pages of a listing a delta token stood; None likewise.
+        paging: how its listings ended; None: none has ended yet.
+        delta_token: on which pages of a listing a delta token was; None: likewise.
         expired: statuses, not among the configured ones, by which it refuses a delta token that is no longer valid.
     """
 
@@ -250,12 +243,15 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(query, limit=limit, fields=() if self.no_fields else query.fields)
 
     def refusing(self, asked: ListQuery, taken: ListQuery) -> DetectedCapabilities:
-        """The same, and that the API takes ``taken`` of what is ``asked`` for."""
+        """The same, with what was left out of ``asked`` to get ``taken`` accepted."""
         limit = None if taken.limit == asked.limit else (taken.limit or 0)
         return msgspec.structs.replace(self, limit=limit, no_fields=bool(asked.fields) and not taken.fields)
 
     def seeing(self, drain: ListingReader) -> DetectedCapabilities:
-        """The same after a listing was read to its end. A single page says less than several have said before."""
+        """The same after a listing was read to its end.
+
+        One page says less than several pages have said before.
+        """
         if drain.pages == 1 and self.paging is not None:
             return self
         return msgspec.structs.replace(self, paging=drain.ending, delta_token=_place(drain))
@@ -265,7 +261,7 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, expired=tuple(sorted({*self.expired, status})))
 
     def about(self, query: str) -> DetectedCapabilities:
-        """The same if it is about the query with this fingerprint, else nothing yet."""
+        """The same if it is about the query with this fingerprint, else nothing."""
         return self if self.query == query else DetectedCapabilities(query)
 
     @property
@@ -276,7 +272,7 @@ class DetectedCapabilities(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def capabilities_of(text: str | None) -> DetectedCapabilities:
-    """What an earlier round left in the feed's state; nothing where another version wrote it."""
+    """Decode what an earlier round left in the feed's state; nothing from an unknown version."""
     try:
         return msgspec.json.decode(text, type=DetectedCapabilities) if text else DetectedCapabilities()
     except msgspec.MsgspecError:
@@ -284,11 +280,11 @@ def capabilities_of(text: str | None) -> DetectedCapabilities:
 
 
 async def accepted_query(query: ListQuery, takes: Callable[[ListQuery], Awaitable[bool]]) -> ListQuery | None:
-    """The query that comes nearest to a refused one and is taken; None where its parameters are not to blame.
+    """The nearest query that is accepted after a refusal; None: there is none.
 
     Args:
         query: was refused.
-        takes: asks the API with another one.
+        takes: sends another query to the API; whether it was accepted.
     """
     limit, fields = query.limit, query.fields
 

@@ -1,8 +1,30 @@
-"""The gate that every request of a source passes: shut while the API asked to be left alone or does not answer.
+"""Retries and pauses of one source: the retry policy, the circuit, and the request gate.
 
-One gate is shared by all feeds of a source. The rules are those of :mod:`poller.source.retry` and
-:mod:`poller.source.retry`; here they meet the clock. Between the last look at the gate and the start of a request
-nothing may be awaited.
+Theory of operation
+-------------------
+======================================  ===========================================  ==================
+outcome                                 step                                         circuit counts it
+======================================  ===========================================  ==================
+429                                     pause the source, at least one second        as an answer
+5xx with ``Retry-After``                pause the source for that time               as a failure
+network, timeout, 408, 425, other 5xx   retry after a pause that doubles, jittered   as a failure
+closed before a byte came, first time   retry immediately                            as a failure
+any other status                        final: a retry would not change it           as an answer
+======================================  ===========================================  ==================
+
+The circuit is *closed* while the API answers. :data:`THRESHOLD` failures in a row open it. While it is *open*, no
+request may start until the probe is due; then one may, and no other until that one has ended. A probe that fails
+opens the circuit again for twice as long, up to :data:`LONGEST`. Any answer closes it, also to a request that was
+sent before.
+
+**Invariants**
+
+- A pause belongs to the source: none of its feeds starts a request in it. It is between :data:`FLOOR` and
+  :data:`CAP`, whatever ``Retry-After`` holds.
+- A further attempt is made only while the caller has patience and fewer than :data:`ATTEMPTS` were made; after that
+  the feed's next round is the retry.
+- Nothing is awaited between the last check of the gate and the start of a request.
+- Policy and circuit are pure: the clock and the jitter are arguments.
 """
 
 from __future__ import annotations
@@ -17,29 +39,6 @@ import msgspec
 from poller.errors import SourceNotAsked, SourceUnavailable
 from poller.http.transport import pause_requested
 
-# What follows from one exchange: the policy of retries as a table.
-#
-# Theory of operation
-# -------------------
-# ======================================  ==========================================
-# ====================================
-# outcome                                 step                                        does the API count as answering
-# ======================================  ==========================================
-# ====================================
-# 429                                     pause the source, a second at least         yes: it is there, and busy
-# 5xx with ``Retry-After``                pause the source for so long                no
-# network, timeout, 408, 425, other 5xx   again after a pause that doubles, jittered  no
-# closed before a byte came, first time   again at once                               no
-# any other status                        final: asking again would not change it     yes
-# ======================================  ==========================================
-# ====================================
-#
-# The pause belongs to the source: none of its feeds starts a request in it. A further attempt is made only while
-# there
-# is something left of the caller's patience and of :data:`ATTEMPTS`; beyond that the feed's next round is the retry.
-#
-# Pure: the jitter and the wall clock are arguments, and nothing waits here.
-
 ATTEMPTS: Final = 3
 PATIENCE: Final = timedelta(seconds=30)
 FIRST_PAUSE: Final = timedelta(seconds=0.25)
@@ -51,11 +50,11 @@ _SERVER_ERRORS: Final = range(500, 1000)
 
 
 class ExchangeOutcome(msgspec.Struct, frozen=True):
-    """How an exchange ended, as far as manners are concerned.
+    """How an exchange ended, as far as retries are concerned.
 
     Attributes:
-        status: the HTTP status; None where no complete answer came.
-        closed: the connection was closed before a byte of an answer, as a server does with one that was idle for long.
+        status: the HTTP status; None: no complete answer came.
+        closed: whether the connection was closed before the first byte, as servers do with idle ones.
         retry_after: the header's text.
         date: the text of the answer's ``Date``.
     """
@@ -67,27 +66,27 @@ class ExchangeOutcome(msgspec.Struct, frozen=True):
 
     @property
     def transient(self) -> bool:
-        """Whether asking again may bring something else."""
+        """Whether a retry may bring something else."""
         return self.status is None or self.status in _PASSING or self.status in _SERVER_ERRORS
 
     @property
     def answering(self) -> bool:
-        """Whether it shows an API that is there."""
+        """Whether it shows an API that is up."""
         return not self.transient or self.status == _TOO_MANY
 
 
 class NoRetry(msgspec.Struct, frozen=True):
-    """The answer stands, good or not."""
+    """The answer is final, good or not."""
 
 
 class RetryLater(msgspec.Struct, frozen=True):
-    """Worth another attempt ``after`` a while."""
+    """Another attempt is worthwhile ``after`` a while."""
 
     after: timedelta
 
 
 class PauseSource(msgspec.Struct, frozen=True):
-    """The whole source is left alone for so long (``after``); then it is worth another attempt."""
+    """No request to the source starts for this time; then another attempt is worthwhile."""
 
     after: timedelta
 
@@ -114,7 +113,13 @@ def step_after(outcome: ExchangeOutcome, *, attempt: int, jitter: float, now: da
 
 
 def is_affordable(wait: timedelta, *, attempt: int, left: timedelta) -> bool:
-    """Whether a caller that made ``attempt`` attempts, and has so much patience ``left``, can wait and try again."""
+    """Whether a caller may wait this long and try again.
+
+    Args:
+        wait: the time to wait.
+        attempt: how many attempts were made.
+        left: what is left of the caller's patience.
+    """
     return attempt < ATTEMPTS and wait < left
 
 
@@ -122,7 +127,7 @@ Learn = Callable[[ExchangeOutcome, Step], None]
 
 
 class RequestGate:
-    """Whether a request may start. Used within one event loop."""
+    """Decides whether a request may start. One for all feeds of a source, in one event loop."""
 
     def __init__(
         self,
@@ -132,13 +137,13 @@ class RequestGate:
         sleep: Callable[[float], Awaitable[None]],
         jitter: Callable[[], float],
     ) -> None:
-        """Take what it works with.
+        """Start with the gate open.
 
         Args:
-            clock: one that only goes forward, from any beginning.
-            now: the wall clock, UTC; only messages show it.
-            sleep: waits for so many seconds.
-            jitter: a fresh factor for each pause, about 1.
+            clock: a monotonic clock.
+            now: the wall clock, UTC; shown in messages only.
+            sleep: waits for this number of seconds.
+            jitter: returns a new factor for each pause, about 1.
         """
         self._clock = clock
         self._now = now
@@ -149,12 +154,12 @@ class RequestGate:
 
     @property
     def shut(self) -> bool:
-        """Whether the API asked to be left alone, and the time is not over."""
+        """Whether the API asked for a pause that is not over."""
         return self._clock() < self._shut_until
 
     @property
     def opens_at(self) -> datetime | None:
-        """When the time is over for which the API asked to be left alone; None where it did not, or it is."""
+        """The end of the pause that the API asked for; None: there is none."""
         return self._now() + (self._shut_until - self._clock()) if self.shut else None
 
     async def passed(self, path: str, *, deadline: timedelta) -> None:
@@ -171,7 +176,7 @@ class RequestGate:
 
     @contextmanager
     def request(self, path: str) -> Iterator[Learn]:
-        """A request starts now; it hands over what it learned, or was called off.
+        """Start a request; the block reports its outcome, unless it was cancelled.
 
         Raises:
             SourceNotAsked: another request is the probe already.
@@ -198,12 +203,12 @@ class RequestGate:
 
     @property
     def asked(self) -> str:
-        """Until when the API asked to be left alone, in words."""
+        """The pause that the API asked for, in words."""
         return f"the API asked to be left alone until {_shown(self._now() + (self._shut_until - self._clock()))}"
 
     @property
     def answering(self) -> bool:
-        """Whether the circuit is closed, and everybody may ask."""
+        """Whether the circuit is closed."""
         return self._circuit.due is None
 
     def _admit(self, path: str) -> None:
@@ -211,7 +216,7 @@ class RequestGate:
             return
         at, since, due = self._clock(), self._circuit.since, self._circuit.due
         if since is None or due is None:
-            raise AssertionError("a circuit that admits nobody is open, and knows since when")
+            raise AssertionError("a circuit that admits no request is open and has a start")
         probe = "a probe is on its way" if self._circuit.probing else f"next probe in {_seconds(due - at)}"
         raise SourceNotAsked(
             f"GET {path}: not asked; the API has not answered since {_shown(self._now() - (at - since))}; {probe}"
@@ -226,37 +231,20 @@ def _seconds(span: timedelta) -> str:
     return f"{max(span.total_seconds(), 0.1):.1f} s"
 
 
-# How long an API asks to be left alone, within bounds.
-#
-# The law: whatever ``Retry-After`` holds, the answer is between :data:`FLOOR` and :data:`CAP`.
-#
-# Which answers pause anything is not decided here; see :mod:`poller.source.retry`.
-
 FLOOR: Final = timedelta(seconds=1)
 CAP: Final = timedelta(hours=1)
 
 
 def pause_within_bounds(value: str | None, *, date: str | None, now: datetime) -> timedelta:
-    """The pause that an answer asks for; nothing, nonsense or a moment that has passed: the floor.
+    """The pause that an answer asks for, within bounds.
 
     Args:
-        value: its ``Retry-After``.
+        value: its ``Retry-After``; nothing, nonsense or a past moment: the floor.
         date: its ``Date``.
-        now: the wall clock, UTC; what a date is compared with where ``date`` cannot be read.
+        now: the wall clock, UTC; used where ``date`` cannot be read.
     """
     return min(max(pause_requested(value, date=date, now=now) or FLOOR, FLOOR), CAP)
 
-
-# The circuit of a source: when an API does not answer, it is asked once in a while and not by everybody.
-#
-# Theory of operation
-# -------------------
-# *Closed*: every request may start. :data:`THRESHOLD` failures in a row open it. *Open*: no request may start until
-# the
-# probe is due; then one may, and until it is back no other. A probe that fails opens the circuit again for twice as
-# long, up to :data:`LONGEST`; any answer at all closes it, be it of a request that was under way since before.
-#
-# A value and its successors: time comes in as the reading of a clock that only goes forward, nothing is awaited.
 
 THRESHOLD: Final = 5
 SHORTEST: Final = timedelta(seconds=1)
@@ -264,14 +252,14 @@ LONGEST: Final = timedelta(seconds=60)
 
 
 class Circuit(msgspec.Struct, frozen=True):
-    """Where a source stands.
+    """The circuit of a source.
 
     Attributes:
         failures: how many there were in a row.
-        since: when the first of them was; None where there is none.
-        due: when the next probe may start; None while the circuit is closed.
-        pause: how long the last pause was before its jitter.
-        probing: whether a probe is on its way.
+        since: when the first of them was; None: there is none.
+        due: when the next probe may start; None: the circuit is closed.
+        pause: the last pause before its jitter.
+        probing: whether a probe is in flight.
     """
 
     failures: int = 0
@@ -281,19 +269,25 @@ class Circuit(msgspec.Struct, frozen=True):
     probing: bool = False
 
     def admits(self, at: timedelta) -> bool:
-        """Whether a request may start now; where the circuit is open, as its probe."""
+        """Whether a request may start now; in an open circuit, as its probe."""
         return self.due is None or (at >= self.due and not self.probing)
 
     def started(self) -> Circuit:
-        """A request that was admitted starts."""
+        """The circuit after an admitted request has started."""
         return self if self.due is None else msgspec.structs.replace(self, probing=True)
 
     def answered(self) -> Circuit:
-        """The API answered."""
+        """The circuit after an answer."""
         return Circuit()
 
     def failed(self, at: timedelta, *, probe: bool, jitter: float) -> Circuit:
-        """A request failed; ``probe`` says whether it was the probe, ``jitter`` is a factor about 1."""
+        """The circuit after a failed request.
+
+        Args:
+            at: the monotonic clock.
+            probe: whether the request was the probe.
+            jitter: a factor about 1.
+        """
         failures, since = self.failures + 1, at if self.since is None else self.since
         if failures < THRESHOLD or (self.due is not None and not probe):
             # One that was sent before the circuit opened says nothing new, and must not make the pause longer.
@@ -302,5 +296,5 @@ class Circuit(msgspec.Struct, frozen=True):
         return Circuit(failures, since, due=at + min(pause * jitter, LONGEST), pause=pause)
 
     def abandoned(self) -> Circuit:
-        """The probe was called off before it was answered: the next request may be the probe."""
+        """The circuit after the probe was cancelled: the next request may be the probe."""
         return msgspec.structs.replace(self, probing=False)

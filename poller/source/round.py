@@ -1,16 +1,24 @@
-"""The poll round: one drain of a feed, from the lease to the delta token.
+"""The poll round: one reading of a feed, from the lease to the delta token.
 
 Theory of operation
 -------------------
-1. Take or renew the feed's lease. Another process has it: skip.
-2. Read the state; it says which kind of reading is due.
-3. For each page of each listing: compare with what is known, commit what changed, slice by slice. Snapshot and event
-   go together, so a page that is read again after a crash yields nothing, and slices need no mark of their own.
-4. After the last page, and only then, commit the delta token. A round that breaks off anywhere before leaves the
-   token where it was; the next one reads the same again and the diff drops what was seen.
+1. Acquire or renew the feed's lease. If another process has it, skip the round.
+2. Read the state; it says which kind of reading is due, and where it starts (:func:`round_start`).
+3. For each page of each listing: compare with the snapshots and commit the changes, slice by slice.
+4. After the last page, confirm and commit removals (:func:`poller.source.writer.settle_absent`).
+5. Commit the marks (:func:`round_marks`): the result and, if the round was complete, the delta token and where the
+  next round starts.
 
-A round never raises for what the API or the store did; it ends in a result that says so. It may be cancelled at any
-await: the commit alone is finished first.
+**Invariants**
+
+- Snapshots and events are committed together. A page that is read again after a crash yields nothing.
+- No mark moves past what was not read: a round that breaks off leaves the delta token where it was, the next round
+  reads the same again, and the diff drops what was committed.
+- A round never raises for what the API or the store did; the result says so.
+- It may be cancelled at any await; only a commit is finished first.
+- What an operator has ordered makes a round read everything, even what the API calls unchanged. The order is deleted
+  when it was carried out.
+- An incomplete round leaves its result only, except that a confirming reading that ran out of time is counted.
 """
 
 from __future__ import annotations
@@ -106,17 +114,17 @@ async def run_round(
     next_at: Callable[[], datetime | None] = lambda: None,
     began: Callable[[], None] = lambda: None,
 ) -> RoundResult:
-    """One round of one feed.
+    """Run one round of one feed.
 
     Args:
         feed: what to read.
-        store: where it is kept.
+        store: where it is stored.
         get: one exchange with the API: path and parameters to body.
         now: the store's clock, UTC.
-        qualifications: those that the source's other feeds have named.
-        unchanged: what ``get`` belongs to, where listings are asked for on condition.
-        next_at: when the next round is due, as far as that is known when this one ends.
-        began: told when the store has answered.
+        qualifications: returns those that the source's other feeds have named.
+        unchanged: the owner of ``get``, if listings are requested conditionally.
+        next_at: returns when the next round is due, if that is known at the end of this one.
+        began: called when the store has answered.
     """
     clock = asyncio.get_running_loop().time
     started = clock()
@@ -144,7 +152,7 @@ async def run_round(
 
 
 class _RoundRun:
-    """A round while it runs."""
+    """One round while it runs."""
 
     def __init__(
         self,
@@ -184,7 +192,7 @@ class _RoundRun:
             self._unchanged.start_round(self._position(state.read_at) if self._start.on_condition else None)
 
     async def run(self, qualifications: Named) -> PollerError | None:
-        """Read and commit all pages, then settle what is gone; answers what went wrong, if something did."""
+        """Read and commit all pages, then settle absent records; return what went wrong, if anything."""
         try:
             self._refuse_another_identity()
             self._withhold_another_origin()
@@ -222,7 +230,7 @@ class _RoundRun:
             raise OriginHeld(withheld_origin_reason(feed.id, feed.origin, state))
 
     def result(self, failure: PollerError | None, *, seconds: float) -> RoundResult:
-        """How it ended."""
+        """The result of the round."""
         error = str(failure) if failure else None
         if isinstance(failure, SourceError) and self._start.mode is RoundMode.BASELINE and self._state.kept_records:
             error = f"{error}; new records are published as baseline until the first reading is complete"
@@ -250,14 +258,14 @@ class _RoundRun:
         )
 
     def _is_news(self, failure: PollerError | None) -> bool:
-        """Whether something is held that was not held before this round."""
+        """Whether this round holds something that was not held before."""
         state = self._state
         if isinstance(failure, OriginHeld):
             return state.held is None or state.held_origin != self._feed.origin.mark
         return isinstance(failure, RoundHeld) and (state.held is None or state.held_origin is not None)
 
     async def conclude(self, result: RoundResult, failure: PollerError | None, next_at: datetime | None) -> RoundResult:
-        """Commit what the round leaves behind: its result and, if it was complete, where the next one starts."""
+        """Commit the marks of the round."""
         end = RoundEnd(
             at=self._now(),
             result=result,
@@ -331,7 +339,7 @@ class _RoundRun:
             await self._catch_up(self._deltas)
 
     async def _catch_up(self, deltas: DeltaReader) -> None:
-        """A last delta, for what has changed since the one before: after it the feed is where its token is."""
+        """Read a last delta, after which the feed is where its token is."""
         await deltas.read()
         if deltas.refused:
             self._start = self._start.without_token()
@@ -368,17 +376,17 @@ class _RoundRun:
 
     @property
     def _unidentified(self) -> int:
-        """How many records of the reading, or of all listings, have no id that can be read."""
+        """The number of records whose id cannot be read, in all listings."""
         return self._substreams.unidentified if self._substreams is not None else self._writer.unidentified
 
     @property
     def _since_marked(self) -> timedelta | None:
-        """How long before this reading records were last marked missing."""
+        """The time between this reading and the one that last marked records missing."""
         now_ms, marked_ms = self._state.now_ms, self._state.missing_at
         return None if marked_ms is None else timedelta(milliseconds=now_ms - marked_ms)
 
     async def _settle(self, seen: SeenKeys | None) -> None:
-        """After a full reading: remove what it did not hold. A baseline has nothing to compare with."""
+        """Remove what a full reading did not hold. A baseline has nothing to compare with."""
         self._unread = self._substreams.unread if self._substreams is not None else frozenset()
         if seen is not None and not self._as_before and self._complete:
             await self._writer.release_unseen(seen)
@@ -410,27 +418,8 @@ class _RoundRun:
         return kept
 
 
-# Where a round starts, and what it leaves for the next one to start from: a feed's marks, read and written.
-#
-# Theory of operation
-# -------------------
-# The state says which reading is due (:func:`poller.source.feed.due_mode`). A rotation over many listings goes on where
-# the
-# last round left it; whoever wants all to be read begins one. What an operator has ordered makes a round read
-# everything
-# whatever the API calls unchanged.
-#
-# A round that was not complete leaves its result: the next one reads the same again, but for a confirming reading
-# that
-# took too long, which is counted. One that was leaves the delta token, and what that token belongs to. A full one
-# moves
-# the moment of the last full reading as well, takes the orders off that it has carried out, and shows what it held
-# back.
-#
-# The law: no mark moves past what was not read. Pure: the moment is an argument.
-
-# The readings that find all of their listing in the store already, if it is as it was. In the others something is
-# missing: the first reading itself, what a lost token may have skipped, or what another query asks for.
+# Readings that may ask for listings conditionally: the store holds all of an unchanged listing. A baseline, a resync
+# and a delta must see the records themselves.
 _ON_CONDITION: Final = frozenset({RoundMode.FULL, RoundMode.RECONCILE})
 
 
@@ -439,18 +428,18 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mode: the kind of reading.
-        since: the delta token that it starts from; None where it has none.
-        begun: when the reading began, or the rotation that it goes on with.
-        resumed: whether it goes on with one.
+        since: the delta token that it starts from; None: there is none.
+        begun: when the reading started, or the rotation that it continues.
+        resumed: whether it continues a rotation.
         orders: the marks of what an operator has ordered.
         refusals: how many delta tokens in a row the API has refused.
         learnt: what is known of the API.
-        held_at: since when something waits for an operator; None where nothing does, or it is not known.
+        held_at: since when something waits for an operator; None: nothing does, or the time is unknown.
         holds: whether older versions are held back.
-        held_origin: see :attr:`poller.store.state.FeedState.held_origin`.
-        adopts: whether the feed's origin is to be written with what is read first; see :mod:`poller.source.feed`.
-        deltas_since: the delta token from which deltas are read beside a full reading; None: none are.
-        confirmation: what is to be confirmed of the readings before; None: nothing.
+        held_origin: see :attr:`poller.store.feed_state.FeedState.held_origin`.
+        adopts: whether the feed's origin is committed with the first records; see :mod:`poller.source.feed`.
+        deltas_since: the delta token for deltas beside a full reading; None: none are read.
+        confirmation: what is left to be confirmed of earlier readings; None: nothing.
         token_failures: see :attr:`poller.store.feed_state.FeedState.token_failures`.
     """
 
@@ -471,43 +460,46 @@ class RoundStart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_slots(self) -> bool:
-        """Whether a reading of many listings may go on in the next round; one that was ordered is for all of them."""
+        """Whether a reading of many listings may be continued in the next round."""
         return self.mode in _ON_CONDITION and not self.orders
 
     @property
     def on_condition(self) -> bool:
-        """Whether the API may answer that a listing is unchanged: not while it has to show what is held back."""
+        """Whether the API may answer that a listing is unchanged.
+
+        Not while versions are held back: they have to be shown.
+        """
         return self.in_slots and not self.holds
 
     @property
     def confirms(self) -> bool:
-        """Whether the reading is one of those that confirm the ones before."""
+        """Whether this is one of the readings that confirm earlier ones."""
         return self.mode is RoundMode.RECONCILE and self.confirmation is not None and self.confirmation.due
 
     def without_token(self) -> RoundStart:
-        """The same where the API has refused the delta token."""
+        """The start as a resync, after the API refused the delta token."""
         return msgspec.structs.replace(
             self, mode=RoundMode.RESYNC, since=None, deltas_since=None, refusals=self.refusals + 1
         )
 
 
 class RoundEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round came to.
+    """How a round ended.
 
     Attributes:
         at: the store's clock, UTC.
-        result: how it ended.
-        complete: whether everything was read, and what that means for removals is settled or held.
-        as_before: whether the listing is unchanged, and was not read.
-        delta_token: where the next delta starts; None where the API gave none.
-        fields: that were asked for, empty for all.
-        held: why something waits for an operator; None where nothing does. Of a round that was not complete: its origin
-            is withheld, and nothing was read.
-        next_at: when the next round is due; None where that is not known.
+        result: the result.
+        complete: whether everything was read, and removals are settled or held.
+        as_before: whether the listing is unchanged and was not read.
+        delta_token: where the next delta starts; None: the API gave none.
+        fields: the requested fields; empty: all.
+        held: why something waits for an operator; None: nothing does. In an incomplete round: the origin is withheld
+            and nothing was read.
+        next_at: when the next round is due; None: unknown.
         pages: of the listing that was read last.
-        late: how many records a full reading brought that no delta beside it had; None where that cannot be told.
+        late: how many records a full reading brought that no delta beside it had; None: unknown.
         out_of_time: whether it was given up because it took too long.
-        jumbled: whether records in it could not be told apart.
+        jumbled: whether some of its records could not be distinguished.
         token_failures: how many doubtful answers in a row the delta token has met, this round's the last; None where
             it met none.
     """
@@ -534,14 +526,14 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
     goes_on = feed.slot is not None and (mode is RoundMode.BASELINE or (mode in _ON_CONDITION and not orders))
     # One from what is still to come was begun before the store's clock was set back: it would have no end until then.
     rotation = state.rotation if goes_on and state.rotation is not None and state.rotation <= now else None
-    anew = state.resync or state.query != feed.fingerprint
+    starts_over = state.resync or state.query != feed.fingerprint
     return RoundStart(
         mode=mode,
         since=since,
         begun=rotation or now,
         resumed=rotation is not None,
         orders=orders,
-        refusals=0 if anew else state.refusals,
+        refusals=0 if starts_over else state.refusals,
         learnt=capabilities_of(None if state.resync else state.learnt).about(feed.fingerprint),
         held_at=state.held_at if state.held else None,
         holds=state.held_versions > 0,
@@ -556,7 +548,7 @@ def round_start(feed: Feed, state: FeedState, now: datetime) -> RoundStart:
 
 
 def round_marks(feed: Feed, start: RoundStart, end: RoundEnd) -> dict[str, str | None]:
-    """What a round leaves behind: its result and, if it was complete, where the next one starts. None: a mark goes."""
+    """The marks that a round leaves. None deletes a mark."""
     now = recorded_time(end.at)
     marks: dict[str, str | None] = {ROUND: msgspec.json.encode(end.result.public).decode(), ROUND_AT: now}
     marks |= _doubts_of_the_token(start, end)
@@ -588,12 +580,12 @@ def _doubts_of_the_token(start: RoundStart, end: RoundEnd) -> dict[str, str | No
 
 
 def rotation_marks(start: RoundStart, *, over: bool, oldest: int | None) -> dict[str, str | None]:
-    """What a round over many listings leaves besides.
+    """The marks that a round over many listings leaves in addition.
 
     Args:
         start: where it started.
-        over: whether all of them were tried.
-        oldest: when the one was read that was not read for the longest time, milliseconds; None before all were.
+        over: whether all listings were tried.
+        oldest: the start of the oldest last reading, milliseconds; None: some were never read.
     """
     shown = None if oldest is None else recorded_time(datetime.fromtimestamp(oldest / 1000, UTC))
     return {ROTATION: None if over else recorded_time(start.begun), OLDEST: shown}

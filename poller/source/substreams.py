@@ -161,7 +161,7 @@ class SubstreamReader:
         return all(self.listings.get(name, _NEVER).tried >= self._since for name in self._rotation.names)
 
     def seen(self) -> SeenKeys:
-        """The keys of all stored listings, including those of qualifications that are not named any more."""
+        """The keys of all stored listings, also of qualifications not named any more."""
         seen = SeenKeys()
         for listing in self.listings.values():
             seen.update(listing.keys)

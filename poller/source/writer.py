@@ -1,7 +1,26 @@
-"""What a round writes: pages compared and committed, removals, and the marks it leaves behind.
+"""Writes one round: pages compared and committed, removals, and marks.
 
-Keeps the round's place in the feed (generation, sequence) and its tally, which counts what is committed and nothing
-else. Refuses to know: tokens, paging, what kind of reading comes next.
+Theory of operation
+-------------------
+Commits are written one after the other, in order, and none after one that failed. The next one is planned while the
+last one is being written; planning is at most two commits ahead.
+
+A delta of parts (``partial``) may say of a new record only what the API takes for changed. There is no snapshot to
+merge it with, so the whole record is requested from the single-record endpoint. If the API does not have it any more,
+the part is published: that the record existed is not lost.
+
+After a full reading, absent records are confirmed before they are removed. A record is gone when ``GET …/{id}``
+answers 404 or 410 twice; the second request starts after all first ones, at least :attr:`Feed.apart` later. An API
+behind two unequal backends answers 404 now and then for what the other one has; a backend that lags has caught up by
+then. Without a single-record endpoint, or where the id would lead to another path (``..``), a second full reading at
+least as much later has to miss the record too; until then its snapshot is marked missing.
+
+**Invariants**
+
+- The tally counts what is committed and nothing else.
+- A record that cannot be used still counts as listed: it is not removed.
+- A failure while absent records are confirmed ends the round and removes nothing more.
+- The writer does not know tokens, paging, or which reading comes next.
 """
 
 from __future__ import annotations
@@ -33,18 +52,18 @@ from poller.telemetry import tracing
 
 
 class SeenKeysObserver(Protocol):
-    """Whoever wants to know the keys of a reading."""
+    """Receives the keys of a reading: a set of keys, or the deltas beside it."""
 
     def update(self, keys: list[str], /) -> None:
-        """Note that these keys were there."""
+        """Add keys that were listed."""
         ...
 
 
 class RoundStore(Protocol):
-    """What a round needs of the store; see :class:`poller.store.feed.FeedStore`."""
+    """The store of one feed as its round uses it; see :class:`poller.store.feed.FeedStore`."""
 
     async def begin(self) -> FeedState | HeldElsewhere | Pause:
-        """Take the lease and read the state, unless the feed is paused."""
+        """Acquire the lease and read the state, unless the feed is paused."""
         ...
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
@@ -52,15 +71,15 @@ class RoundStore(Protocol):
         ...
 
     async def absent(self, seen: Container[str], *, most: int) -> Absent:
-        """The live snapshots that were not seen."""
+        """Read live snapshots that were not seen."""
         ...
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
-        """Read what is kept of the listings."""
+        """Read the snapshots of the feed's listings."""
         ...
 
     async def held_versions(self) -> dict[str, HeldVersion]:
-        """Read what is held back."""
+        """Read the versions that are held back."""
         ...
 
     async def commit(self, commit: Commit) -> None:
@@ -69,16 +88,16 @@ class RoundStore(Protocol):
 
 
 class RoundWriter:
-    """The writing side of one round of one feed.
+    """Writes one round of one feed.
 
     Attributes:
-        tally: what became of the records.
+        tally: counts of the committed records.
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
     """
 
     def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, now: Callable[[], datetime]) -> None:
-        """Begin where the feed's state is; ``get`` asks for single records where a delta brings parts."""
+        """Start from the feed's state; ``get`` requests single records."""
         self.tally = RecordCounts()
         self.unidentified = self.jumbled = 0
         self._feed = feed
@@ -102,26 +121,26 @@ class RoundWriter:
         self._knows_records = bool(state.kept_records)
 
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
-        """Commit these marks along with the first records."""
+        """Commit these marks together with the first records."""
         self._first_marks = marks
 
     async def load_held_versions(self) -> None:
-        """Read what is held back. Where that is known to be nothing, it need not be called."""
+        """Read which versions are held back. Not needed if the state says that there are none."""
         self._held = await self._store.held_versions()
 
     @property
     def held_versions(self) -> int:
-        """How many versions are held back."""
+        """The number of versions that are held back."""
         return len(self._held)
 
     @property
     def second_look(self) -> timedelta | None:
-        """After how long a full reading is due for these; None where none are."""
+        """After how long a full reading is due for held versions; None: none are held."""
         due = self._second_look_ms
         return None if due is None else timedelta(milliseconds=max(due - self._store_ms(), 0))
 
     async def release_unseen(self, seen: Container[str]) -> None:
-        """A full reading has come to its end: what it did not show at all is not held back any more."""
+        """Forget the held versions of records that a full reading did not list."""
         gone = {key: None for key in self._held if key not in seen}
         self._not_before = self._store_ms() + int(self._feed.second_look.total_seconds() * 1000)
         if gone or self._held:
@@ -133,7 +152,7 @@ class RoundWriter:
         return None if due is None else max(due, self._not_before)
 
     def _with_marks(self, commit: Commit, backwards: int) -> Commit:
-        """The same with what it means for the marks of versions that go back."""
+        """The commit, with the marks of held versions."""
         for key, held in commit.held.items():
             if held is None:
                 self._held.pop(key, None)
@@ -149,12 +168,12 @@ class RoundWriter:
         return msgspec.structs.replace(commit, marks={**commit.marks, **marks})
 
     def set_fields(self, fields: tuple[str, ...]) -> None:
-        """What is read from now on holds these fields; empty: all."""
+        """From now on records are read with these fields; empty: all."""
         self._rules = msgspec.structs.replace(self._rules, shape=shape_of(self._fields_before, fields))
 
     @property
     def position(self) -> tuple[str, int]:
-        """Where the feed is: its generation, and the number of the last event."""
+        """The feed's generation and the number of its last event."""
         return self._generation, self._sequence
 
     async def page(
@@ -167,15 +186,15 @@ class RoundWriter:
         changed: set[str] | None = None,
         newer: Collection[str] = (),
     ) -> None:
-        """Commit what of this page is new, slice by slice.
+        """Commit the changes of this page, slice by slice.
 
         Args:
             page: what was read.
-            mode: the cause of what is published.
+            mode: the cause of the events.
             path: of the listing.
-            seen: is told the keys of the page's records.
-            changed: is told the keys of those that are published.
-            newer: the keys of records of which a newer version may be known; they are seen and not compared.
+            seen: receives the keys of the page's records.
+            changed: receives the keys of those that are published.
+            newer: keys of records of which a newer version may be known; they count as seen and are not compared.
         """
         frame = self._frame(mode, path)
         silent = self._feed.silent_baseline and mode is RoundMode.BASELINE
@@ -231,7 +250,7 @@ class RoundWriter:
             await self._mark_seen(rejected, seen)
 
     async def _mark_seen(self, rejected: Iterable[Rejected], seen: SeenKeysObserver | None) -> None:
-        """What cannot be used stands in the listing all the same."""
+        """Count unusable records as listed, as far as their keys can be read."""
         keys: list[str] = []
         for one in rejected:
             found = identities(one.raw, self._feed.id_field)
@@ -249,7 +268,7 @@ class RoundWriter:
             await self._store.commit(Commit(self._generation, self._sequence, back))
 
     async def remove(self, gone: Mapping[str, Snapshot], *, mode: RoundMode) -> None:
-        """Commit that these records are gone."""
+        """Commit the removal of these records."""
         if not gone:
             return
         last = {key: self._feed.last_seen(key, snapshot) for key, snapshot in gone.items()}
@@ -265,21 +284,21 @@ class RoundWriter:
         self._sequence = planned[0].next_sequence
 
     def _with_tombstones(self, commit: Commit, more: int) -> Commit:
-        """The commit with the number of tombstones, if it changes that."""
+        """The commit with the new number of tombstones."""
         if not more:
             return commit
         self._tombstones = max(self._tombstones + more, 0)
         return msgspec.structs.replace(commit, marks={**commit.marks, TOMBSTONES: str(self._tombstones)})
 
     async def mark_missing(self, missing: Mapping[str, Snapshot]) -> None:
-        """Commit that these records were not there for the first time. No event."""
+        """Mark records as missing after the first reading that did not list them. No event."""
         if missing:
             marked = {key: msgspec.structs.replace(snapshot, missing=True) for key, snapshot in missing.items()}
             marks = {MISSING_AT: str(self._store_ms())}
             await self._store.commit(Commit(self._generation, self._sequence, marked, marks=marks))
 
     async def listings(self, listings: Mapping[str, SubstreamSnapshot]) -> None:
-        """Commit what is to be kept of these listings."""
+        """Commit snapshots of listings."""
         await self._store.commit(Commit(self._generation, self._sequence, listings=listings))
 
     async def marks(self, marks: Mapping[str, str | None]) -> None:
@@ -287,7 +306,7 @@ class RoundWriter:
         await self._store.commit(Commit(self._generation, self._sequence, marks=marks))
 
     def _store_ms(self) -> int:
-        """The server's clock: as it was when the lease was taken, and the time lived since."""
+        """The server's clock: its time at the lease plus the time since."""
         return int((self._clock() - self._began) * 1000)
 
     def _frame(self, mode: RoundMode, path: str) -> EventFrame:
@@ -307,22 +326,17 @@ def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:
     return before is not None and before.removed
 
 
-# Commits one after the other, each on its way while the next is being planned.
-#
-# Law: they are written in the order in which they were given, and none after one that failed. Planning takes this
-# process' time, committing the store's: neither waits for the other, unless it is two commits ahead.
-
 _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
 T = TypeVar("T")
 
 
 @asynccontextmanager
 async def commits_in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGenerator[Callable[[T], Awaitable[None]]]:
-    """Gives a function that takes what ``commit`` is to write next; leaving the block waits until all are written.
+    """Give a function that queues a commit; leaving the block waits until all are written.
 
-    Whatever ``commit`` raises is raised by the next call of that function or at the end of the block. Left by an error
-    or cancelled, the block drops what is only waiting and cancels what is on its way (which finishes it, see
-    :meth:`poller.store.feed.FeedStore.commit`).
+    An error of ``commit`` is raised by the next call of that function or at the end of the block. If the block ends
+    with an error or is cancelled, waiting commits are dropped and the one in flight is cancelled (which finishes it,
+    see :meth:`poller.store.feed.FeedStore.commit`).
     """
     waiting: asyncio.Queue[T | None] = asyncio.Queue(maxsize=1)
 
@@ -350,14 +364,6 @@ async def commits_in_order(commit: Callable[[T], Awaitable[None]]) -> AsyncGener
         await finished(writing, within=_LAST_WAIT)
 
 
-# Records that are new and came in part: asked for by themselves, for a part is no record.
-#
-# A delta of parts says of a record that it has just been created only what the API takes for changed. Nothing is
-# known
-# that it could be laid over, so the whole is asked for where there is a single-record endpoint. What the API then
-# does
-# not have any more is kept as it came: that it existed is not to be lost.
-
 _DETAILS_AT_ONCE: Final = 32
 _GONE: Final = frozenset({404, 410})
 
@@ -365,16 +371,16 @@ _GONE: Final = frozenset({404, 410})
 async def complete_records(
     records: Sequence[Record | Rejected], known: Container[str], *, feed: Feed, get: Get
 ) -> list[Record | Rejected]:
-    """The same, each that is not known as a whole.
+    """Replace the parts of unknown records by the whole records.
 
     Args:
         records: of a page.
-        known: the keys of those that something is known of.
-        feed: whose records they are.
+        known: the keys of records with a snapshot.
+        feed: the feed.
         get: one exchange with the API.
 
     Raises:
-        SourceError: one of them could not be asked for.
+        SourceError: one of them could not be requested.
     """
     whole = list(records)
     if feed.resource.detail_path is None:
@@ -405,20 +411,6 @@ async def _whole(part: Record, feed: Feed, get: Get) -> Record:
     return found if isinstance(found, Record) and found.key == part.key else part
 
 
-# The end of a full reading: the records that it did not hold are looked for, and removed where they are gone.
-#
-# A record counts as gone when the API says so of itself twice (404 or 410 for ``GET …/{id}``): the first answer is
-# asked
-# for at once, the second after all first ones and at least :attr:`Feed.apart` later. An API behind two unequal
-# backends
-# says 404 now and then of what the other one has; one that lags for a moment has caught up by then.
-#
-# Where there is no single-record endpoint, or the id would lead to another path (``..``), a second full reading that
-# does
-# not hold it either has to do, which begins at least as much later; until then its snapshot is marked missing.
-# Anything
-# else that goes wrong ends the round and removes nothing more.
-
 _REMOVED_AT_ONCE: Final = 256  # records looked for and removed together
 
 
@@ -428,7 +420,7 @@ class _Verdict(Enum):
 
 
 WriteAbsent = Callable[[Mapping[str, Snapshot]], Awaitable[None]]
-"""Commits what becomes of these records: removed, or marked missing."""
+"""Commits these records as removed, or marks them as missing."""
 
 
 async def settle_absent(
@@ -443,25 +435,25 @@ async def settle_absent(
     mark: WriteAbsent,
     keeps: Callable[[str, Snapshot], bool] = lambda *_: False,
 ) -> bool:
-    """Find, confirm and remove what a complete reading did not hold.
+    """Confirm and remove the records that a complete reading did not hold; True: all settled.
 
-    Answers whether that settled it: False where a record is known and not in the listing still, so that the next full
-    reading has to look for it again, be the listing as it was or not.
+    False: some are known and still absent from the listing, so the next full reading has to look for them again, even
+    if the listing is unchanged.
 
     Args:
-        feed: whose records they are.
-        store: where the known ones are.
+        feed: the feed.
+        store: has the snapshots.
         get: one exchange with the API.
-        seen: the keys of the reading; all that are absent are added.
-        released: whether an operator has let through what the breaker holds.
-        since_marked: how long before this reading records were last marked missing; None: never, or nobody knows.
+        seen: the keys of the reading; absent keys are added.
+        released: whether an operator has approved what the removal guard holds.
+        since_marked: the time since records were last marked missing; None: never, or unknown.
         remove: commits the removal of records.
         mark: commits that records are missing for the first time.
         keeps: whether a record may be in a listing that was never read; then no reading confirms that it is gone.
 
     Raises:
         RoundHeld: too much is missing; nothing was removed.
-        SourceError: a record could not be asked for; those that are gone beyond doubt are removed.
+        SourceError: a record could not be requested; those that are certainly gone are removed.
     """
     anything_read = bool(seen)
     absent = await store.absent(seen, most=_REMOVED_AT_ONCE)
@@ -479,7 +471,7 @@ async def settle_absent(
 
 
 class _AbsenceByReadings:
-    """Absent records that cannot be asked for: a second reading has to miss them."""
+    """Confirms absence by a second reading, for records that cannot be requested."""
 
     def __init__(
         self, remove: WriteAbsent, mark: WriteAbsent, *, too_soon: bool, keeps: Callable[[str, Snapshot], bool]
@@ -491,13 +483,13 @@ class _AbsenceByReadings:
         self._keeps = keeps
 
     async def settle(self, missing: Mapping[str, Snapshot]) -> bool:
-        """Whether all of them are gone."""
+        """Remove or mark them; whether all of them are gone."""
         if not missing or self.too_soon:
             return not missing
         absent = {key: snapshot for key, snapshot in missing.items() if not self._keeps(key, snapshot)}
         await self._remove({key: snapshot for key, snapshot in absent.items() if snapshot.missing})
         unsure = {key: snapshot for key, snapshot in absent.items() if not snapshot.missing}
-        # Of a snapshot that cannot be read nobody knows which listing it was in: it stays until the record is back.
+        # An unreadable snapshot does not say which listing it was in: it stays until the record is back.
         await self._mark({key: snapshot for key, snapshot in unsure.items() if not snapshot.unreadable})
         return not unsure and len(absent) == len(missing)
 
@@ -514,7 +506,7 @@ async def _settle_by_readings(store: RoundStore, absent: Absent, seen: SeenKeys,
 
 
 class _AbsenceByRequests:
-    """Absent records of a feed with a single-record endpoint: each that can be asked for is, twice."""
+    """Confirms absence by two requests for each record."""
 
     def __init__(
         self, feed: Feed, store: RoundStore, get: Get, remove: WriteAbsent, readings: _AbsenceByReadings
