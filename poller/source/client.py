@@ -1,9 +1,15 @@
-"""Asking the API with manners: a path and parameters in, a body out, or an error that says whose fault it was.
+"""The HTTP client of one source: a path in, a body or an error out.
 
-The law: what all feeds of a source do together stays within the source's bounds, that is how many requests run at once,
-how many start in a second, and whether any may start at all (:mod:`poller.source.retry`). Where several processes share
-the feeds, each keeps to its part of the first two. Repetitions are requests like others. What follows a failure is
-:mod:`poller.source.retry`'s to say; what goes over the wire :mod:`poller.source.client` knows.
+**Invariants**
+
+- All feeds of a source together stay within its bounds: requests in flight, requests a second, and pauses
+  (:mod:`poller.source.retry`). Processes that share the feeds divide the first two among them. Retries count as
+  requests.
+- An exchange has a time limit, body included, and a size limit, decoded. What the network does ends in a value, not
+  in an exception; only the caller decides about retries.
+- Only gzip is requested and accepted, and what a piece decompresses to is bounded before it is in memory: a few
+  kilobytes may stand for gigabytes.
+- Errors hold neither the token nor the value of a configured header.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ __all__ = ["ATTEMPTS", "ApiClient", "ClientLimits"]
 
 
 class ApiClient:
-    """The client of one source, shared by its feeds. An async context manager: enter it before the first call."""
+    """The client of one source, shared by its feeds. An async context manager."""
 
     def __init__(
         self,
@@ -63,18 +69,18 @@ class ApiClient:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         series: SourceSeries | None = None,
     ) -> None:
-        """Take what the client works with.
+        """Set up the client; :meth:`__aenter__` opens it.
 
         Args:
             base_url: without a trailing slash; paths are appended to it.
-            credential: where the bearer token comes from.
-            limits: see there.
-            transport: see there.
-            jitter: a fresh factor for each pause, between 0.5 and 1.5 say.
-            sleep: waits for so many seconds.
-            clock: one that only goes forward, from any beginning.
+            credential: the source of bearer tokens.
+            limits: the bounds of the source's requests.
+            transport: the connection settings.
+            jitter: returns a new factor for each pause, about 1.
+            sleep: waits for this number of seconds.
+            clock: a monotonic clock.
             now: the wall clock, UTC.
-            series: where requests are counted.
+            series: counts the requests.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
@@ -95,7 +101,7 @@ class ApiClient:
 
     @property
     def opens_at(self) -> datetime | None:
-        """Until when the API asked to be left alone; None where it did not, or the time is over."""
+        """The end of the pause that the API asked for; None: there is none."""
         return self._gate.opens_at
 
     async def __aenter__(self) -> Self:
@@ -112,19 +118,19 @@ class ApiClient:
         await self._exchange.__aexit__()
 
     def share(self, part: Fraction) -> None:
-        """Use only this part of the source's rate and concurrency; other processes have the rest."""
+        """Use only this part of the source's rate and concurrency."""
         self._slots.change(part)
         self._pace.change(part)
 
     async def get(self, path: str, params: Params = (), *, patience: timedelta = PATIENCE) -> bytes:
         """The body of a 200.
 
-        ``patience`` bounds waiting and repeating; the first attempt has the whole ``timeout`` in any case.
+        ``patience`` bounds waits and retries; the first attempt has the whole ``timeout`` in any case.
 
         Raises:
-            SourceUnavailable: no usable answer; later there may be one. Raised at once where the API asked to be left
-                alone for longer than ``patience``, or has not answered anybody and is not due to be asked again.
-            SourceRefused: a status that will not change by asking again.
+            SourceUnavailable: there is no usable answer; later there may be one. Raised without a wait if the API
+                asked for a pause longer than ``patience``, or does not answer and no probe is due.
+            SourceRefused: a status that a retry would not change.
             SourceNonsense: the body is larger than ``max_page_bytes``.
             CredentialUnusable: there is no token to send.
         """
@@ -133,14 +139,14 @@ class ApiClient:
     async def ask(
         self, path: str, params: Params = (), *, unless: Validators | None = None, patience: timedelta = PATIENCE
     ) -> ConditionalResponse:
-        """As :meth:`get`, on condition that the answer is another than these validators say."""
+        """As :meth:`get`, conditional on these validators."""
         reply = await self._settled(path, params, unless.headers if unless else {}, patience)
         return ConditionalResponse(
             None if reply.outcome.status == httpx.codes.NOT_MODIFIED else reply.body, reply.validators
         )
 
     async def _settled(self, path: str, params: Params, condition: dict[str, str], patience: timedelta) -> HttpReply:
-        """The answer that no further attempt would better, if it is a good one."""
+        """The answer that a retry would not improve, if it is usable."""
         deadline, attempt = self._clock() + patience, 1
         reply, step = await self._attempt(path, params, condition, attempt, deadline)
         while not isinstance(step, NoRetry):
@@ -181,7 +187,7 @@ class ApiClient:
     async def _answer(
         self, path: str, params: Params, condition: dict[str, str], token: str | None, *, again: int
     ) -> HttpReply:
-        """One answer; where it is 401, once more with another token, if there is one to be had."""
+        """One answer; after a 401, that of a second request with a new token."""
         reply = await self._asked(path, params, condition, token, again=again)
         if reply.outcome.status != httpx.codes.UNAUTHORIZED:
             return reply
@@ -208,7 +214,7 @@ class ApiClient:
         return SourceUnavailable(f"{reply.text} ({attempts} attempt{'s' if attempts > 1 else ''}){asked}")
 
     def _refusal(self, reply: HttpReply, *, conditional: bool) -> SourceError | None:
-        """What is wrong with an answer that stands; None where it is one to read."""
+        """The error that a final answer stands for; None: it is usable."""
         status = reply.outcome.status
         if reply.too_large:
             return SourceNonsense(reply.text)
@@ -217,26 +223,21 @@ class ApiClient:
         return SourceRefused(reply.text, status=status)
 
 
-# Bodies as they are sent into bodies as they are meant, never more than a bound at a time.
-#
-# A few kilobytes may stand for gigabytes, all the more where encodings are stacked. So one encoding is asked for and
-# understood, and what it unpacks to is bounded before it exists, not counted afterwards.
-
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class BodyDecoder:
-    """Decodes the pieces of one body, in their order."""
+    """Decodes the pieces of one body, in order."""
 
     def __init__(self, encoding: str, *, most: int) -> None:
-        """Begin.
+        """Start a body.
 
         Args:
             encoding: the answer's Content-Encoding.
-            most: so many bytes are of interest; a piece that unpacks to more gives one byte more and no further.
+            most: the largest size of interest; a piece that decompresses to more gives one byte more, no further.
 
         Raises:
-            SourceNonsense: an encoding that was not asked for.
+            SourceNonsense: an encoding that was not requested.
         """
         name = encoding.strip().lower()
         if name not in ("", "identity", "gzip", "x-gzip"):
@@ -245,7 +246,7 @@ class BodyDecoder:
         self._zlib = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
 
     def decode(self, piece: bytes) -> bytes:
-        """What a piece stands for.
+        """The decoded piece.
 
         Raises:
             httpx.DecodingError: it is not gzip.
@@ -258,16 +259,14 @@ class BodyDecoder:
             raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
 
     def close(self) -> None:
-        """Say that there are no more pieces.
+        """Check that the body is complete.
 
         Raises:
-            httpx.DecodingError: the body is cut off.
+            httpx.DecodingError: it is cut off.
         """
         if self._zlib is not None and not self._zlib.eof:
             raise httpx.DecodingError("the answer is cut off within its gzip encoding")
 
-
-# What a round and its requests tell of themselves to whoever traces. Pure but for the telling.
 
 _COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
 
@@ -278,7 +277,7 @@ def round_span(feed: str) -> ActiveSpan | NullSpan:
 
 
 def record_round(span: Span, result: RoundResult) -> None:
-    """Tell how it ended."""
+    """Add the result to the trace of a round."""
     counts = {f"poller.round.{name}": getattr(result, name) for name in _COUNTS}
     span.tell({"poller.round.mode": result.mode.value, "poller.round.ok": result.ok, **counts})
     if not result.ok:
@@ -286,7 +285,7 @@ def record_round(span: Span, result: RoundResult) -> None:
 
 
 def request_span(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSpan:
-    """One request to the API; ``again`` says which repetition it is, 0: none."""
+    """The span of one request; ``again`` counts its repetitions, 0 for none."""
     if not tracing.on():
         return tracing.NOTHING
     words = {**request_words("GET", base_url + path), **sent_again(again)}
@@ -294,18 +293,11 @@ def request_span(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSp
 
 
 def record_reply(span: Span, reply: HttpReply) -> None:
-    """Tell what came."""
+    """Add the reply to the span of a request."""
     tell_answer(span, reply.outcome.status, text=reply.text)
     if reply.too_large:
         span.fail("too_large", reply.text)
 
-
-# One exchange with the API: a GET, and how it ended.
-#
-# The law: it has a bound in time, body included, and in size, decoded; what the network does ends in a value and not
-# in
-# an exception; nobody but the caller decides that it is made again.
-# How the connection comes about is :mod:`poller.http.transport`'s to know.
 
 _SECRET: Final = 8  # characters; shorter values of configured headers are no secrets
 _EXPLAINED: Final = 64 * 1024  # bytes of an error's body that are read; a message shows far less, from its beginning
@@ -324,13 +316,13 @@ class HttpReply(msgspec.Struct, frozen=True):
     """How an exchange ended.
 
     Attributes:
-        outcome: as far as manners are concerned.
+        outcome: for the retry policy.
         text: one line that says what came, fit for an error; it holds neither the token nor a configured header.
-        body: the whole of it, decoded; empty where none came or ``too_large``.
+        body: all of it, decoded; empty if there was none or it is ``too_large``.
         too_large: whether the body was larger than allowed.
-        validators: what the answer says of its version.
-        failure: why it is no usable answer, in a word; None where it is one, whatever its status.
-        received: bytes of the body as they were sent, as far as they are known.
+        validators: of the answer's version.
+        failure: why it is no usable answer, in a word; None: it is one, whatever its status.
+        received: bytes of the body as sent, as far as known.
     """
 
     outcome: ExchangeOutcome
@@ -343,12 +335,12 @@ class HttpReply(msgspec.Struct, frozen=True):
 
 
 class HttpSession:
-    """The connections to one API. An async context manager: enter it before the first call."""
+    """The connections to one API. An async context manager."""
 
     def __init__(
         self, base_url: str, limits: ClientLimits, transport: Transport, *, series: SourceSeries | None = None
     ) -> None:
-        """Take where to ask, ``base_url`` without a trailing slash, and where requests are counted.
+        """Set up the session; :meth:`__aenter__` opens it.
 
         Raises:
             ConfigurationError: a certificate file cannot be used.
@@ -376,12 +368,12 @@ class HttpSession:
         await self._open.aclose()
 
     async def get(self, path: str, params: Params, condition: dict[str, str], token: str | None) -> HttpReply:
-        """Ask once.
+        """Send one GET.
 
         Args:
             path: is appended to the base URL.
             params: the query.
-            condition: headers that make the request a conditional one.
+            condition: the headers of a conditional request.
             token: the bearer token.
         """
         begun = time.perf_counter()
@@ -433,7 +425,7 @@ class HttpSession:
         return gist(hidden(body[:_EXPLAINED].decode("utf-8", "replace"), token, *self._secrets))
 
     async def _body(self, response: httpx.Response) -> tuple[bytes | None, int]:
-        """The body, None where it is too large, decoded or as it was sent; and how many bytes were sent."""
+        """The decoded body and the number of bytes received; no body: it is too large."""
         decoder = BodyDecoder(response.headers.get("content-encoding", ""), most=self._limits.max_page_bytes)
         chunks: list[bytes] = []
         size = sent = 0

@@ -1,4 +1,13 @@
-"""A feed as its round sees it: one resource of one source, and what kind of reading is due."""
+"""A feed as its round sees it: settings, origin, progress and result.
+
+**Invariants**
+
+- The origin of a feed is written with its first records, and replaced only by a complete full reading of another one.
+- A feed that knows records of one origin publishes nothing of another one until an operator has decided: all records
+  would appear as removed and created.
+- A round that ends within :data:`SHOWN_AFTER` seconds writes no progress. Progress is a duration, not a moment.
+- What was committed before a round is given up stays; the delta token stays where it was.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +31,6 @@ from poller.errors import RoundTimeExceeded
 from poller.source.paging import DetectedCapabilities, ListQuery
 from poller.source.retry import PATIENCE
 from poller.store.feed_state import PROGRESS, FeedState, Loss
-
-# What the daemon knows of each resource before it asks: its paths, its event type, whether it takes a delta token.
-#
-# The four resources of the reference stand here; any other list endpoint with the same envelope is described by the
-# configuration (``path``, ``detail_path``, ``id_field``, ``type_name``).
 
 PARENT: Final = "{id}"
 
@@ -116,21 +120,21 @@ def resource_of(
     )
 
 
-# So many tokens refused in a row, each as fresh as it can be, mean that the API takes none.
+# This many fresh tokens refused in a row mean that the API accepts none.
 REFUSALS: Final = 3
 
-# So many requests with the delta token refused in a row, and in no other way, cast doubt on the token.
+# This many requests in a row, refused only with the delta token, cast doubt on the token.
 DOUBTFUL: Final = 3
 # Answers that say nothing of the token: no credential, too slow, too many requests.
 _NOT_ABOUT_TOKENS: Final = frozenset({401, 407, 408, 429})
 
-# One answer of a backend that lags behind its siblings says nothing; two as far apart as this are taken for the truth.
+# One answer of a backend that lags behind its siblings proves nothing; two answers this far apart count.
 APART: Final = timedelta(seconds=2)
 SECOND_LOOK: Final = timedelta(minutes=1)
 
 
 class RoundMode(StrEnum):
-    """The kind of reading that a round is; all but the last are the causes of events too."""
+    """The kind of reading; all but ``skipped`` are causes of events too."""
 
     BASELINE = "baseline"
     DELTA = "delta"
@@ -146,20 +150,20 @@ class Feed(msgspec.Struct, frozen=True):
     Attributes:
         id: ``SOURCE/NAME``.
         resource: where it is listed.
-        query: how it is asked for.
+        query: how it is requested.
         event_source: prefix of its events' ``source``.
         type_prefix: prefix of its events' ``type``.
         base_url: of its source.
         binding: the API and the credential that tokens are bound to, in words; a change leads to a resync.
         id_field: the field of a record that holds its id.
         delta: whether delta tokens are used.
-        delta_on_trial: whether they are given up where the API refuses each of them (``delta = "auto"``).
-        partial: whether the records of a delta may carry only some of their keys; absent ones are kept.
-        strip: leaves out what does not count in comparisons; None: all counts.
+        delta_on_trial: whether they are given up if the API refuses each of them (``delta = "auto"``).
+        partial: whether records of a delta may carry only some of their keys; absent ones are kept.
+        strip: removes what does not count in comparisons; None: all counts.
         silent_baseline: whether the first reading publishes nothing.
-        reconcile: how often a delta feed is read in full; None for never.
+        reconcile: how often a delta feed is read in full; None: never.
         removals: whether records that are gone are found, confirmed and published as removed.
-        breaker: how much may be missing at once.
+        breaker: how much may be missing before removals are held.
         apart: the least time between the two answers that confirm a removal.
         newest: whether an older version of a known record is held back until two full readings have shown it.
         second_look: the least time between these two.
@@ -167,9 +171,9 @@ class Feed(msgspec.Struct, frozen=True):
         qualifications: ids whose listings are read, for a resource with one listing for each.
         discover: whether those that the source's other feeds name are read too.
         slot: how long a round over many listings may take before the next one goes on; None: it reads all.
-        at_once: how many listings are asked for at the same time.
+        at_once: how many listings are requested at the same time.
         max_round: how long a round may take before it is given up.
-        patience: how long one request may wait and repeat before the next round is the better time to ask again.
+        patience: how long one request may wait and be retried before the next round is the better time.
     """
 
     id: str
@@ -202,7 +206,7 @@ class Feed(msgspec.Struct, frozen=True):
     def frame(
         self, *, generation: str, mode: RoundMode, path: str, extensions: Mapping[str, str] = MappingProxyType({})
     ) -> EventFrame:
-        """What the events of one listing share."""
+        """What the events of one listing have in common."""
         return EventFrame(
             feed=self.id,
             generation=generation,
@@ -213,10 +217,10 @@ class Feed(msgspec.Struct, frozen=True):
         )
 
     def last_seen(self, key: str, snapshot: Snapshot) -> Record:
-        """The record of a snapshot, its identity read again; by its key alone where the snapshot cannot be read.
+        """The record of a snapshot; if the snapshot is unreadable, only its key.
 
         Raises:
-            ValueError: it has none under the id field that is configured now.
+            ValueError: it has no id under the configured id field.
         """
         if snapshot.unreadable:
             return Record(key, subject_of(key), b"", None, None)
@@ -226,7 +230,7 @@ class Feed(msgspec.Struct, frozen=True):
         return record
 
     def record_path(self, key: str, snapshot: Snapshot) -> str | None:
-        """The path at which the API answers for a single record; None where there is none.
+        """The path of a single record; None: there is no such endpoint.
 
         Raises:
             ValueError: see :meth:`last_seen`.
@@ -245,12 +249,12 @@ class Feed(msgspec.Struct, frozen=True):
 
 
 def casts_doubt(status: int) -> bool:
-    """Whether a request with a delta token that is answered in this way may have been refused for the token."""
+    """Whether this answer to a request with a delta token may be about the token."""
     return 400 <= status < 500 and status not in _NOT_ABOUT_TOKENS  # noqa: PLR2004 -- the client's errors
 
 
 def is_to_be_tried_without(failures: int) -> bool:
-    """Whether so many doubtful answers in a row ask for one request without the token: 3, 6, 12, 24 of them."""
+    """Whether a request without the token is due: after 3, 6, 12, 24 doubtful answers."""
     doublings, rest = divmod(failures, DOUBTFUL)
     return rest == 0 and doublings > 0 and doublings & (doublings - 1) == 0
 
@@ -258,8 +262,8 @@ def is_to_be_tried_without(failures: int) -> bool:
 def due_mode(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, str | None]:
     """The kind of reading that is due, and the delta token it starts from.
 
-    A feed that was never read completely has its baseline before it, however often it was begun. A token that belongs
-    to another query is not used. A feed that is being confirmed is read in full, its deltas beside that.
+    A feed that was never read completely has its baseline first. A token that belongs to another query is not used. A
+    feed that is being confirmed is read in full, with its deltas beside that.
     """
     if state.read_at is None:
         return RoundMode.BASELINE, None
@@ -267,7 +271,7 @@ def due_mode(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, st
         return RoundMode.RESYNC, None
     if not feed.delta or state.delta_token is None or (feed.delta_on_trial and state.refusals >= REFUSALS):
         return RoundMode.FULL, None
-    # A reading that is to come was noted by a clock that has been set back: how long ago it was nobody knows.
+    # A reading in the future was recorded by a clock that has been set back: its age is unknown.
     late = feed.reconcile is not None and abs(now - state.read_at) >= feed.reconcile
     if state.released or late or _second_look_is_due(feed, state):
         return RoundMode.RECONCILE, None
@@ -278,7 +282,10 @@ def due_mode(feed: Feed, state: FeedState, now: datetime) -> tuple[RoundMode, st
 
 
 def _second_look_is_due(feed: Feed, state: FeedState) -> bool:
-    """Whether what is held back asks for a full reading: at its time, or now where nothing is to be held back."""
+    """Whether held versions need a full reading now.
+
+    That is at their time, or immediately if no version is to be held any more.
+    """
     if state.second_look is None:
         return False
     left = timedelta(milliseconds=state.second_look - state.now_ms)
@@ -287,21 +294,8 @@ def _second_look_is_due(feed: Feed, state: FeedState) -> bool:
     return not feed.newest or left <= timedelta()
 
 
-# Where a feed's records come from, and whether that is still the place that the known records came from.
-#
-# **Invariants**
-#
-# - The origin is written with the first records of a feed, and replaced only by a complete full reading of another
-# one.
-# - A feed that knows records of one origin publishes nothing of another one until an operator has decided: the
-# records of
-#   another API would appear as removed and created, all of them.
-#
-# Pure.
-
-
 class FeedOrigin(msgspec.Struct, frozen=True):
-    """The place that a feed is read from, and the name of that place in its events.
+    """Where a feed is read from, and the name of that place in events.
 
     Attributes:
         base_url: of the source.
@@ -315,17 +309,17 @@ class FeedOrigin(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> str:
-        """The value as it stands in the feed's state."""
+        """Its form in the feed's state."""
         return msgspec.json.encode(self).decode()
 
 
 def is_known_origin(origin: FeedOrigin, state: FeedState) -> bool:
-    """Whether what the state knows came from here; True where nothing is known, or not from where."""
+    """Whether the known records came from here; True if there are none."""
     return state.origin in (None, origin.mark) or state.kept_records == 0
 
 
 def is_withheld_origin(origin: FeedOrigin, state: FeedState) -> bool:
-    """Whether nothing of this origin may be published: another one is known, and no operator has released this one."""
+    """Whether nothing of this origin may be published before an operator has released it."""
     return not is_known_origin(origin, state) and not (state.released and state.held_origin == origin.mark)
 
 
@@ -350,26 +344,17 @@ def _differences(origin: FeedOrigin, known: str | None) -> str:
     return " and ".join(changed)
 
 
-# How far a round has come: shown in the feed's state while it runs, and given up when it takes too long.
-#
-# Invariants:
-#
-# * A round that ends within :data:`SHOWN_AFTER` seconds writes nothing of it.
-# * What was read before a round is given up stays committed; the delta token stays where it was.
-#
-# Time is the monotonic clock's: how long it has lasted so far is kept, and no moment.
-
 SHOWN_AFTER: Final = 1.0  # seconds; and between two writes
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a round has come.
+    """The progress of a running round.
 
     Attributes:
-        mode: what kind of reading it is.
-        pages: how many were read and committed.
+        mode: the kind of reading.
+        pages: how many were committed.
         records: how many these held.
-        seconds: for how long it had run then.
+        seconds: the time since its start.
     """
 
     mode: str
@@ -379,7 +364,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class RoundClock:
-    """How long a round has run, and may."""
+    """Measures how long a round takes, shows its progress and ends it."""
 
     def __init__(
         self,
@@ -388,12 +373,12 @@ class RoundClock:
         tally: Callable[[], RecordCounts],
         write: Callable[[Mapping[str, str | None]], Awaitable[None]],
     ) -> None:
-        """Begin to count.
+        """Start the clock.
 
         Args:
-            mode: what kind of reading the round is.
-            longest: how long it may take.
-            tally: what was committed so far.
+            mode: the kind of reading.
+            longest: how long the round may take.
+            tally: returns what was committed so far.
             write: commits marks of the feed's state.
         """
         self.shown = False
@@ -418,10 +403,10 @@ class RoundClock:
         )
 
     async def show(self, pages: int) -> None:
-        """So many pages were read, and there are more.
+        """Commit the progress if it is time: this many pages, and more to come.
 
         Raises:
-            StoreError: see :meth:`poller.source.writing.RoundStore.commit`.
+            StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
         """
         now = self._clock()
         if now - self._told < SHOWN_AFTER:
@@ -432,14 +417,12 @@ class RoundClock:
 
 
 def decode_progress(text: str | None) -> Progress | None:
-    """What a round has left in the feed's state; None where another version wrote it."""
+    """Decode the progress in the feed's state; None: unknown version."""
     try:
         return msgspec.json.decode(text, type=Progress) if text else None
     except msgspec.MsgspecError:
         return None
 
-
-# How a round ended, in the words of ``poller once --json``.
 
 _OURS: Final = frozenset(
     {"away", "backwards", "held", "held_versions", "late", "learnt", "loss", "paused", "second_look"}

@@ -317,7 +317,7 @@ class _RoundRun:
                     raise
 
     def _doubts(self, status: int) -> bool:
-        """Count an answer that may be about the delta token; whether the same request without it is to be tried."""
+        """Count an answer that may be about the delta token; whether to try without it."""
         if not casts_doubt(status):
             return False
         self._token_failures = self._start.token_failures + 1
