@@ -1,9 +1,20 @@
 """Turns a polled Qualification and Employment API into CloudEvents on Redis streams.
 
 The packages read like the path that a record takes: ``source`` fetches pages, ``changes`` compares them with what was
-seen before, ``store`` commits snapshots and events together or not at all, ``service`` keeps it going.
+seen before, ``store`` commits snapshots and events together or not at all, ``delivery`` sends them to webhooks.
 """
 
-from importlib.metadata import version
+from __future__ import annotations
 
-__version__ = version("poller")
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        if name != "__version__":
+            raise AttributeError(name)
+        from importlib.metadata import version  # noqa: PLC0415 -- slow, and `poller --help` does not need it
+
+        return version("poller")

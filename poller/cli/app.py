@@ -34,6 +34,7 @@ from poller.cli import dead_letters, demo, feeds, replay, run, status, subscript
 from poller.cli.options import CommandLine, Config, Format, GlobalOptions, Verbosity
 from poller.cli.output import OutputClosed
 from poller.errors import ConfigurationError, PollerError
+from poller.telemetry import block_opentelemetry
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -108,8 +109,6 @@ def _global_options(
 
 def program() -> int:
     """The program with ``sys.argv``; its exit code."""
-    from poller.telemetry.tracing import block_opentelemetry
-
     _open_standard_streams()
     _escape_what_cannot_be_encoded()
     block_opentelemetry()

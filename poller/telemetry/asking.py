@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from poller.errors import ConfigurationError
-from poller.telemetry.tracing import shown, using
+from poller.telemetry import unblock_opentelemetry
+from poller.telemetry.tracing import using
 
 EXPORTER: Final = "OTEL_TRACES_EXPORTER"
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -63,7 +64,7 @@ def traced_if_asked(environ: Mapping[str, str]) -> Iterator[None]:
     if not asked:
         yield
         return
-    shown()
+    unblock_opentelemetry()
     try:
         from poller.telemetry.otel import collecting  # noqa: PLC0415 -- an extra, and not imported unless asked for
     except ImportError as missing:

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import poller
 from poller.cli import main
-from poller.telemetry.tracing import block_opentelemetry
+from poller.telemetry import block_opentelemetry
 from tests.harness.waiting import patience
 
 if TYPE_CHECKING:

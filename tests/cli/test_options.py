@@ -74,6 +74,16 @@ async def test_what_help_shows() -> None:
         assert f"\n{heading}:\n" in top
 
 
+def test_help_imports_nothing_that_is_slow() -> None:
+    """Law: what takes long to import is imported by the command that needs it, and so ``--help`` answers at once."""
+    program = "import sys; from poller.cli.app import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = set(done.stdout.splitlines()[-1].split())
+    slow = {"aiohttp", "asyncio", "httpx", "msgspec", "pydantic", "redis", "rich", "structlog", "uvloop", "yarl"}
+    assert "poller.cli.status" in imported
+    assert not imported & slow
+
+
 async def test_a_suggestion_is_one_sentence() -> None:
     """Law: a command that is misspelt is answered with the nearest one, its question mark the last of the sentence."""
     async with commands_in() as quickly:
