@@ -27,7 +27,7 @@ import msgspec
 
 from poller.auth.base import Issued, SecretFile, checked
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
-from poller.http.transport import FAILURES, Transport, http_client, reason_of, tls_of
+from poller.http.transport import FAILURES, CertificateFiles, Transport, http_client, reason_of
 from poller.text import hidden, one_line
 
 UNKNOWN_LIFETIME: Final = timedelta(minutes=5)
@@ -159,7 +159,7 @@ class ClientCredentials:
         self._client = client
         self._secret = SecretFile(client.client_secret_file, "client secret")
         self._transport = transport
-        self._tls = tls_of(transport)
+        self._certificates = CertificateFiles(transport)
         self._within = within
         self._proof: _Proof = "basic"
 
@@ -202,7 +202,7 @@ class ClientCredentials:
         return Answer(status, body, secrets)
 
     async def _post(self, form: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-        client = http_client(self._transport, self._tls, connections=1)
+        client = http_client(self._transport, self._certificates.context(), connections=1)
         async with client as http, http.stream("POST", self._client.token_url, content=form, headers=headers) as answer:
             body = b""
             async for chunk in answer.aiter_bytes():

@@ -18,7 +18,7 @@ from poller.delivery.retry import Patience
 from poller.delivery.signing import check_secret, public_keys
 from poller.delivery.sinks.base import Sink, SinkParts, open_sink
 from poller.errors import CredentialUnusable
-from poller.http.transport import Transport, tls_of
+from poller.http.transport import CertificateFiles, Transport
 
 
 def subscription_of(settings: SubscriptionSettings, granted: Granted | None = None) -> Subscription:
@@ -63,12 +63,12 @@ def sink_of(
         ConfigurationError: its credential cannot be set up, or a certificate file cannot be used.
     """
     transport = Transport(settings.ca_file, settings.client_cert_file, settings.client_key_file)
-    if tls is None and transport != Transport():
-        tls = tls_of(transport, "sink")
+    certificates = CertificateFiles(transport, "sink") if tls is None and transport != Transport() else None
     parts = SinkParts(
         credential_of(settings.auth, environ, transport=transport, within=settings.timeout),
         now,
-        tls=tls,
+        tls=certificates.context() if certificates else tls,
+        certificates=certificates,
         brought=brought,
         secrets=tuple(secrets),
         origin=granted.origin if granted else None,

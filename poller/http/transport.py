@@ -22,6 +22,7 @@ from typing import Final
 import aiohttp
 import httpx
 import msgspec
+import structlog
 from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 
@@ -39,6 +40,10 @@ _PLACE: Final = re.compile(r"\s*\(_ssl\.c:\d+\)'?|\[Errno -?\d+\]\s*")  # in Pyt
 _IN_TLS: Final = re.compile(r"\[SSL: (\w+)\]")
 _FIRST: Final = re.compile(r"[:\n]")
 _RECEIVED: Final = re.compile(r"received (\d+) of (\d+) bytes")
+
+_Stamp = tuple[int, int, int, int]
+
+_log = structlog.get_logger("poller.http")
 
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, aiohttp.ClientError, OSError)
 """What an exchange may raise where no answer, or a broken one, came; :func:`reason_of` words it."""
@@ -72,6 +77,64 @@ def tls_of(transport: Transport, of: str = "source") -> ssl.SSLContext:
         with _loading(of, transport.client_cert_file, transport.client_key_file):
             context.load_cert_chain(transport.client_cert_file, transport.client_key_file, password=_no_passphrase)
     return context
+
+
+class CertificateFiles:
+    """The certificate files of a source or a sink, read again when they change.
+
+    **Invariants**
+
+    - A new connection uses what the files hold then.
+    - Files that cannot be used leave the last good certificates in use; :attr:`problem` and the log say why.
+    """
+
+    def __init__(self, transport: Transport, of: str = "source") -> None:
+        """Read the files.
+
+        Args:
+            transport: names them.
+            of: whose they are, for messages.
+
+        Raises:
+            ConfigurationError: one of them cannot be used.
+        """
+        self.problem: str | None = None
+        self._transport = transport
+        self._of = of
+        self._paths = [
+            path for path in (transport.ca_file, transport.client_cert_file, transport.client_key_file) if path
+        ]
+        self._stamps = self._stamp()
+        self._context = tls_of(transport, of)
+
+    def context(self) -> ssl.SSLContext:
+        """What a connection uses that is made now; the same object as long as the files stay as they are."""
+        stamps = self._stamp()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            self._read_again()
+        return self._context
+
+    def _read_again(self) -> None:
+        try:
+            self._context = tls_of(self._transport, self._of)
+        except ConfigurationError as error:
+            self.problem = f"{error}; the last good ones stay in use"
+            _log.warning("certificates not renewed", error=self.problem)
+        else:
+            self.problem = None
+            _log.info("certificates renewed", files=[str(path) for path in self._paths])
+
+    def _stamp(self) -> list[_Stamp | None]:
+        return [_stamp_of(path) for path in self._paths]
+
+
+def _stamp_of(path: Path) -> _Stamp | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 -- microseconds on a local file, for each request
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
 
 @contextmanager

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 import zlib
 from collections.abc import Awaitable, Callable
@@ -28,7 +29,7 @@ import msgspec
 
 from poller.auth.base import Credential, NoCredential
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from poller.http.transport import FAILURES, ConnectionClosedEarly, Transport, http_client, reason_of, tls_of
+from poller.http.transport import FAILURES, CertificateFiles, ConnectionClosedEarly, Transport, http_client, reason_of
 from poller.limits import ConcurrencyLimit, RateLimiter
 from poller.source.conditional import ConditionalResponse, Validators, validators_of
 from poller.source.feed import RoundResult
@@ -350,17 +351,26 @@ class HttpSession:
         self._transport = transport
         self._series = series
         self._secrets = tuple(value for _, value in transport.headers if len(value) >= _SECRET)
-        self._tls = tls_of(transport)
+        self._certificates = CertificateFiles(transport)
+        self._tls: ssl.SSLContext | None = None
         self._open = AsyncExitStack()
         self._http: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
         """Open the pool; connections are made when they are needed."""
-        client = http_client(
-            self._transport, self._tls, connections=self._limits.concurrency, headers=self._transport.headers
-        )
-        self._http = await self._open.enter_async_context(client)
+        await self._client()
         return self
+
+    async def _client(self) -> httpx.AsyncClient:
+        """The client with the certificates as they are now; one with former certificates ends its requests."""
+        tls = self._certificates.context()
+        if self._http is None or tls is not self._tls:
+            self._tls = tls
+            client = http_client(
+                self._transport, tls, connections=self._limits.concurrency, headers=self._transport.headers
+            )
+            self._http = await self._open.enter_async_context(client)
+        return self._http
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
@@ -401,12 +411,16 @@ class HttpSession:
                 ExchangeOutcome(), f"GET {path}: no complete answer within {seconds:g} s", failure="timeout"
             )
         except FAILURES as error:
-            return _failed(path, error, token, *self._secrets)
+            failed = _failed(path, error, token, *self._secrets)
+            if self._certificates.problem:
+                failed = msgspec.structs.replace(failed, text=f"{self._certificates.problem}; {failed.text}")
+            return failed
 
     async def _get(self, path: str, params: Params, headers: dict[str, str], token: str | None) -> HttpReply:
         if self._http is None:
             raise RuntimeError("the client is not open")
-        async with self._http.stream("GET", self._base_url + path, params=params or None, headers=headers) as response:
+        client = await self._client()
+        async with client.stream("GET", self._base_url + path, params=params or None, headers=headers) as response:
             status, sent = response.status_code, response.headers
             outcome = ExchangeOutcome(status, retry_after=sent.get("retry-after"), date=sent.get("date"))
             try:

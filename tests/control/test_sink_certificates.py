@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from structlog.testing import capture_logs
 
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.sinks import sink_of
@@ -65,6 +66,49 @@ async def posted(url: str, **files: Path) -> Outcome:
     given: dict[str, Any] = {"id": "a", "sink": url, "allow_private": True, **files}
     async with sink_of(SubscriptionSettings.model_validate(given), {}) as sink:
         return await sink.send([SinkEvent(*pair(spelled()))])
+
+
+async def test_files_that_are_renewed_are_used_for_the_next_request(made: Certificates) -> None:
+    """Law: authority, certificate and key count as their files hold them; a request needs no new sink for it."""
+    before, after = made.authority, trustme.CA()
+    async with receiving(tls=server(before, clients=before)) as old, receiving(tls=server(after, clients=after)) as new:
+        settings = SubscriptionSettings.model_validate(
+            {"id": "a", "sink": old.url, "allow_private": True}
+            | {"ca_file": made.ca, "client_cert_file": made.cert, "client_key_file": made.key}
+        )
+        event = [SinkEvent(*pair(spelled()))]
+        async with (
+            sink_of(settings, {}) as at_old,
+            sink_of(settings.model_copy(update={"sink": new.url}), {}) as at_new,
+        ):
+            assert (await at_old.send(event)).is_delivered
+            assert (await at_new.send(event)).failure is Failure.TLS
+            after.cert_pem.write_to_path(made.ca)
+            other = after.issue_cert("poller@example.org")
+            made.cert.write_bytes(other.cert_chain_pems[0].bytes())
+            refused = await at_new.send(event)  # its certificate is renewed, its key is not yet
+            assert refused.failure is Failure.TLS
+            assert refused.error.startswith("the certificates of a sink cannot be used (")
+            made.key.write_bytes(other.private_key_pem.bytes())
+            assert (await at_new.send(event)).is_delivered
+            assert (await at_old.send(event)).failure is Failure.TLS  # the former authority is trusted no more
+
+
+async def test_files_that_are_gone_leave_the_last_good_ones_in_use(made: Certificates) -> None:
+    """Law: a renewal that is not finished stops no delivery; it is told once for each change of the files."""
+    async with receiving(tls=server(made.authority, clients=made.authority)) as receiver:
+        settings = SubscriptionSettings.model_validate(
+            {"id": "a", "sink": receiver.url, "allow_private": True, "ca_file": made.ca, "client_cert_file": made.both}
+        )
+        event = [SinkEvent(*pair(spelled()))]
+        with capture_logs() as said:
+            async with sink_of(settings, {}) as sink:
+                for change in (made.ca.unlink, lambda: made.both.write_bytes(b"nonsense"), made.both.unlink):
+                    change()
+                    for _ in range(2):
+                        assert (await sink.send(event)).is_delivered
+        assert [line["event"] for line in said] == ["certificates not renewed"] * 3
+        assert str(made.ca) in said[0]["error"]
 
 
 async def test_a_private_authority_is_trusted_where_it_is_named(made: Certificates) -> None:

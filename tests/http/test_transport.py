@@ -19,6 +19,7 @@ import trustme
 from poller.auth.oauth import Client, ClientCredentials
 from poller.errors import SourceUnavailable
 from poller.http.transport import Transport, reason_of
+from poller.source.client import ClientLimits, HttpSession
 from tests.source.api import http, serving
 from tests.source.clients import client_of, failure_of, keep
 
@@ -52,6 +53,39 @@ async def test_a_private_authority_is_trusted_where_it_is_named(certificates: Ce
         client_of(api.url, transport=Transport(ca_file=certificates.file)) as client,
     ):
         assert await client.get("/x") == b"ok"
+
+
+async def test_certificates_that_are_renewed_are_used_by_a_client_that_is_open(certificates: Certificates) -> None:
+    """Law: what the files hold counts for the next request; while they hold nothing useful the last good ones do."""
+    other = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    other.issue_cert("127.0.0.1").configure_cert(server)
+    async with (
+        serving(http(200, b"ok"), tls=server) as api,
+        HttpSession(api.url, ClientLimits(), Transport(ca_file=certificates.file)) as session,
+    ):
+        assert "certificate is not accepted" in (await session.get("/x", (), {}, None)).text
+        certificates.file.write_bytes(b"nonsense")
+        assert "expected PEM" in (await session.get("/x", (), {}, None)).text
+        other.cert_pem.write_to_path(certificates.file)
+        assert (await session.get("/x", (), {}, None)).body == b"ok"
+        certificates.file.unlink()
+        assert (await session.get("/x", (), {}, None)).body == b"ok"
+
+
+async def test_the_token_endpoint_uses_renewed_certificates(certificates: Certificates, tmp_path: Path) -> None:
+    """Law: the issuer reads them again as the source does."""
+    secret = keep(tmp_path / "secret", "s3cret")
+    issued = http(200, b'{"access_token":"t1","token_type":"bearer"}')
+    file = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(file)
+    async with serving(issued, tls=certificates.server) as server:
+        asked = Client(server.url, "c", secret)
+        issuer = ClientCredentials(asked, transport=Transport(file), within=timedelta(seconds=20))
+        with pytest.raises(SourceUnavailable, match="certificate is not accepted"):
+            await issuer.issue()
+        certificates.authority.cert_pem.write_to_path(file)
+        assert (await issuer.issue()).value == "t1"
 
 
 async def test_a_private_authority_is_not_trusted_otherwise(certificates: Certificates) -> None:

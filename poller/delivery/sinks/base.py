@@ -27,6 +27,7 @@ from poller.config.subscriptions import SINKS, SubscriptionSettings
 from poller.delivery.cloudevent import Envelope
 from poller.delivery.outcome import Failure, Outcome
 from poller.http.ssrf import address_of, misspelling
+from poller.http.transport import CertificateFiles
 
 
 class SinkEvent(NamedTuple):
@@ -134,6 +135,7 @@ class SinkParts(msgspec.Struct, frozen=True):
         credential: where the token of ``auth`` comes from.
         now: the store's clock, UTC.
         tls: whom to trust, and the client's certificate; None: the system's authorities.
+        certificates: the files that ``tls`` was made of, where it was made of files: asked again for each connection.
         brought: the credential that a request to the Subscriptions API has brought, as it is kept; takes the place of
             ``credential``.
         secrets: signing secrets that no file holds.
@@ -143,6 +145,7 @@ class SinkParts(msgspec.Struct, frozen=True):
     credential: Credential
     now: Callable[[], datetime]
     tls: ssl.SSLContext | None = None
+    certificates: CertificateFiles | None = None
     brought: bytes | None = None
     secrets: tuple[str, ...] = ()
     origin: str | None = None

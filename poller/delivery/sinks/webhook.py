@@ -66,7 +66,7 @@ from poller.delivery.sinks.connection import (
 )
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable
 from poller.http.ssrf import AddressPolicy, Lookup, forbidden
-from poller.http.transport import pause_requested
+from poller.http.transport import CertificateFiles, pause_requested
 from poller.telemetry import tracing
 from poller.telemetry.tracing import request_words
 from poller.text import hidden, one_line, without_credentials
@@ -117,6 +117,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> WebhookSink:
         authorization=authorization_of(parts.brought) if parts.brought else None,
         allowed=AddressPolicy.of(settings.allow_hosts, private=settings.allow_private),
         tls=parts.tls,
+        certificates=parts.certificates,
         now=parts.now,
     )
 
@@ -184,6 +185,7 @@ class WebhookSink(Sink):
         authorization: Authorization | None = None,
         allowed: AddressPolicy | None = None,
         tls: ssl.SSLContext | None = None,
+        certificates: CertificateFiles | None = None,
         lookup: Lookup | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -202,6 +204,7 @@ class WebhookSink(Sink):
             authorization: is sent in its place, and is the same for each request.
             allowed: addresses that are allowed beside public ones.
             tls: whom to trust; the system's authorities by default.
+            certificates: takes the place of ``tls``, and is asked for each request.
             lookup: how a name is looked up.
             clock: seconds that only go forward.
             now: the store's clock, UTC.
@@ -226,6 +229,7 @@ class WebhookSink(Sink):
         self._now = now
         self._guard = Guard(allowed, lookup)
         self._tls = tls
+        self._certificates = certificates
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -292,6 +296,8 @@ class WebhookSink(Sink):
             if isinstance(error, aiohttp.ClientConnectionError):
                 await asyncio.sleep(0)  # a loop may tell why a connection was lost after it refuses what is written
             exchange.failed = failure_of(error, exchange.received.lost)
+            if self._certificates and self._certificates.problem:
+                exchange.failed = exchange.failed[0], f"{self._certificates.problem}; {exchange.failed[1]}"
         return exchange.answer(self._clock() - began, *self._secrets, now=self._now())
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -354,7 +360,14 @@ class WebhookSink(Sink):
         content = io.BytesIO(body) if body is not None and len(body) > _LARGE else body
         outer = current.set(received)
         try:
-            return await self._session.request(method, self._url, data=content, headers=headers, allow_redirects=False)
+            return await self._session.request(
+                method,
+                self._url,
+                data=content,
+                headers=headers,
+                allow_redirects=False,
+                ssl=self._certificates.context() if self._certificates else True,  # True: what the connector has
+            )
         finally:
             current.reset(outer)
 
