@@ -9,15 +9,16 @@ returns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
 
 from poller import __version__
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.orphans import note_streams, stated
 from poller.daemon.cluster.membership import Configurations, Membership
@@ -54,7 +55,7 @@ async def run(
     environ: Mapping[str, str],
     *,
     stop: asyncio.Event,
-    now: Callable[[], datetime],
+    clock: Clock,
     roles: frozenset[str] = ROLES,
 ) -> None:
     """Poll and deliver until ``stop`` is set.
@@ -63,22 +64,22 @@ async def run(
         settings: the configuration.
         environ: where tokens may be.
         stop: ends it, in order.
-        now: the wall clock, UTC.
+        clock: of this process.
         roles: which of them to do.
 
     Raises:
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.
         StoreError: the store does not want us, or the embedded one does not start.
     """
-    daemon = _Daemon(settings, environ, now=now)
+    daemon = _Daemon(settings, environ, clock)
     serving = settings.http.bind if "serve" in roles else None
     if serving is None and roles == {"serve"}:
         raise ConfigurationError('nothing to do: the role is serve alone, and http.bind is "off"')
     over = asyncio.Event()
     working = [daemon.work(roles, stop, over), daemon.told(stop, over)]
     if serving is not None:
-        working.append(serve(daemon.site(), serving, until=over))
-    with measured(LOOP_LAG.observe, overslept=daemon.overslept):
+        working.append(serve(daemon.site(), serving, until=over, clock=clock))
+    with measured(LOOP_LAG.observe, clock, overslept=daemon.overslept):
         await _all_of(working)
     _log.info("stopped")
 
@@ -86,19 +87,17 @@ async def run(
 class _Daemon:
     """What is there before the store answers, and until everything else has ended."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], *, now: Callable[[], datetime]) -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str], clock: Clock) -> None:
         self._settings = settings
         self._environ = environ
-        self._wall = now
-        self._clock = clock_of(settings)
-        clock = asyncio.get_running_loop().time
+        self._clock = clock_of(settings, clock)
         RETENTION_MAX_BYTES.set(settings.retention.max_bytes)
-        self._watch = StoreMonitor(settings.redis.durability, now=now, clock=clock)
-        self._readings = StoredReadings(settings, self._watch, now=self._clock.now, clock=clock)
+        self._watch = StoreMonitor(settings.redis.durability, clock=clock)
+        self._readings = StoredReadings(settings, self._watch, clock=self._clock)
         self.overslept = self._watch.overslept
         self._readiness = Readiness(self._watch)
         self._registry: Registry | None = None
-        self._backing = AppContext(settings, environ, now=self._clock.now)
+        self._backing = AppContext(settings, environ, clock=self._clock)
         self._deliverer: DeliverRole | None = None
 
     def site(self) -> Any:
@@ -108,7 +107,9 @@ class _Daemon:
 
     def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
         """Keep informed whoever supervises this process."""
-        return supervised(SupervisorNotifier(self._environ), self._readiness, self._doing, stop=stop, over=over)
+        return supervised(
+            SupervisorNotifier(self._environ), self._readiness, self._doing, stop=stop, over=over, clock=self._clock
+        )
 
     def _doing(self) -> str:
         feeds = counted(len(self._settings.feed_ids), "feed")
@@ -116,7 +117,7 @@ class _Daemon:
 
     async def work(self, roles: frozenset[str], stop: asyncio.Event, over: asyncio.Event) -> None:
         """Do everything but serving; ``over`` is set when it has ended."""
-        settings, environ, now, watch = self._settings, self._environ, self._clock.now, self._watch
+        settings, environ, clock, watch = self._settings, self._environ, self._clock, self._watch
         try:
             if "poll" in roles:
                 await look_for_credentials(settings.sources, environ)
@@ -133,7 +134,7 @@ class _Daemon:
                 membership = _membership(settings, store, watch, shebang)
                 name = membership.name
                 feeds = await stack.enter_async_context(
-                    polled_feeds(settings, environ, store.client, shebang=shebang, now=now, only=only, member=name)
+                    polled_feeds(settings, environ, store.client, shebang=shebang, clock=clock, only=only, member=name)
                 )
                 ids = [polled.feed.id for polled in feeds]
                 _log.info("started", version=__version__, store=store.shown, feeds=ids, member=name)
@@ -141,24 +142,22 @@ class _Daemon:
                 self._readings.attach(store.client)
                 stack.push_async_callback(self._readings.detach)
                 await stack.enter_async_context(membership.running())
-                configurations = Configurations(settings, store.client, membership)
+                configurations = Configurations(settings, store.client, membership, clock=clock)
                 working = [_watched(stop, watch), self._noted_stop(stop)]
                 if "poll" in roles:
                     after = RoundObserver(watch, self._readiness)
                     ttl = settings.lease.ttl
                     prefix = settings.redis.prefix
                     working.append(
-                        poll_until(stop, feeds, membership, store.client, after, prefix=prefix, ttl=ttl, now=now)
+                        poll_until(stop, feeds, membership, store.client, after, prefix=prefix, ttl=ttl, clock=clock)
                     )
                     stores = {polled.feed.id: polled.store for polled in feeds}
-                    clock = asyncio.get_running_loop().time
                     retaining = RetentionRole(
                         settings,
                         store.client,
                         stores,
                         configurations,
                         shebang=shebang,
-                        now=now,
                         clock=clock,
                         member=name,
                         let_go=membership.tell,
@@ -168,7 +167,7 @@ class _Daemon:
                     working.append(overhear(stop, store.client, noted, stores.items()))
                 if "deliver" in roles:
                     deliverer = DeliverRole(
-                        settings, environ, store, membership, configurations, shebang=shebang, watch=watch, now=now
+                        settings, environ, store, membership, configurations, shebang=shebang, watch=watch, clock=clock
                     )
                     self._deliverer = deliverer
                     self._readiness.delivering(deliverer.failing)
@@ -183,13 +182,13 @@ class _Daemon:
         while True:
             shebang = await until_ready(store, patience=None, away=partial(watch.failed, START))
             try:
-                findings = await examined(self._settings, store, now=self._wall)
+                findings = await examined(self._settings, store, now=self._clock.process.now)
                 if "poll" in roles:
                     await look_first(store.client, self._settings)
                 await note_streams(store.client, self._settings)
             except StoreUnavailable as error:  # it went between two questions
                 watch.failed(START, str(error))
-                await asyncio.sleep(_ASKED_AGAIN)
+                await self._clock.sleep(_ASKED_AGAIN)
                 continue
             watch.attach(store.client, findings)
             return shebang
@@ -210,7 +209,7 @@ def _membership(settings: Settings, store: OpenStore, watch: StoreMonitor, sheba
         clock=store.clock,
         configuration=stated(settings),
     )
-    return Membership(members, ttl=ttl, watch=watch, clock=asyncio.get_running_loop().time)
+    return Membership(members, ttl=ttl, watch=watch, clock=store.clock)
 
 
 async def _all_of(working: Iterable[Coroutine[None, None, None]]) -> None:
@@ -246,17 +245,13 @@ _LOOK_AGAIN: Final = timedelta(milliseconds=250)
 _SOONEST: Final = timedelta(milliseconds=100)
 
 
-Sleep = Callable[[float], Awaitable[None]]
-
-
 async def once(
     settings: Settings,
     environ: Mapping[str, str],
     feed_ids: tuple[str, ...],
     *,
-    now: Callable[[], datetime],
+    clock: Clock,
     report: Callable[[RoundResult], None],
-    sleep: Sleep = asyncio.sleep,
 ) -> bool:
     """Run one round for each of these feeds; True where all went well.
 
@@ -266,23 +261,22 @@ async def once(
         settings: the configuration.
         environ: where tokens may be.
         feed_ids: which feeds, as ``SOURCE/NAME``.
-        now: the wall clock, UTC.
+        clock: of this process.
         report: told each result as it comes.
-        sleep: waits for so many seconds.
 
     Raises:
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.
         Exception: what ``report`` raised, after the other rounds were stopped.
     """
     try:
-        async with opened_store(settings) as store:
+        async with opened_store(settings, clock=clock_of(settings, clock)) as store:
             shebang = await until_ready(store, patience=STORE_PATIENCE)
-            await examined(settings, store, now=now)
+            await examined(settings, store, now=clock.now)
             await look_first(store.client, settings)
             async with polled_feeds(
-                settings, environ, store.client, shebang=shebang, now=store.clock.now, only=frozenset(feed_ids)
+                settings, environ, store.client, shebang=shebang, clock=store.clock, only=frozenset(feed_ids)
             ) as feeds:
-                return await _rounds(feeds, settings.lease.ttl, report, sleep)
+                return await _rounds(feeds, settings.lease.ttl, report, clock)
     except StoreError as error:
         for feed_id in feed_ids:
             report(RoundResult(feed=feed_id, mode=RoundMode.SKIPPED, ok=False, error=str(error)))
@@ -290,15 +284,15 @@ async def once(
 
 
 async def _rounds(
-    feeds: tuple[PolledFeed, ...], ttl: timedelta, report: Callable[[RoundResult], None], sleep: Sleep
+    feeds: tuple[PolledFeed, ...], ttl: timedelta, report: Callable[[RoundResult], None], clock: Clock
 ) -> bool:
     async def run(polled: PolledFeed) -> bool:
-        result = await _when_free(polled, sleep)
+        result = await _when_free(polled, clock)
         report(result)
         return result.ok
 
     stores = [polled.store for polled in feeds]
-    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=sleep), name="leases")
+    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=clock.sleep), name="leases")
     good: list[bool] = []
     try:
         for last in (False, True):
@@ -319,12 +313,12 @@ async def _together(rounds: Iterable[Coroutine[None, None, bool]]) -> list[bool]
         await ended(*tasks)
 
 
-async def _when_free(polled: PolledFeed, sleep: Sleep) -> RoundResult:
+async def _when_free(polled: PolledFeed, clock: Clock) -> RoundResult:
     """A round; where another process has the lease, once it has run out. A lease that is renewed has a living owner."""
     result = await polled.round(whole=True)
     while result.wait is not None:
         pause = max(_SOONEST, min(result.wait, _LOOK_AGAIN))
-        await sleep(pause.total_seconds())
+        await clock.sleep(pause.total_seconds())
         again = await polled.round(whole=True)
         if again.wait is not None and again.wait > result.wait:
             return again

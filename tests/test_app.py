@@ -26,6 +26,7 @@ from poller.errors import ConfigurationError
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import serving
+from tests.harness.clock import StubClock
 from tests.harness.waiting import until, within
 from tests.harness.wire import wired
 from tests.servers import free_port, running
@@ -52,7 +53,7 @@ def settings(directory: Path, *, url: str, store: str, bind: str = "off") -> Set
 async def running_daemon(wanted: Settings) -> AsyncIterator[asyncio.Event]:
     """The daemon for the time of the block; ends in order."""
     stop = asyncio.Event()
-    daemon = asyncio.create_task(run(wanted, {"TOKEN": "sandbox"}, stop=stop, now=now))
+    daemon = asyncio.create_task(run(wanted, {"TOKEN": "sandbox"}, stop=stop, clock=StubClock(now=now)))
     try:
         yield stop
     finally:
@@ -132,7 +133,7 @@ async def test_nothing_to_do(tmp_path: Path) -> None:
     """Law: a daemon that is to serve alone, and has no address to do so, does not begin."""
     wanted = settings(tmp_path, url="http://127.0.0.1:9", store="")
     with pytest.raises(ConfigurationError, match="nothing to do"):
-        await run(wanted, {}, stop=asyncio.Event(), now=now, roles=frozenset({"serve"}))
+        await run(wanted, {}, stop=asyncio.Event(), clock=StubClock(now=now), roles=frozenset({"serve"}))
 
 
 async def test_stopping_while_the_embedded_server_cannot_start(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ async def test_stopping_while_the_embedded_server_cannot_start(tmp_path: Path) -
         fcntl.flock(lock, fcntl.LOCK_EX)
         stop = asyncio.Event()
         wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'embedded = {{ data_dir = "{held}" }}')
-        daemon = asyncio.create_task(run(wanted, {}, stop=stop, now=now))
+        daemon = asyncio.create_task(run(wanted, {}, stop=stop, clock=StubClock(now=now)))
         asyncio.get_running_loop().call_later(0.2, stop.set)
         await within(daemon, SOON)
 
@@ -156,7 +157,7 @@ async def test_stopping_while_the_store_hangs(tmp_path: Path) -> None:
     with running("valkey", tmp_path / "s") as server:
         async with serving(history, rng=rng, changes_per_second=200) as url:
             wanted = settings(tmp_path, url=url, store=f'redis = {{ url = "{server.url}" }}')
-            daemon = asyncio.create_task(run(wanted, {"TOKEN": "sandbox"}, stop=stop, now=now))
+            daemon = asyncio.create_task(run(wanted, {"TOKEN": "sandbox"}, stop=stop, clock=StubClock(now=now)))
             loop = asyncio.get_running_loop()
             loop.call_later(1.0, os.kill, server.pid, signal.SIGSTOP)
             loop.call_later(1.5, stop.set)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -14,11 +14,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from poller import app as once
+from poller.clock import Clock
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.daemon.round_runner import PolledFeed
 from poller.errors import ConfigurationError
 from poller.source.feed import KNOWN, RoundMode, RoundResult
+from tests.harness.clock import FakeClock
 from tests.harness.waiting import turns
 from tests.servers import running
 
@@ -68,7 +70,7 @@ async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
 
     feeds = (polled(quick, Lease(ledger)), polled(slow, Lease(ledger)))
     with pytest.raises(BrokenPipeError):
-        await once._rounds(feeds, timedelta(seconds=10), report, asyncio.sleep)
+        await once._rounds(feeds, timedelta(seconds=10), report, Clock())
     assert ledger == ["round ended", "lease released", "lease released"]
 
 
@@ -76,16 +78,13 @@ async def test_a_reader_that_goes_ends_the_other_rounds_first() -> None:
 async def test_waiting_for_a_lease_never_spins(wait: float, pause: float) -> None:
     """Law: a lease about to run out is looked at again after a tenth of a second, a long one after a quarter."""
     results = [RoundResult(feed="a/b", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=wait)), DONE]
-    pauses: list[float] = []
+    clock = FakeClock()
 
     async def round_(*, whole: bool = False) -> RoundResult:
         return results.pop(0)
 
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    assert await once._when_free(polled(round_), sleep) is DONE
-    assert pauses == [pause]
+    assert await once._when_free(polled(round_), clock) is DONE
+    assert clock.slept == [pause]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,7 @@ def settings(directory: Path, url: str, durability: str) -> Settings:
 
 async def ran(settings: Settings) -> bool:
     """Without any feed."""
-    return await once.once(settings, {}, (), now=lambda: datetime.now(UTC), report=lambda _: None)
+    return await once.once(settings, {}, (), clock=Clock(), report=lambda _: None)
 
 
 async def test_durability_that_is_required(tmp_path: Path, forgetful: str) -> None:

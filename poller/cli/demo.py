@@ -175,6 +175,7 @@ class _Stage:
         import asyncio
 
         from poller import app as daemon
+        from poller.clock import Clock
 
         self._history = history
         self._first: Counter[str] = Counter()  # records of the first reading, by resource
@@ -183,7 +184,7 @@ class _Stage:
         self._shown: Counter[Callable[..., Line]] = Counter()
         self._news = asyncio.Event()
         self._stop = asyncio.Event()
-        running = daemon.run(settings, {}, stop=self._stop, now=utc_now)
+        running = daemon.run(settings, {}, stop=self._stop, clock=Clock())
         self._daemon = asyncio.create_task(running, name="the daemon")
         self._readers = (
             asyncio.create_task(self._read(settings, url), name="the reader"),

@@ -124,7 +124,7 @@ async def _submit(options: GlobalOptions, name: str, word: str, *, wait: bool | 
             settings,
             source.feed_id(feed),
             Order(word),
-            now=store.clock.now,
+            clock=store.clock,
             by=_operator(),
             reason=reason,
             patience=timedelta() if wait is False else PATIENCE,
@@ -219,7 +219,7 @@ async def _forget(settings: Settings, feed: str) -> ForgottenFeed:
     from poller.store.session import ready_store
 
     async with ready_store(settings) as store:
-        return await forget_feed(store.client, settings, feed, now=store.clock.now())
+        return await forget_feed(store.client, settings, feed, clock=store.clock)
 
 
 def _forget_confirmed(found: OrphanedFeed) -> bool:

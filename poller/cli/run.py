@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, named_feeds, run_loop, utc_now
+from poller.cli.options import CommandLine, Feeds, GlobalOptions, Json, named_feeds, run_loop
 from poller.cli.output import count, escaped, on_terminal, write_json, write_line, write_styled, write_table
 from poller.errors import ConfigurationError
 
@@ -69,16 +69,18 @@ def roles_of(only: str | None) -> frozenset[str]:
 
 async def _run_until_stopped(settings: Settings, roles: frozenset[str]) -> None:
     from poller import app as daemon
+    from poller.clock import Clock
     from poller.lifecycle import stopped_by_signals
 
     with stopped_by_signals() as stop:
-        await daemon.run(settings, os.environ, stop=stop, now=utc_now, roles=roles)
+        await daemon.run(settings, os.environ, stop=stop, clock=Clock(), roles=roles)
 
 
 @app.command(example="once acme/contractTypes --json")
 async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = False) -> bool:
     """Poll every feed once, or those named. Exit code 1 if a round failed."""
     from poller.app import once as run_once
+    from poller.clock import Clock
     from poller.telemetry.asking import traced_if_asked
 
     settings = options.settings()
@@ -91,7 +93,7 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
             write_json(result.public)
 
     with traced_if_asked(os.environ):
-        all_good = await run_once(settings, os.environ, feed_ids, now=utc_now, report=report)
+        all_good = await run_once(settings, os.environ, feed_ids, clock=Clock(), report=report)
     if not json:
         _write_results(sorted(results, key=lambda result: feed_ids.index(result.feed)))
     return all_good

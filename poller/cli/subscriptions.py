@@ -354,7 +354,7 @@ async def _remove(settings: Settings, subscription: str) -> None:
     from poller.store.session import ready_store
 
     async with ready_store(settings) as store:
-        await registry.remove(store.client, settings, subscription)
+        await registry.remove(store.client, settings, subscription, clock=store.clock)
 
 
 def _removal_confirmed(status: SubscriptionStatus) -> bool:

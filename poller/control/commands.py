@@ -6,17 +6,15 @@ daemon it takes effect with the next one. Whoever waits is told which of these i
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Literal
 
 import msgspec
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.feeds import keys_of
 from poller.delivery.operational_events import Announcement, Kind, announce
@@ -92,12 +90,11 @@ async def asked(
     feed_id: str,
     order: Order,
     *,
-    now: Callable[[], datetime],
+    clock: Clock,
     by: str,
     reason: str = "",
     patience: timedelta = PATIENCE,
     wait: bool = False,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Answer:
     """Ask something of a feed and wait for the answer.
 
@@ -106,43 +103,44 @@ async def asked(
         settings: the configuration.
         feed_id: ``SOURCE/NAME``, one of the configuration's.
         order: what is asked.
-        now: the store's clock, UTC.
+        clock: the store's.
         by: who asks, in words; status and events show it.
         reason: of a pause, in words.
         patience: how long a daemon is given to answer at all; nothing: it is not waited for.
         wait: whether to wait until it is carried out, however long that takes, once a daemon has begun.
-        sleep: waits for so many seconds.
 
     Raises:
         StoreError: the store is away. The order may have been left.
     """
-    made_sense, before = await _left(client, settings, feed_id, order, Pause(by, reason, now()))
+    made_sense, before = await _left(client, settings, feed_id, order, Pause(by, reason, clock.now()))
     if not made_sense:
         return Answer(feed_id, order, "senseless", _SENSELESS[order], before=before)
     if order in (Order.PAUSE, Order.RESUME):
-        await _announced(client, settings, feed_id, order, Pause(by, reason, now()))
+        await _announced(client, settings, feed_id, order, Pause(by, reason, clock.now()))
     there = await members_now(client, MemberKeys.of(settings.redis.prefix))
     if not any("poll" in roles for roles in there.values()):
         return Answer(feed_id, order, "no daemon", _NOBODY[order in (Order.PAUSE, Order.RESUME)], before=before)
-    asking, wanted = Asking(client, settings.redis.prefix), AskedOrder(secrets.token_hex(8), feed_id, order, now())
+    asking, wanted = (
+        Asking(client, settings.redis.prefix),
+        AskedOrder(clock.random.randbytes(8).hex(), feed_id, order, clock.now()),
+    )
     await asking.ask(wanted)
-    said = await _said(asking, wanted, patience=patience, wait=wait, sleep=sleep)
+    said = await _said(asking, wanted, patience=patience, wait=wait, clock=clock)
     return msgspec.structs.replace(_judged(feed_id, order, said), before=before)
 
 
 async def _said(
-    asking: Asking, order: AskedOrder, *, patience: timedelta, wait: bool, sleep: Callable[[float], Awaitable[None]]
+    asking: Asking, order: AskedOrder, *, patience: timedelta, wait: bool, clock: Clock
 ) -> OrderAnswer | None:
     """What was said within the patience; with ``wait``, what is said last."""
-    clock = asyncio.get_running_loop().time
-    until = clock() + patience.total_seconds()
+    until = clock.monotonic() + patience.total_seconds()
     while True:
         said = await asking.answered(order)
         if said is not None and (said.done or not wait):
             return said
-        if clock() >= until and not (wait and said is not None):
+        if clock.monotonic() >= until and not (wait and said is not None):
             return said
-        await sleep(_LOOK_SECONDS)
+        await clock.sleep(_LOOK_SECONDS)
 
 
 def _judged(feed_id: str, order: Order, said: OrderAnswer | None) -> Answer:

@@ -25,6 +25,7 @@ from redis.asyncio import Redis
 
 from poller.auth.http_token import CLOSED, ServiceToken, admin_token, is_closed, read_token
 from poller.changes.records import Record, Rejected, record_reader
+from poller.clock import Clock
 from poller.config.event_types import required_sources, unknown_source, unmatched
 from poller.config.settings import ListenAddress, Settings, chosen
 from poller.config.sources import SourceSettings
@@ -155,7 +156,7 @@ def _not_started(directory: Path) -> CheckLine:
 async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> AsyncGenerator[CheckLine]:
     """The feeds that stand for themselves side by side, then those that list by qualification."""
     try:
-        client = client_of(source, environ)
+        client = client_of(source, environ, Clock())
         feeds = [feed_of(source, feed) for feed in source.feeds]
     except ConfigurationError as error:
         yield CheckLine("error", f"source {source.name}", str(error))

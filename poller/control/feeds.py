@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Final
 
 from poller.auth.base import Credential, EnvironmentToken, FileToken, IssuedToken, NoCredential
@@ -12,6 +11,7 @@ from poller.auth.command import TokenCommand
 from poller.auth.oauth import Client, ClientCredentials
 from poller.changes.canonical import without
 from poller.changes.plan import RemovalGuard
+from poller.clock import Clock
 from poller.config.http import AuthSettings
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings, SourceSettings
@@ -26,15 +26,14 @@ from poller.telemetry.metrics import SourceSeries
 def client_of(
     source: SourceSettings,
     environ: Mapping[str, str],
-    *,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Clock,
 ) -> ApiClient:
     """The client of this source; not open yet.
 
     Args:
         source: its settings.
         environ: where its credential may be.
-        now: the store's clock, UTC, where there is a store.
+        clock: the store's, where there is a store; else this process's.
 
     Raises:
         ConfigurationError: its certificates cannot be used.
@@ -51,9 +50,9 @@ def client_of(
         credential=credential_of(source.auth, environ, transport=transport, within=source.timeout),
         limits=ClientLimits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
         transport=transport,
-        jitter=lambda: random.uniform(0.5, 1.5),  # noqa: S311 -- spreads retries, guards nothing
+        jitter=lambda: clock.random.uniform(0.5, 1.5),
         series=SourceSeries(source.name),
-        now=now,
+        now=clock.now,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -20,6 +20,7 @@ from typing import Final, Literal
 import msgspec
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.types import did_you_mean
 from poller.control.subscriptions import registry_of, until_let_go
@@ -241,8 +242,7 @@ async def forget(
     settings: Settings,
     feed: str,
     *,
-    now: datetime,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock,
 ) -> ForgottenFeed:
     """Delete what is kept of a feed, whatever waits there.
 
@@ -252,9 +252,9 @@ async def forget(
         StoreError: see :func:`~poller.redis.client.translated`. What is still there may be forgotten again.
     """
     prefix = settings.redis.prefix
-    lost = await forgettable(client, settings, feed, now=now)
+    lost = await forgettable(client, settings, feed, now=clock.now())
     keys, scripts, nonce = FeedKeys.of(prefix, feed), Scripts(client), nonce_of(member_name())
-    await _take(client, scripts, keys, nonce, sleep)
+    await _take(client, scripts, keys, nonce, clock)
     try:
         members = MemberKeys.of(prefix)
         _refuse_claimed(feed, await members_seen(client, members))
@@ -268,7 +268,7 @@ async def forget(
         groups = await groups_of(client, keys.events) if there else {}
         names |= {name.removeprefix(_OURS) for name in groups if name.startswith(_OURS)}
         pairs = [PairKeys.of(prefix, feed, name) for name in sorted(names)]
-        await until_let_go(client, [pair.lease for pair in pairs], sleep)
+        await until_let_go(client, [pair.lease for pair in pairs], clock)
         if not await forget_feed(client, keys, pairs, nonce=nonce):
             await note_unread(client, remembered_key(prefix), feed)
             raise PollerError(  # noqa: TRY301 -- what follows lets go of the lease in any case
@@ -284,14 +284,12 @@ async def forget(
     return ForgottenFeed(feed, lost.stream_length, lost.undelivered)
 
 
-async def _take(
-    client: Redis, scripts: Scripts, keys: FeedKeys, nonce: str, sleep: Callable[[float], Awaitable[None]]
-) -> None:
+async def _take(client: Redis, scripts: Scripts, keys: FeedKeys, nonce: str, clock: Clock) -> None:
     for _ in range(round(LEASE_PATIENCE / _PAUSE)):
         with answered(client):
             if await scripts.take([keys.lease], [nonce, int(LEASE.total_seconds() * 1000)]) is None:
                 return
-        await sleep(_PAUSE)
+        await clock.sleep(_PAUSE)
     raise PollerError(
         f"a process has the lease of {keys.feed}{await in_whose_hands(client, keys.lease)}: a round may be under way; "
         "nothing was deleted, try again when that has ended"

@@ -6,8 +6,7 @@ away here, and one that was taken out of the file does not go on before it is ba
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import kept_subscription, written
@@ -151,7 +151,7 @@ async def remove(
     settings: Settings,
     subscription: str,
     *,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock,
 ) -> None:
     """Delete one and all that waits for it.
 
@@ -169,7 +169,7 @@ async def remove(
     everywhere = await known_feeds(client, remembered_key(prefix))  # feeds that were renamed or dropped, too
     feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
     pairs = {feed: PairKeys.of(prefix, feed, subscription) for feed in feeds}
-    await until_let_go(client, [pair.lease for pair in pairs.values()], sleep)
+    await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)
 
@@ -240,13 +240,13 @@ async def _announce(client: Redis, settings: Settings, announcement: Announcemen
         await announce(client, settings.redis.prefix, announcement)
 
 
-async def until_let_go(client: Redis, leases: Sequence[str], sleep: Callable[[float], Awaitable[None]]) -> None:
+async def until_let_go(client: Redis, leases: Sequence[str], clock: Clock) -> None:
     """Wait until none of these leases is held any more, or for :data:`LEFT_ALONE`."""
     for _ in range(round(LEFT_ALONE / _PAUSE)):
         with translated(client):
             if not any([await client.exists(lease) for lease in leases]):
                 return
-        await sleep(_PAUSE)
+        await clock.sleep(_PAUSE)
 
 
 def _in_file(settings: Settings, subscription: str) -> bool:

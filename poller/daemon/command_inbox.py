@@ -10,13 +10,14 @@ now, and says so when it has. An order of a feed that is not polled here is anot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Protocol
 
 import structlog
 
+from poller.clock import Clock
 from poller.control.commands import Order
 from poller.errors import StoreError
 from poller.lifecycle import ended
@@ -70,8 +71,7 @@ async def obey(
     lots: Iterable[CommandInbox],
     *,
     member: str,
-    now: Callable[[], datetime],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock,
 ) -> None:
     """Carry out and answer until cancelled.
 
@@ -79,8 +79,7 @@ async def obey(
         asking: what waits.
         lots: all feeds, whoever polls them.
         member: this process's name.
-        now: the store's clock, UTC.
-        sleep: waits for so many seconds.
+        clock: the store's.
     """
     feeds = {lot.name: lot for lot in lots}
     under_way: dict[str, asyncio.Task[None]] = {}
@@ -92,12 +91,12 @@ async def obey(
                     obeyed = lot is not None and lot.ours
                     if order.id in under_way:
                         await asking.keep(order)  # a round may take hours
-                    elif _forgotten(now() - order.at, obeyed=obeyed) and await asking.forget(order):
+                    elif _forgotten(clock.now() - order.at, obeyed=obeyed) and await asking.forget(order):
                         pass
                     elif lot is not None and lot.ours and order.order in _KNOWN:
                         task = asyncio.create_task(_obeyed(asking, order, lot, member), name=f"order {order.id}")
                         under_way[order.id] = task
-            await sleep(LOOK_SECONDS)
+            await clock.sleep(LOOK_SECONDS)
             under_way = {name: task for name, task in under_way.items() if not task.done()}
     finally:
         await ended(*under_way.values())

@@ -9,7 +9,7 @@ deliveries or wants a replay. A version that is lower than it was means that the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,6 +19,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.orphans import waiting_at
 from poller.control.subscriptions import filed
@@ -89,14 +90,14 @@ class FileSubscriptions:
         for name in synced.removed:
             _say_paused(name, "the configuration does not have it any more")
 
-    async def keep_to(self, kept: Subscriptions, now: Callable[[], datetime]) -> None:
+    async def keep_to(self, kept: Subscriptions, clock: Clock) -> None:
         """Bring back what another process has paused, and pause what another has left behind.
 
         Costs nothing while all files say the same.
 
         Args:
             kept: the registry, as it was read last.
-            now: the store's clock, UTC.
+            clock: the store's.
 
         Raises:
             StoreError: the store is away.
@@ -106,7 +107,7 @@ class FileSubscriptions:
         if not self._pressing():
             return
         there = [name for name, roles in (await members_now(self._client, self._keys)).items() if self._role in roles]
-        settled = await self._registry.settle(kept, self._contested, self._membership.name, there, now())
+        settled = await self._registry.settle(kept, self._contested, self._membership.name, there, clock.now())
         for name, by in settled.returned.items():
             _log.warning("subscription brought back", subscription=name, without=by or "unknown", advice=_ADVICE)
         for name in settled.removed:
@@ -151,7 +152,7 @@ class DeliverRole:
         *,
         shebang: str,
         watch: StoreObserver,
-        now: Callable[[], datetime],
+        clock: Clock,
     ) -> None:
         """Take what they work with.
 
@@ -163,9 +164,9 @@ class DeliverRole:
             configurations: which feeds the others have, and which none has.
             shebang: the first line of scripts.
             watch: told when the store is away.
-            now: the store's clock, UTC.
+            clock: the store's.
         """
-        prefix, clock = settings.redis.prefix, asyncio.get_running_loop().time
+        prefix = settings.redis.prefix
         self._membership = membership
         self._configurations = configurations
         self._sharing = LeaseBalancer(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
@@ -181,7 +182,7 @@ class DeliverRole:
             self._sharing,
             membership.name,
             watch,
-            now,
+            clock,
         )
         self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
         self._running: dict[str, SubscriptionRunner] = {}
@@ -219,7 +220,9 @@ class DeliverRole:
         Raises:
             ConfigurationError: two subscriptions have one id.
         """
-        leases = keep_renewed(_ConsumerLeases(self._running), ttl=self._shared.settings.lease.ttl, sleep=asyncio.sleep)
+        leases = keep_renewed(
+            _ConsumerLeases(self._running), ttl=self._shared.settings.lease.ttl, sleep=self._shared.clock.sleep
+        )
         tasks = [
             asyncio.create_task(leases, name="leases of deliveries"),
             asyncio.create_task(self._listen(), name="arrivals"),
@@ -252,7 +255,7 @@ class DeliverRole:
             await ended(joined)
         while not stop.is_set():
             try:
-                await self._filing.take_over(self._shared.now())
+                await self._filing.take_over(self._shared.clock.now())
                 break
             except StoreError as error:
                 self._away(error)
@@ -272,7 +275,7 @@ class DeliverRole:
             parked = before is not None and marks.parked != before.parked
             if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
                 self._carry_out(self._kept)
-            await self._filing.keep_to(self._kept, self._shared.now)
+            await self._filing.keep_to(self._kept, self._shared.clock)
             if parked:
                 for running in self._running.values():
                     running.reload()
@@ -291,7 +294,7 @@ class DeliverRole:
         compared = await self._configurations.look()
         if compared == self._compared and not anyway:
             return False
-        settings, now = self._shared.settings, self._shared.now()
+        settings, now = self._shared.settings, self._shared.clock.now()
         waiting = {
             feed: await waiting_at(self._shared.store.client, settings.redis.prefix, feed, kept, now=now)
             for feed in self._configurations.orphans
@@ -310,7 +313,7 @@ class DeliverRole:
     async def _mended(self, before: Subscriptions) -> Subscriptions:
         shared = self._shared
         told = partial(announce, shared.store.client, shared.settings.redis.prefix)
-        now, member = shared.now(), shared.member
+        now, member = shared.clock.now(), shared.member
         return await mend(self._registry, self._filing.file, before, now=now, announce=told, member=member)
 
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
@@ -355,7 +358,7 @@ class DeliverRole:
                             running.news(self._streams[key])
             except StoreError as error:
                 self._away(error, _ARRIVALS)
-                await asyncio.sleep(_LOOK_AGAIN)
+                await self._shared.clock.sleep(_LOOK_AGAIN)
             finally:
                 with suppress(Exception):  # it is gone, whatever it says
                     await client.aclose()

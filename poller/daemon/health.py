@@ -15,17 +15,17 @@ thousands.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.control.status import StoreCheck
 from poller.errors import StoreError
-from poller.lifecycle import ended, unless
+from poller.lifecycle import ended
 from poller.redis.health import Durability, Finding, check_store, weighed
 from poller.telemetry.metrics import STORE_FAILURES
 from poller.text import without_credentials
@@ -59,27 +59,16 @@ class ReadinessProblem(msgspec.Struct, frozen=True):
 class StoreMonitor:
     """What one process knows of its store."""
 
-    def __init__(
-        self,
-        durability: Durability,
-        *,
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
-        pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
-    ) -> None:
+    def __init__(self, durability: Durability, *, clock: Clock) -> None:
         """Begin without a store.
 
         Args:
             durability: decides how grave it is what is found.
-            now: the wall clock, UTC.
-            clock: seconds that only go forward.
-            pause: waits for an event, at most so many seconds.
+            clock: of this process.
         """
         self.findings: tuple[Finding, ...] = ()
         self._durability: Durability = durability
-        self._now = now
         self._clock = clock
-        self._pause = pause
         self._client: Redis | None = None
         self._failing: dict[str, str] = {}
         self._failed_at = 0.0
@@ -93,15 +82,15 @@ class StoreMonitor:
         """This is the store; it has answered, and this was found."""
         self._client = client
         self.findings = self._weighed(findings)
-        self._looked_at = self._clock()
+        self._looked_at = self._clock.monotonic()
         self.worked(START)
 
     def failed(self, who: str, text: str) -> None:
         """The store did not do what it was asked: ``who`` is a feed or the like, ``text`` one line. Logged once."""
-        if self._woke_at is not None and self._clock() - self._woke_at < _AWAKE:
+        if self._woke_at is not None and self._clock.monotonic() - self._woke_at < _AWAKE:
             return  # what is tried again fails again if the store is away
         self._failing[who] = text
-        self._failed_at = self._clock()
+        self._failed_at = self._clock.monotonic()
         if self._amiss_since is None:
             self._amiss_since = self._failed_at
             self._amiss.set()
@@ -114,7 +103,7 @@ class StoreMonitor:
 
     def overslept(self) -> None:
         """This process has slept (SIGSTOP, a machine that was suspended): answers that it missed say nothing."""
-        self._woke_at = self._clock()
+        self._woke_at = self._clock.monotonic()
 
     @property
     def away(self) -> bool:
@@ -133,7 +122,7 @@ class StoreMonitor:
 
     async def fresh(self) -> list[ReadinessProblem]:
         """As :meth:`reasons`, from a look that is not older than :data:`FRESH`, or of one that takes too long."""
-        if self._client is None or (self._looked_at is not None and self._clock() - self._looked_at < FRESH):
+        if self._client is None or (self._looked_at is not None and self._clock.monotonic() - self._looked_at < FRESH):
             return self.reasons()
         looking = self._begun()
         await asyncio.wait({looking}, timeout=_ANSWER)
@@ -146,7 +135,7 @@ class StoreMonitor:
         try:
             while True:
                 self._amiss.clear()
-                await self._pause(self._amiss, self._until_next())
+                await self._clock.wait(self._amiss, self._until_next())
                 await asyncio.wait({self._begun()})
                 self._settle()
         finally:
@@ -167,12 +156,12 @@ class StoreMonitor:
     async def _look(self) -> None:
         try:
             if self._client is not None:
-                self._take(await check_store(self._client, now=self._now))
+                self._take(await check_store(self._client, now=self._clock.now))
                 self.worked(_CHECK)
         except StoreError as error:
             self.failed(_CHECK, str(error))
         finally:
-            self._looked_at, self._looking = self._clock(), None
+            self._looked_at, self._looking = self._clock.monotonic(), None
 
     def _take(self, found: Sequence[Finding]) -> None:
         """Take the findings over, and log what has changed since the last ones."""
@@ -188,9 +177,9 @@ class StoreMonitor:
 
     def _settle(self) -> None:
         """Say so where nothing has failed for a while."""
-        if self._amiss_since is None or self._failing or self._clock() - self._failed_at < _CALM:
+        if self._amiss_since is None or self._failing or self._clock.monotonic() - self._failed_at < _CALM:
             return
-        _log.info("store works again", seconds=round(self._clock() - self._amiss_since, 1))
+        _log.info("store works again", seconds=round(self._clock.monotonic() - self._amiss_since, 1))
         self._amiss_since = None
 
 

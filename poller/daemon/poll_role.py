@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from fractions import Fraction
 from functools import partial
 from typing import Final
@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseTarget
 from poller.daemon.cluster.membership import Membership
 from poller.daemon.command_inbox import obey
@@ -43,7 +44,7 @@ async def poll_until(
     *,
     prefix: str,
     ttl: timedelta,
-    now: Callable[[], datetime],
+    clock: Clock,
 ) -> None:
     """Poll this process's share of the feeds until ``stop`` is set, then let all leases go.
 
@@ -55,20 +56,21 @@ async def poll_until(
         after: told of each round.
         prefix: of the store's keys.
         ttl: how long leases live.
-        now: the store's clock, UTC.
+        clock: the store's.
     """
     stores = [polled.store for polled in feeds]
-    schedule = Schedule(now=now)
-    clock = asyncio.get_running_loop().time
+    schedule = Schedule(clock)
     sharing = LeaseBalancer(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
-    lots = lots_of(feeds, schedule, sharing.rested, after, now)
+    lots = lots_of(feeds, schedule, sharing.rested, after, clock)
     for lot in lots:
         sharing.add(lot)
     schedule.start()
     membership.join(ROLE)
-    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=asyncio.sleep), name="leases")
+    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=clock.sleep), name="leases")
     taking = asyncio.create_task(sharing.run(), name="shares")
-    obeying = asyncio.create_task(obey(Asking(client, prefix), lots, member=membership.name, now=now), name="orders")
+    obeying = asyncio.create_task(
+        obey(Asking(client, prefix), lots, member=membership.name, clock=clock), name="orders"
+    )
     try:
         await first_of(stop, renewing, taking, obeying)
     finally:
@@ -86,7 +88,7 @@ def lots_of(
     schedule: Schedule,
     rested: Callable[[LeaseTarget], None],
     after: RoundObserver,
-    now: Callable[[], datetime],
+    clock: Clock,
 ) -> list[FeedLease]:
     """All feeds as they are shared; ``rested`` is told of each that was busy and is not any more."""
     sources: dict[str, list[PolledFeed]] = defaultdict(list)
@@ -95,7 +97,7 @@ def lots_of(
     lots = []
     for own in sources.values():
         siblings = SourceGroup(len(own), own[0].api.share)
-        lots += [FeedLease(polled, schedule, siblings, rested=rested, after=after, now=now) for polled in own]
+        lots += [FeedLease(polled, schedule, siblings, rested=rested, after=after, clock=clock) for polled in own]
     return lots
 
 
@@ -118,7 +120,7 @@ class FeedLease:
         *,
         rested: Callable[[LeaseTarget], None],
         after: RoundObserver,
-        now: Callable[[], datetime],
+        clock: Clock,
     ) -> None:
         """Nothing is polled yet."""
         self.name = self.feed = polled.feed.id
@@ -130,7 +132,7 @@ class FeedLease:
         self._siblings = siblings
         self._rested = rested
         self._after = after
-        self._now = now
+        self._clock = clock
         self._ours = False
         self._trigger = _FIRST
         self._round_now: asyncio.Task[RoundResult] | None = None
@@ -195,7 +197,7 @@ class FeedLease:
         self._again = self.busy
         if not self.busy:
             self._trigger = _ASKED
-            self._schedule.hasten(self.name, self._now() + SOONEST)
+            self._schedule.hasten(self.name, self._clock.now() + SOONEST)
 
     def round_ended(self) -> asyncio.Future[RoundResult]:
         """The next round that ends; cancelled where none does here."""
@@ -244,7 +246,7 @@ class FeedLease:
 
     def _hasten(self, names: Sequence[str]) -> None:
         for name in names:
-            self._schedule.hasten(name, self._now())
+            self._schedule.hasten(name, self._clock.now())
 
     def _tell(self, result: RoundResult | None) -> None:
         """Tell those who wait how the round ended; None: none does."""

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Literal, Protocol
 
 import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.subscriptions import filed
 from poller.daemon.cluster.membership import Configurations
@@ -69,8 +70,7 @@ class RetentionRole:
         configurations: Configurations | None = None,
         *,
         shebang: str,
-        now: Callable[[], datetime],
-        clock: Callable[[], float],
+        clock: Clock,
         member: str = "",
         let_go: Callable[[], None] = lambda: None,
     ) -> None:
@@ -82,15 +82,13 @@ class RetentionRole:
             feeds: those that are polled here, by ``SOURCE/NAME``.
             configurations: which feeds no process has; None: none is looked for.
             shebang: the first line of scripts.
-            now: the store's clock, UTC.
-            clock: seconds that only go forward.
+            clock: the store's.
             member: this process's name.
             let_go: is called when the lease of a feed was taken for a trimming, and is free again.
         """
         rule, prefix = settings.retention, settings.redis.prefix
         self._settings = settings
         self._client = client
-        self._now = now
         self._registry = Registry(client, SubscriptionKeys.of(prefix))
         self._rule = Rule(rule.age, rule.max_bytes)
         scripts = TrimScripts(client, shebang=shebang)
@@ -122,7 +120,7 @@ class RetentionRole:
     async def _keep_looking(self) -> None:
         while True:
             await self.look()
-            await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+            await self._clock.sleep(_LOOK_AGAIN.total_seconds())
 
     async def look(self) -> None:
         """Trim those streams that are due, and tell of what went and was needed."""
@@ -165,7 +163,7 @@ class RetentionRole:
 
     async def _retain(self, feed: _StreamState) -> None:
         try:
-            gone = await feed.trimmer.trim(self._rule, lambda: self._known(feed.name), now=self._now())
+            gone = await feed.trimmer.trim(self._rule, lambda: self._known(feed.name), now=self._clock.now())
             if gone:
                 _log.info("trimmed", feed=feed.name, events=gone)
             for overrun in await feed.trimmer.untold():
@@ -215,9 +213,7 @@ class _OrphanedStream(msgspec.Struct, frozen=True):
 class _StreamState:
     """A feed, and when it is to be looked at next."""
 
-    def __init__(
-        self, name: str, store: PolledStream, trimmer: Trimmer, rule: Rule, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, name: str, store: PolledStream, trimmer: Trimmer, rule: Rule, clock: Clock) -> None:
         self.name = name
         self.nonce = store.nonce
         self.trimmer = trimmer
@@ -226,18 +222,18 @@ class _StreamState:
         self._clock = clock
         self._every = max(min(rule.age / _PART_OF_AGE, _LONGEST), _LOOK_AGAIN).total_seconds()
         self._much = rule.max_bytes // _PART_OF_SIZE
-        self._next = clock()
+        self._next = clock.monotonic()
         self._appended = 0
 
     @property
     def due(self) -> bool:
         """Whether it is ours, and time has passed or much was published."""
         much = self._store.appended - self._appended > self._much
-        return self._store.held and (much or self._clock() >= self._next)
+        return self._store.held and (much or self._clock.monotonic() >= self._next)
 
     def looked(self) -> None:
         """It is looked at now."""
-        self._next, self._appended = self._clock() + self._every, self._store.appended
+        self._next, self._appended = self._clock.monotonic() + self._every, self._store.appended
 
 
 class _RetentionSettings(msgspec.Struct, frozen=True):

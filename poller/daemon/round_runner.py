@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -14,6 +13,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.feeds import client_of, feed_of, keys_of
 from poller.daemon.health import Readiness, StoreMonitor
@@ -55,7 +55,7 @@ class PolledFeed:
         siblings: Sequence[FeedKeys],
         client: Redis,
         prefix: str,
-        now: Callable[[], datetime],
+        clock: Clock,
     ) -> None:
         """Join them.
 
@@ -67,7 +67,7 @@ class PolledFeed:
             siblings: the keys of the source's other feeds, where qualifications are named.
             client: to read those.
             prefix: of the store's keys.
-            now: the store's clock, UTC.
+            clock: the store's.
         """
         self.feed = feed
         self.store = store
@@ -77,7 +77,7 @@ class PolledFeed:
         self._siblings = siblings
         self._client = client
         self._prefix = prefix
-        self._now = now
+        self._clock = clock
 
     async def round(
         self,
@@ -98,7 +98,7 @@ class PolledFeed:
                 msgspec.structs.replace(self.feed, slot=None) if whole else self.feed,
                 self.store,
                 self._listings.get,
-                now=self._now,
+                now=self._clock.now,
                 qualifications=self._qualifications,
                 unchanged=self._listings,
                 next_at=lambda: self._not_before(due()),
@@ -107,9 +107,9 @@ class PolledFeed:
             record_round(span, result)
             _report(result, costs, stream=self.store.keys.events)
         if result.held is not None:
-            await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._now(), result.held))
+            await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._clock.now(), result.held))
         if result.loss is not None:
-            await self._announce(_announced(result.loss, self.feed.id, self._now()))
+            await self._announce(_announced(result.loss, self.feed.id, self._clock.now()))
         with suppress(StoreError):  # the rounds say what is wrong, and the next one notes it
             await self.store.memory.note()
         return result
@@ -172,7 +172,7 @@ async def polled_feeds(
     client: Redis,
     *,
     shebang: str,
-    now: Callable[[], datetime],
+    clock: Clock,
     only: frozenset[str] | None = None,
     member: str | None = None,
 ) -> AsyncIterator[tuple[PolledFeed, ...]]:
@@ -188,7 +188,7 @@ async def polled_feeds(
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
         for source in settings.sources:
-            api = await stack.enter_async_context(client_of(source, environ, now=now))
+            api = await stack.enter_async_context(client_of(source, environ, clock))
             ids = [source.feed_id(feed) for feed in source.feeds]
             for feed in source.feeds:
                 feed_id = source.feed_id(feed)
@@ -197,20 +197,20 @@ async def polled_feeds(
                 feeds.append(
                     PolledFeed(
                         feed_of(source, feed),
-                        _store(settings, scripts, client, feed_id, member=member, now=now),
+                        _store(settings, scripts, client, feed_id, member=member, clock=clock),
                         api,
                         timing=timing_of(feed),
                         siblings=[keys_of(settings, sibling) for sibling in ids if sibling != feed_id],
                         client=client,
                         prefix=settings.redis.prefix,
-                        now=now,
+                        clock=clock,
                     )
                 )
         yield tuple(feeds)
 
 
 def _store(
-    settings: Settings, scripts: Scripts, client: Redis, feed_id: str, *, member: str, now: Callable[[], datetime]
+    settings: Settings, scripts: Scripts, client: Redis, feed_id: str, *, member: str, clock: Clock
 ) -> FeedStore:
     return FeedStore(
         client,
@@ -218,8 +218,8 @@ def _store(
         keys_of(settings, feed_id),
         nonce=nonce_of(member),
         lease=settings.lease.ttl,
-        draw=lambda: secrets.token_hex(8),
-        now_ms=lambda: milliseconds_of(now()),
+        draw=lambda: clock.random.randbytes(8).hex(),
+        now_ms=lambda: milliseconds_of(clock.now()),
         memory=Memory(client, remembered_key(settings.redis.prefix), feed_id),
     )
 

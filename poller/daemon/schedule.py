@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -29,6 +28,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from poller.clock import Clock
 from poller.config.cron import trigger_of
 from poller.config.sources import FeedSettings
 from poller.lifecycle import ended
@@ -113,35 +113,22 @@ class _StoreCron(BaseTrigger):  # type: ignore[misc] # APScheduler has no types
         return found and found - ahead
 
 
-def _wall() -> datetime:
-    return datetime.now(UTC)
-
-
 class Schedule:
     """The jobs of one process. Used within one event loop."""
 
-    def __init__(
-        self,
-        *,
-        now: Callable[[], datetime],
-        look: timedelta = _LOOK,
-        wall: Callable[[], datetime] = _wall,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, clock: Clock, *, wall: Clock | None = None, look: timedelta = _LOOK) -> None:
         """Take the clocks.
 
         Args:
-            now: the store's clock, UTC.
+            clock: the store's.
+            wall: the clock of this process, which APScheduler goes by.
             look: how often to look whether a clock was set.
-            wall: the clock that APScheduler goes by.
-            clock: seconds that only go forward.
         """
-        self._now = now
         self._look = look
-        self._wall = wall
         self._clock = clock
+        self._wall = wall or Clock()
         self._ahead = timedelta()  # of the store's clock over the wall clock
-        self._lived = wall() - timedelta(seconds=clock())
+        self._lived = self._wall.now() - timedelta(seconds=clock.monotonic())
         self._looking: asyncio.Task[None] | None = None
         self._timings: dict[str, PollTiming] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -188,7 +175,7 @@ class Schedule:
 
     def _first_turn(self) -> datetime:
         """Now, or soon after the one before: many first rounds are spread out."""
-        self._turns_from = max(self._turns_from + timedelta(seconds=1 / _STARTS_PER_SECOND), self._now())
+        self._turns_from = max(self._turns_from + timedelta(seconds=1 / _STARTS_PER_SECOND), self._clock.now())
         return self._turns_from
 
     async def drain(self) -> None:
@@ -205,12 +192,12 @@ class Schedule:
     async def _keep_time(self) -> None:
         """Look again and again whether a clock was set, for as long as there are rounds."""
         while True:
-            await asyncio.sleep(self._look.total_seconds())
+            await self._clock.sleep(self._look.total_seconds())
             self._straighten()
 
     def _compare(self) -> bool:
         """Learn how far the store's clock is ahead; whether that is another span than it was."""
-        ahead = self._now() - self._wall()
+        ahead = self._clock.now() - self._wall.now()
         if abs(ahead - self._ahead) < _NEAR:
             return False
         self._ahead = ahead
@@ -218,8 +205,8 @@ class Schedule:
 
     def _straighten(self) -> None:
         """Put right what is due by a clock that was set; and who sleeps by an old clock is woken."""
-        wall = self._wall()
-        lived = wall - timedelta(seconds=self._clock())
+        wall = self._wall.now()
+        lived = wall - timedelta(seconds=self._clock.monotonic())
         jumped, self._lived = lived - self._lived, lived
         changed = self._compare() or abs(jumped) > _JUMP
         if jumped < -_JUMP:  # all stay as far away as they were
@@ -267,7 +254,7 @@ class Schedule:
         finally:
             self._running.discard(task)
         if sooner is not None:
-            self.hasten(name, self._now() + max(sooner, SOONEST))
+            self.hasten(name, self._clock.now() + max(sooner, SOONEST))
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings
 from poller.control.orphans import differences, orphaned_feeds
@@ -71,20 +72,16 @@ _log = structlog.get_logger("poller.metrics")
 class StoredReadings:
     """The readings of one process. Used within one event loop."""
 
-    def __init__(
-        self, settings: Settings, watch: StoreObserver, *, now: Callable[[], datetime], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, settings: Settings, watch: StoreObserver, *, clock: Clock) -> None:
         """Begin without a store.
 
         Args:
             settings: the configuration.
             watch: told when the store is away.
-            now: the store's clock, UTC.
-            clock: seconds that only go forward.
+            clock: the store's.
         """
         self._settings = settings
         self._watch = watch
-        self._now = now
         self._clock = clock
         self._client: Redis | None = None
         self._intervals: Mapping[str, float] = {}
@@ -107,18 +104,18 @@ class StoredReadings:
         """The latest reading; None where there is none that still holds."""
         if self._client is None or self._watch.away:
             return None
-        if self._latest is None or self._clock() - self._read_at >= FRESH:
+        if self._latest is None or self._clock.monotonic() - self._read_at >= FRESH:
             self._reading = self._reading or asyncio.create_task(self._read(self._client), name="figures of the store")
             await asyncio.wait({self._reading}, timeout=PATIENCE)
-        held = self._latest is not None and self._clock() - self._read_at < _STALE
+        held = self._latest is not None and self._clock.monotonic() - self._read_at < _STALE
         return self._latest if held and not self._watch.away else None
 
     async def _read(self, client: Redis) -> None:
         try:
             if not self._intervals:
-                self._intervals = await asyncio.to_thread(intervals, self._settings, self._now())
-            self._latest = await stored_figures(client, self._settings, self._intervals, now=self._now())
-            self._read_at = self._clock()
+                self._intervals = await asyncio.to_thread(intervals, self._settings, self._clock.now())
+            self._latest = await stored_figures(client, self._settings, self._intervals, now=self._clock.now())
+            self._read_at = self._clock.monotonic()
             self._failing = None
         except StoreUnavailable as error:
             self._latest = None

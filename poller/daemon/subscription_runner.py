@@ -8,7 +8,6 @@ for a file that they name may appear.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -19,6 +18,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import kept_subscription
@@ -68,7 +68,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
         sharing: the leases of the pairs.
         member: this process's name.
         watch: told when the store is away.
-        now: the store's clock, UTC.
+        clock: the store's.
     """
 
     settings: Settings
@@ -80,7 +80,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
     sharing: LeaseBalancer
     member: str
     watch: StoreObserver
-    now: Callable[[], datetime]
+    clock: Clock
 
 
 def wanted(kept: Subscriptions) -> dict[str, MadeOf]:
@@ -210,7 +210,7 @@ class SubscriptionRunner:
                 if why != self._idle_because:
                     self._idle_because = why
                     _log.error("subscription cannot be delivered", subscription=self._name, error=str(error))
-                    await self._note_start(partial(after_no_start, at=self._shared.now(), error=why))
+                    await self._note_start(partial(after_no_start, at=self._shared.clock.now(), error=why))
                 fresh = None
                 await unless(self._stop, _FILES_AGAIN)
 
@@ -220,7 +220,7 @@ class SubscriptionRunner:
         for found in check_choices(self._shared.settings, settings):
             _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)
         self.noted(kept.pauses.until.get(self._name), resumed=kept.pauses.resumed.get(self._name, 0))
-        environ, now = self._shared.environ, self._shared.now
+        environ, now = self._shared.environ, self._shared.clock.now
         make = partial(sink_of, settings, environ, brought=brought, secrets=secrets, now=now)
         sink, granted = make(), None
         if health_of(kept.health.get(self._name, {}).get(WHOLE)).unsent:
@@ -239,14 +239,14 @@ class SubscriptionRunner:
                 unwell=health_of(kept.health.get(self._name, {}).get(WHOLE)).unwell,
                 paused_until=self.paused_until,
                 resumed=self._resumed,
-                now=self._shared.now,
-                clock=asyncio.get_running_loop().time,
+                now=self._shared.clock.now,
+                clock=self._shared.clock.monotonic,
             )
             await self._own_all(self._subscriber, kept.registered[self._name])
 
     async def _permitted(self, settings: SubscriptionSettings, sink: Sink, kept: bytes | None) -> Granted | None:
         public_url = self._shared.settings.http.public_url
-        registry, now = self._shared.registry, self._shared.now
+        registry, now = self._shared.registry, self._shared.clock.now
         return await permitted(
             settings, sink, registry, kept, self._stop, public_url=public_url, now=now, told=self._held_up
         )
@@ -280,8 +280,8 @@ class SubscriptionRunner:
             await ended(*running)
 
     def _owned_of(self, feed: str, subscriber: Subscriber, known: Registered) -> LeaseKeeper:
-        store, clock = self._store_of(feed, known), asyncio.get_running_loop().time
-        pair = Pair(feed, subscriber, store, now=self._shared.now, clock=clock, chance=random.random)
+        store, clock = self._store_of(feed, known), self._shared.clock
+        pair = Pair(feed, subscriber, store, now=clock.now, clock=clock.monotonic, chance=clock.random.random)
         self._pairs[feed] = pair
         self.stores.append(store)
         return LeaseKeeper(
@@ -291,6 +291,7 @@ class SubscriptionRunner:
             watch=self._shared.watch,
             changed=lambda: self._shares(subscriber),
             let_go=self._shared.sharing.tell,
+            clock=self._shared.clock,
         )
 
     def _shares(self, subscriber: Subscriber) -> None:

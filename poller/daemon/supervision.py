@@ -14,13 +14,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from poller.clock import Clock
 from poller.daemon.health import Readiness, ReadinessReport
-from poller.lifecycle import unless
 
 LONGEST_STATUS: Final = 300
 """Characters of a status; what is amiss may be told at length elsewhere."""
@@ -62,7 +61,7 @@ async def supervised(
     *,
     stop: asyncio.Event,
     over: asyncio.Event,
-    pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+    clock: Clock,
 ) -> None:
     """Keep the supervisor informed until ``over`` is set.
 
@@ -72,7 +71,7 @@ async def supervised(
         doing: what it does, in a few words.
         stop: set when the process is told to stop.
         over: set when its work has ended.
-        pause: waits for an event, at most so many seconds.
+        clock: of this process.
     """
     ready, told = False, set[str]()
     while supervisor.listens and not over.is_set():
@@ -85,7 +84,7 @@ async def supervised(
             supervisor.tell(*fresh)
         told = set(words)
         each = (supervisor.watchdog or 2 * _CALM) / 2
-        await pause(over if stopping else stop, each if ready else min(each, _STARTING))
+        await clock.wait(over if stopping else stop, each if ready else min(each, _STARTING))
 
 
 def counted(number: int, what: str) -> str:
@@ -115,28 +114,28 @@ ASLEEP: Final = 1.0
 @contextmanager
 def measured(
     observe: Callable[[float], None],
+    clock: Clock,
     *,
     overslept: Callable[[], None] = lambda: None,
     every: float = EVERY,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
     """Measure while the block runs.
 
     Args:
         observe: told how late each look was, in seconds.
+        clock: of this process.
         overslept: called where one was later than :data:`ASLEEP`, before anything else notices that time has passed.
         every: seconds between looks.
-        clock: seconds that only go forward; the loop's own may stand still within a turn.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle | None = None
 
     def begin() -> None:
         nonlocal timer
-        timer = loop.call_later(every, look, clock() + every)
+        timer = loop.call_later(every, look, clock.monotonic() + every)
 
     def look(due: float) -> None:
-        late = max(clock() - due, 0.0)
+        late = max(clock.monotonic() - due, 0.0)
         observe(late)
         if late >= ASLEEP:
             overslept()

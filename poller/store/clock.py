@@ -19,13 +19,13 @@ Invariants
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.redis.errors import translated
 from poller.store.scripts import lua
 
@@ -34,35 +34,44 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ASK: Final = lua("read_clock")
 
 
-def _wall() -> datetime:
-    return datetime.now(UTC)
+class StoreClock(Clock):
+    """The clock of one store: its moments, and the rest of this process. Used within one event loop.
 
+    Attributes:
+        process: the clock of this process.
+    """
 
-class StoreClock:
-    """The clock of one store. Used within one event loop."""
-
-    def __init__(
-        self,
-        key: str = "poller",
-        *,
-        wall: Callable[[], datetime] = _wall,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, key: str = "poller", *, process: Clock | None = None) -> None:
         """Nothing is known yet.
 
         Args:
             key: any of the store's; in a cluster it decides whose clock counts.
-            wall: the process's wall clock, UTC.
-            clock: seconds that only go forward.
+            process: the clock of this process; a new one by default.
         """
         self._key = key
-        self._wall = wall
-        self._clock = clock
+        self.process = process or Clock()
+        self.random = self.process.random
         self._ahead: float | None = None  # seconds since 1970 at the monotonic clock's zero
 
     def now(self) -> datetime:
         """What the store's clock shows now, UTC; the wall clock's moment while no store has answered."""
-        return self._wall() if self._ahead is None else _EPOCH + timedelta(seconds=self._clock() + self._ahead)
+        return (
+            self.process.now()
+            if self._ahead is None
+            else _EPOCH + timedelta(seconds=self.process.monotonic() + self._ahead)
+        )
+
+    def monotonic(self) -> float:
+        """Seconds that only go forward."""
+        return self.process.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for this long."""
+        await self.process.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait for the event, at most this long; whether it is set."""
+        return await self.process.wait(event, seconds)
 
     def now_ms(self) -> int:
         """The same in milliseconds since 1970."""
@@ -70,11 +79,11 @@ class StoreClock:
 
     def asked(self) -> float:
         """To be called before a script is sent whose reply has the time in it; see :meth:`learn`."""
-        return self._clock()
+        return self.process.monotonic()
 
     def learn(self, milliseconds: int, *, asked: float) -> None:
         """A reply has come: the store's clock showed this at some moment since ``asked``."""
-        least, most = milliseconds / 1000 - self._clock(), (milliseconds + 1) / 1000 - asked
+        least, most = milliseconds / 1000 - self.process.monotonic(), (milliseconds + 1) / 1000 - asked
         ahead = (least + most) / 2 if self._ahead is None else self._ahead
         self._ahead = min(max(ahead, least), most)
 

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
@@ -107,9 +108,9 @@ async def ready_store(settings: Settings) -> AsyncIterator[OpenStore]:
         yield store
 
 
-def clock_of(settings: Settings) -> StoreClock:
+def clock_of(settings: Settings, process: Clock | None = None) -> StoreClock:
     """The clock of the store that the configuration names; nothing is known of it yet."""
-    return StoreClock(MemberKeys.of(settings.redis.prefix).version)
+    return StoreClock(MemberKeys.of(settings.redis.prefix).version, process=process)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ about; this one knows none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -19,11 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from poller.clock import Clock
 from poller.config.settings import ListenAddress
 from poller.daemon.health import Readiness
 from poller.errors import AddressTaken
 from poller.http.server import listening
-from poller.lifecycle import unless
 from poller.store.subscriptions import Registry
 from poller.telemetry.metrics import answered
 from poller.web.auth import Authorizer, HostFilter, names_of
@@ -111,23 +111,20 @@ class _BodyLimit:
 # show none of these and are open.
 
 
-def routes_of(
-    backing: AppContext, readiness: Readiness, registry: Callable[[], Registry | None], *, clock: Callable[[], float]
-) -> list[Route]:
+def routes_of(backing: AppContext, readiness: Readiness, registry: Callable[[], Registry | None]) -> list[Route]:
     """One route for each path.
 
     Args:
         backing: what they stand on.
         readiness: of this process.
         registry: for sinks that call back; None while the store has not answered yet.
-        clock: seconds that only go forward.
     """
-    admission = Authorizer(backing.settings.http, backing.environ, clock=clock)
+    admission = Authorizer(backing.settings.http, backing.environ, clock=backing.clock)
     shown = [
-        *page_routes(backing, readiness, clock=clock),
+        *page_routes(backing, readiness, clock=backing.clock),
         *feed_routes(backing, admission),
         *subscription_routes(backing, admission),
-        *event_routes(backing, clock=clock),
+        *event_routes(backing),
     ]
     unrestricted = [
         *probe_routes(readiness, admission.may_read),
@@ -146,7 +143,7 @@ def site(backing: AppContext, readiness: Readiness, registry: Callable[[], Regis
         registry: as for :func:`routes_of`.
         more: further routes, which anybody may read.
     """
-    routes = [*routes_of(backing, readiness, registry, clock=asyncio.get_running_loop().time), *more]
+    routes = [*routes_of(backing, readiness, registry), *more]
     return RequestCounter(application(*routes, names=names_of(backing.settings.http)), routes)
 
 
@@ -192,7 +189,7 @@ async def serve(
     address: ListenAddress,
     *,
     until: asyncio.Event,
-    pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+    clock: Clock,
 ) -> None:
     """Serve an application until an event is set.
 
@@ -200,7 +197,7 @@ async def serve(
         app: an ASGI 3 application.
         address: where to listen.
         until: ends it.
-        pause: waits for the event, at most so many seconds.
+        clock: of this process.
 
     Raises:
         ConfigurationError: this machine does not have the address, or this user may not listen there.
@@ -216,4 +213,4 @@ async def serve(
                 told = True
                 advice = 'it is taken over when it is free; or set http.bind or POLLER_HTTP_BIND to another, or "off"'
                 _log.warning("not listening", error=str(taken), advice=advice)
-            await pause(until, _SERVE_AGAIN)
+            await clock.wait(until, _SERVE_AGAIN)

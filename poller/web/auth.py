@@ -18,7 +18,7 @@ import binascii
 import math
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NoReturn
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from poller.auth.http_token import CLOSED, LOCALHOST, ServiceToken, admin_token, is_closed, is_loopback, read_token
+from poller.clock import Clock
 from poller.config.http import is_address
 from poller.config.settings import HttpSettings
 from poller.errors import CredentialUnusable
@@ -62,8 +63,8 @@ _log = structlog.get_logger("poller.web")
 class Authorizer:
     """The door of the HTTP service."""
 
-    def __init__(self, settings: HttpSettings, environ: Mapping[str, str], *, clock: Callable[[], float]) -> None:
-        """Take the configuration, the environment that may hold tokens, and seconds that only go forward."""
+    def __init__(self, settings: HttpSettings, environ: Mapping[str, str], *, clock: Clock) -> None:
+        """Take the configuration, the environment that may hold tokens, and the clock."""
         self._read = read_token(settings, environ)
         self._admin = admin_token(settings, environ)
         self._open = settings.open_reads
@@ -291,22 +292,22 @@ ADDRESSES: Final = 1000
 class FailedAttempts:
     """Wrong tokens by address."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Take seconds that only go forward."""
+    def __init__(self, clock: Clock) -> None:
+        """Take the clock of this process."""
         self._clock = clock
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def wait(self, address: str) -> float:
         """Seconds until a wrong token from there is taken for a slip again; 0: it is now."""
         since, count = self._wrong.get(address, (0.0, 0))
-        left = since + WINDOW - self._clock()
+        left = since + WINDOW - self._clock.monotonic()
         return left if count >= MOST and left > 0 else 0.0
 
     def wrong(self, address: str) -> None:
         """There was one more."""
-        since, count = self._wrong.pop(address, (self._clock(), 0))
-        if self._clock() - since >= WINDOW:
-            since, count = self._clock(), 0
+        since, count = self._wrong.pop(address, (self._clock.monotonic(), 0))
+        if self._clock.monotonic() - since >= WINDOW:
+            since, count = self._clock.monotonic(), 0
         self._wrong[address] = (since, count + 1)
         while len(self._wrong) > ADDRESSES:
             self._wrong.popitem(last=False)

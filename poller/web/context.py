@@ -8,14 +8,14 @@ whoever likes may ask for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
 from poller.lifecycle import unless
@@ -30,19 +30,17 @@ _PATIENCE: Final = 2.0  # seconds for those who follow events to end
 class AppContext:
     """Of one process."""
 
-    def __init__(
-        self, settings: Settings, environ: Mapping[str, str] = MappingProxyType({}), *, now: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str] = MappingProxyType({}), *, clock: Clock) -> None:
         """Begin without a store.
 
         Args:
             settings: the configuration.
             environ: where tokens may be.
-            now: the store's clock, UTC.
+            clock: the store's.
         """
         self.settings = settings
         self.environ = environ
-        self.now = now
+        self.clock = clock
         self.closing = asyncio.Event()
         self.listing = asyncio.Lock()
         self._store: OpenStore | None = None

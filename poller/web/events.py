@@ -36,10 +36,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from poller.clock import Clock
 from poller.config.event_types import type_test, unmatched
 from poller.control.feeds import keys_of
 from poller.errors import StoreError, StoreUnavailable
-from poller.lifecycle import ended, unless
+from poller.lifecycle import ended
 from poller.redis.errors import let_in, translated
 from poller.store.entry_id import EntryId
 from poller.store.session import blocking_client
@@ -135,14 +136,14 @@ class StreamNotifier:
     def __init__(
         self,
         keys: Sequence[str],
+        clock: Clock,
         *,
         block: timedelta = BLOCK,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Take the streams' keys, how long the store may wait for something new, and what waits for so many seconds."""
+        """Take the streams' keys, the clock, and how long the store may wait for something new."""
         self._keys = keys
         self._block = block
-        self._sleep = sleep
+        self._clock = clock
         self._turn = 0
         self._changed: dict[str, int] = {}
         self._fresh = asyncio.Event()
@@ -176,7 +177,7 @@ class StreamNotifier:
     async def beyond(self, mark: int, seconds: float) -> None:
         """Wait until something has come after the mark, wherever that is; at most so long."""
         if self._turn == mark:
-            await unless(self._fresh, seconds)
+            await self._clock.wait(self._fresh, seconds)
 
     async def _look(self, url: str) -> None:
         while True:
@@ -195,7 +196,7 @@ class StreamNotifier:
                     _log.warning("streams cannot be followed", error=self._failing)
             finally:
                 await client.aclose()
-            await self._sleep(_NEWS_AGAIN)
+            await self._clock.sleep(_NEWS_AGAIN)
 
     def _tell(self, fresh: set[str]) -> None:
         self._turn += 1
@@ -224,7 +225,6 @@ _HEADERS: Final = [(b"content-type", KIND.encode()), (b"cache-control", b"no-sto
 def event_routes(
     backing: AppContext,
     *,
-    clock: Callable[[], float],
     beat: float = BEAT,
     readers: int = READERS,
     stalled: float = STALLED,
@@ -233,13 +233,12 @@ def event_routes(
 
     Args:
         backing: what it stands on.
-        clock: seconds that only go forward.
         beat: seconds after which a reader is told that nothing has come.
         readers: how many there may be.
         stalled: seconds after which a reader that takes nothing is let go.
     """
     streams = {keys_of(backing.settings, feed).events: feed for feed in backing.settings.feed_ids}
-    news, following = StreamNotifier(tuple(streams)), set[_EventStreamResponse]()
+    news, following = StreamNotifier(tuple(streams), backing.clock), set[_EventStreamResponse]()
 
     async def follow(request: Request) -> Any:
         """GET: ends when whoever asks goes, or the service does."""
@@ -261,7 +260,7 @@ def event_routes(
                 types=types,
                 from_now=begin is None,
                 beat_seconds=beat,
-                clock=clock,
+                clock=backing.clock,
             )
 
         return _EventStreamResponse(begun, news, backing, following, stalled)
@@ -350,7 +349,7 @@ class _EventStreamResponse:
         try:
             while not await self._sent_all(send):
                 await self._sent(send, AWAY)
-                await asyncio.sleep(_STORE_AGAIN)
+                await self._backing.clock.sleep(_STORE_AGAIN)
         except TimeoutError:
             _log.info("a reader of events is let go: it takes nothing", seconds=self._stalled)
         except StoreError as error:
@@ -417,8 +416,7 @@ class EventReader:
         types: Callable[[str], bool] | None,
         from_now: bool,
         beat_seconds: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock,
     ) -> None:
         """Take what is read, and where to begin.
 
@@ -430,8 +428,7 @@ class EventReader:
             types: whether events of a type are wanted; None for all.
             from_now: whether who comes back without an id would miss what came meanwhile.
             beat_seconds: after how long without a message to tell that all is well.
-            clock: seconds that only go forward.
-            sleep: waits for so many seconds.
+            clock: of this process.
         """
         self._client = client
         self._news = news
@@ -442,7 +439,6 @@ class EventReader:
         self._told = ""
         self._beat = beat_seconds
         self._clock = clock
-        self._sleep = sleep
 
     async def messages(self) -> AsyncGenerator[bytes]:
         """What to send, for ever.
@@ -454,20 +450,20 @@ class EventReader:
         yield greeting(self._told, again_milliseconds=_COME_BACK)
         if self._from_now:
             yield moved(self._told)
-        due, mark, said = deque(self._streams), self._news.mark, self._clock()
+        due, mark, said = deque(self._streams), self._news.mark, self._clock.monotonic()
         while True:
             fresh, mark = self._news.since(mark, self._streams), self._news.mark
             due.extend(key for key in fresh if key not in due)
-            quiet = self._clock() - said
+            quiet = self._clock.monotonic() - said
             if quiet >= self._beat:
-                said, before, self._told = self._clock(), self._told, self._places.text
+                said, before, self._told = self._clock.monotonic(), self._told, self._places.text
                 yield BEAT_COMMENT if self._told == before else moved(self._told)
             elif not due:
                 await self._news.beyond(mark, self._beat - quiet)
             else:
                 for message in await self._next(due):
                     yield message
-                    said = self._clock()
+                    said = self._clock.monotonic()
 
     async def _next(self, due: deque[str]) -> list[bytes]:
         """The messages of some entries of the stream whose turn it is."""
@@ -480,7 +476,7 @@ class EventReader:
                 unknown = bool(found) and await self._trimmed_unknown(key, feed, found[0])
         except StoreUnavailable:
             due.append(key)
-            await self._sleep(_AGAIN)
+            await self._clock.sleep(_AGAIN)
             return [AWAY]
         if len(found) == AT_ONCE:
             due.append(key)

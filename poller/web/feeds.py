@@ -76,7 +76,7 @@ def _named(request: Request, backing: AppContext) -> str:
 
 
 async def _statuses(backing: AppContext, feeds: list[str]) -> list[FeedStatus]:
-    return await feed_statuses(backing.client, backing.settings, now=backing.now(), feeds=feeds)
+    return await feed_statuses(backing.client, backing.settings, now=backing.clock.now(), feeds=feeds)
 
 
 async def _ordered(request: Request, backing: AppContext, order: Order, reason: str = "") -> Response:
@@ -88,7 +88,7 @@ async def _ordered(request: Request, backing: AppContext, order: Order, reason: 
         backing.settings,
         _named(request, backing),
         order,
-        now=backing.now,
+        clock=backing.clock,
         by=_BY,
         reason=reason,
         patience=_PATIENCE,

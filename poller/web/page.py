@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from html import escape
 from typing import Final
@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from poller import __version__
+from poller.clock import Clock
 from poller.control.status import FeedStatus, SubscriptionStatus, feed_statuses, subscription_statuses
 from poller.daemon.health import Readiness
 from poller.errors import StoreError
@@ -154,13 +155,13 @@ def _subscription(one: SubscriptionStatus) -> tuple[str, ...]:
 # The page's route.
 
 
-def page_routes(backing: AppContext, readiness: Readiness, *, clock: Callable[[], float]) -> list[Route]:
+def page_routes(backing: AppContext, readiness: Readiness, *, clock: Clock) -> list[Route]:
     """The route.
 
     Args:
         backing: what it stands on.
         readiness: of this process.
-        clock: seconds that only go forward.
+        clock: of this process.
     """
     glances = OverviewCache(backing, readiness, clock=clock)
 
@@ -207,7 +208,7 @@ class Overview(msgspec.Struct, frozen=True):
 class OverviewCache:
     """The latest one, for all who look."""
 
-    def __init__(self, backing: AppContext, readiness: Readiness, *, clock: Callable[[], float]) -> None:
+    def __init__(self, backing: AppContext, readiness: Readiness, *, clock: Clock) -> None:
         """Take what is looked at, and seconds that only go forward."""
         self._backing = backing
         self._readiness = readiness
@@ -218,13 +219,13 @@ class OverviewCache:
     async def latest(self) -> Overview:
         """How it is, or was a moment ago."""
         async with self._turn:
-            if self._seen is None or self._clock() - self._seen[0] >= FRESH:
+            if self._seen is None or self._clock.monotonic() - self._seen[0] >= FRESH:
                 seen = await self._look()
-                self._seen = self._clock(), seen
+                self._seen = self._clock.monotonic(), seen
             return self._seen[1]
 
     async def _look(self) -> Overview:
-        report, now = await self._readiness.report(), self._backing.now()
+        report, now = await self._readiness.report(), self._backing.clock.now()
         reasons = tuple(f"{one.name}: {one.text}" for one in report.reasons)
         try:
             feeds, more_feeds = await self._feeds(now)

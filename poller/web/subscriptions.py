@@ -7,7 +7,6 @@ credential that is brought for the sink is never shown.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote
@@ -71,17 +70,14 @@ _ID_BYTES: Final = 8
 _STATUS: Final = {SubscriptionUnknown: 404, SubscriptionTaken: 409, SubscriptionFiled: 409}
 
 
-def subscription_routes(
-    backing: AppContext, admission: Authorizer, *, draw: Callable[[int], bytes] = secrets.token_bytes
-) -> list[Route]:
+def subscription_routes(backing: AppContext, admission: Authorizer) -> list[Route]:
     """The routes.
 
     Args:
         backing: what they stand on.
         admission: who may change something.
-        draw: so many random bytes.
     """
-    given = _Subscriptions(backing, admission, draw)
+    given = _Subscriptions(backing, admission)
 
     def changing(endpoint: Endpoint) -> Endpoint:
         return admission.only(_told(endpoint))
@@ -95,10 +91,10 @@ def subscription_routes(
 
 
 class _Subscriptions:
-    def __init__(self, backing: AppContext, admission: Authorizer, draw: Callable[[int], bytes]) -> None:
+    def __init__(self, backing: AppContext, admission: Authorizer) -> None:
         self._backing = backing
         self._admission = admission
-        self._draw = draw
+        self._draw = backing.clock.random.randbytes
 
     async def listed(self, request: Request) -> Response:
         """GET: all, by id."""
@@ -122,7 +118,7 @@ class _Subscriptions:
         new = new_credential(wanted)
         try:
             await subscribing.add(
-                backing.registry, backing.settings, made, secrets=[secret], now=backing.now(), credential=new
+                backing.registry, backing.settings, made, secrets=[secret], now=backing.clock.now(), credential=new
             )
         except StoreUnavailable as error:
             raise RequestRefused(503, _PERHAPS.format(error=error, name=name)) from None
@@ -148,20 +144,22 @@ class _Subscriptions:
 
     async def removed(self, request: Request) -> Response:
         """DELETE: it and all that waits for it are gone."""
-        await subscribing.remove(self._backing.client, self._backing.settings, _name(request))
+        await subscribing.remove(
+            self._backing.client, self._backing.settings, _name(request), clock=self._backing.clock
+        )
         return Response(status_code=204)
 
     async def paused(self, request: Request) -> Response:
         """POST: its events wait."""
         name, backing = _name(request), self._backing
         reason = await reason_of(request)
-        await subscribing.pause(backing.client, backing.settings, name, reason=reason, now=backing.now())
+        await subscribing.pause(backing.client, backing.settings, name, reason=reason, now=backing.clock.now())
         return as_json(await self._object(name))
 
     async def resumed(self, request: Request) -> Response:
         """POST: it goes on."""
         name, backing = _name(request), self._backing
-        await subscribing.resume(backing.client, backing.settings, name, now=backing.now())
+        await subscribing.resume(backing.client, backing.settings, name, now=backing.clock.now())
         return as_json(await self._object(name))
 
     async def _object(self, name: str, *, whole: bool = True, secret: str | None = None) -> SubscriptionObject:
@@ -174,7 +172,7 @@ class _Subscriptions:
         self, kept: Subscriptions, names: list[str], *, whole: bool, secret: str | None = None
     ) -> list[SubscriptionObject]:
         backing = self._backing
-        found = await subscription_statuses(backing.client, backing.settings, now=backing.now(), only=names)
+        found = await subscription_statuses(backing.client, backing.settings, now=backing.clock.now(), only=names)
         return [self._shown_one(kept, one, secret, whole=whole) for one in found]
 
     def _shown_one(

@@ -16,6 +16,7 @@ from poller.control.commands import Answer, Order, asked
 from poller.store.commands import Asking, OrderAnswer
 from poller.store.keys import FeedKeys, MemberKeys, operations_key
 from poller.store.members import Members, Seen
+from tests.harness.clock import StubClock
 from tests.harness.waiting import until
 
 if TYPE_CHECKING:
@@ -54,12 +55,11 @@ async def ask(
         settings,
         FEED,
         order,
-        now=lambda: AT,
+        clock=StubClock(now=lambda: AT, sleep=meanwhile or nothing),
         by="anna",
         reason="moving",
         patience=patience,
         wait=wait,
-        sleep=meanwhile or nothing,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from poller.clock import Clock
 from poller.config.http import AuthSettings
 from poller.config.sources import SourceSettings
 from poller.control.feeds import client_of, credential_of, feed_of
@@ -74,7 +75,7 @@ async def test_a_source_is_reached_as_it_is_configured(tmp_path: Path) -> None:
                 "feeds": [{"resource": "contractTypes"}],
             }
         )
-        async with client_of(source, {}) as client:
+        async with client_of(source, {}, Clock()) as client:
             assert await client.get("/x") == b"ok"
         token, asked = api.requests
         assert (token.path, "x-tenant" in token.headers) == ("/token", False)

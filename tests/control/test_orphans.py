@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control import subscriptions as subscribing
 from poller.control.orphans import forget, note_streams, orphaned_feeds, stated, waiting_at
@@ -28,6 +30,7 @@ from poller.store.recovery import known_feeds, note_unread
 from poller.store.replay import ReplaySpan, begin
 from poller.store.subscriptions import forget_feed, health_field
 from tests.control.subscribed import FEEDS, NOW, configured
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns
 from tests.stores import Store, Stores, all_keys
 
@@ -131,7 +134,7 @@ async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings:
     """Law: under its hash tag nothing is left, nor in the notes and in health; others keep what is theirs."""
     await everything(client)
     before = await all_keys(client)
-    gone = await forget(client, settings, OLD, now=NOW)
+    gone = await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW))
     assert (gone.feed, gone.stream_length) == (OLD, 3)
     after = await all_keys(client)
     assert not [key for key in after if OLD.encode() in key]
@@ -141,7 +144,7 @@ async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings:
     }
     assert OLD not in await known_feeds(client, NOTED)
     with pytest.raises(ConfigurationError, match="nothing is kept"):
-        await forget(client, settings, OLD, now=NOW)
+        await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW))
 
 
 @pytest.mark.parametrize("said", [MemberConfiguration((OLD,)), UNSAID])
@@ -151,10 +154,10 @@ async def test_what_a_live_process_may_have_stays(client: Redis, settings: Setti
     await members.beat(["poll"], Seen())
     before = await all_keys(client)
     with pytest.raises(PollerError, match=r"^m "):
-        await forget(client, settings, OLD, now=NOW)
+        await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW))
     assert await orphaned_feeds(client, settings, now=NOW) == []
     with pytest.raises(ConfigurationError, match="is in the configuration"):
-        await forget(client, settings, FEEDS[0], now=NOW)
+        await forget(client, settings, FEEDS[0], clock=StubClock(now=lambda: NOW))
     assert await all_keys(client) == before
 
 
@@ -168,7 +171,7 @@ async def test_a_round_in_flight_is_not_robbed(client: Redis, settings: Settings
         await turns()
 
     with pytest.raises(PollerError, match="once-1-ab has it"):
-        await forget(client, settings, OLD, now=NOW, sleep=at_once)
+        await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW, sleep=at_once))
     assert await all_keys(client) == before
     assert OLD in await known_feeds(client, NOTED)
     assert await forget_feed(client, KEYS, [A], nonce="mine") is False  # the lease was lost on the way
@@ -189,7 +192,7 @@ async def test_a_process_that_comes_while_the_lease_is_waited_for_keeps_its_feed
         await client.delete(KEYS.lease)
 
     with pytest.raises(PollerError, match=r"^m has acme/old in its configuration"):
-        await forget(client, settings, OLD, now=NOW, sleep=comes)
+        await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW, sleep=comes))
     assert before <= await all_keys(client)
     assert OLD in await known_feeds(client, NOTED)
     assert not await client.exists(KEYS.lease)
@@ -207,7 +210,7 @@ async def test_those_that_deliver_let_go_before_anything_is_deleted(client: Redi
         seen.append((noted, bool(await client.exists(KEYS.events)), int(await client.get(version) or 0)))
         await client.delete(A.lease)
 
-    await forget(client, settings, OLD, now=NOW, sleep=lets_go)
+    await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW, sleep=lets_go))
     assert seen == [(False, True, 1)]
     assert not [key for key in await all_keys(client) if OLD.encode() in key]
 
@@ -223,7 +226,7 @@ async def test_a_lease_that_is_lost_while_deliveries_are_waited_for(client: Redi
         await client.delete(A.lease)
 
     with pytest.raises(PollerError, match="another process has taken the lease of acme/old"):
-        await forget(client, settings, OLD, now=NOW, sleep=taken)
+        await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW, sleep=taken))
     assert before <= await all_keys(client)
     assert OLD in await known_feeds(client, NOTED)
     assert await client.get(KEYS.lease) == b"once-1-ab/nonce"
@@ -245,17 +248,17 @@ async def test_nothing_of_a_removed_subscription_is_left_at_an_orphaned_feed(
     await everything(client)
     without = configured(tmp_path)
     await registry_of(without, client).sync(filed(without), NOW)
-    await subscribing.remove(client, without, "a")
+    await subscribing.remove(client, without, "a", clock=Clock())
     assert not [key for key in await all_keys(client) if b":sub:a:" in key]
     assert [group["name"] for group in await client.xinfo_groups(KEYS.events)] == [b"sub:gone"]
 
 
 async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, settings: Settings) -> None:
     """Law: what nobody needs goes for its age, the lease is free again at once, and one that is held is respected."""
-    watch = StoreMonitor("warn", now=lambda: NOW, clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", clock=StubClock(now=lambda: NOW))
     members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=stated(settings))
     clock = asyncio.get_running_loop().time
-    membership = Membership(members, ttl=LEASE, watch=watch, clock=clock)
+    membership = Membership(members, ttl=LEASE, watch=watch, clock=StubClock(monotonic=clock))
     membership.join("poll")
     async with membership.running(), patience("this process to be in the list"):
         await membership.joined("poll")
@@ -269,20 +272,16 @@ async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, setting
 
 
 async def trimmed(client: Redis, settings: Settings, membership: Membership) -> None:
-    configurations = Configurations(settings, client, membership)
+    configurations = Configurations(settings, client, membership, clock=Clock())
+    minutes = count(0, 60)  # each look is a minute after the one before
     retaining = RetentionRole(
-        settings, client, {}, configurations, shebang="", now=lambda: NOW, clock=Clock(), member="m"
+        settings,
+        client,
+        {},
+        configurations,
+        shebang="",
+        clock=StubClock(now=lambda: NOW, monotonic=lambda: next(minutes)),
+        member="m",
     )
     await retaining.look()
     await retaining.look()
-
-
-class Clock:
-    """Each look is a minute after the one before."""
-
-    def __init__(self) -> None:
-        self.moment = 0.0
-
-    def __call__(self) -> float:
-        self.moment += 60
-        return self.moment

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from fakeredis import FakeAsyncRedis
 
+from poller.clock import Clock
 from poller.config.validation import subscription_of
 from poller.control import subscriptions as subscribing
 from poller.control.subscriptions import TYPE, NotGranted, SampleResult, filed, registry_of, sample
@@ -23,6 +24,7 @@ from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnk
 from poller.store.keys import FeedKeys, PairKeys, group_of, operations_key
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.harness.clock import StubClock
 from tests.receiver import Reply, receiving
 
 KEY = bytes(range(32))
@@ -115,18 +117,18 @@ async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path
     with pytest.raises(SubscriptionUnknown, match="no daemon has been started"):
         await subscribing.pause(client, settings, "a", reason="", now=NOW)
     with pytest.raises(ConfigurationError, match="take it out of there"):
-        await subscribing.remove(client, settings, "a")
+        await subscribing.remove(client, settings, "a", clock=Clock())
     await registry.sync(filed(settings), NOW)
     assert await subscribing.pause(client, settings, "a", reason="so", now=NOW) is None
     assert await subscribing.resume(client, settings, "a", now=NOW) == Paused("operator", "so", NOW)
     with pytest.raises(ConfigurationError, match="take it out of there"):
-        await subscribing.remove(client, settings, "a")
+        await subscribing.remove(client, settings, "a", clock=Clock())
 
     without = configured(tmp_path)
     await registry.sync(filed(without), NOW)
     with pytest.raises(ConfigurationError, match="put it back there"):
         await subscribing.resume(client, without, "a", now=NOW)
-    await subscribing.remove(client, without, "a")
+    await subscribing.remove(client, without, "a", clock=Clock())
     assert not (await registry.all()).registered
 
 
@@ -141,7 +143,7 @@ async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path
         await client.hset(pair.parked, "1-0", "x")
         await client.hset(pair.letters, "1-0", "x")
         await client.zadd(pair.letter_times, {"1-0": 1})
-    await subscribing.remove(client, settings, "a")
+    await subscribing.remove(client, settings, "a", clock=Clock())
     streams = {FeedKeys.of("poller", feed).events.encode() for feed in FEEDS}
     assert set(await client.keys()) == {*streams, b"poller:{subscriptions}:version"}
     assert not any([await client.xinfo_groups(stream) for stream in streams])
@@ -163,7 +165,7 @@ async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, t
         if ends and len(waited) == 3:
             await client.delete(lease)
 
-    await subscribing.remove(client, settings, "a", sleep=sleep)
+    await subscribing.remove(client, settings, "a", clock=StubClock(sleep=sleep))
     assert len(waited) == (3 if ends else 50)
     assert not await client.exists(lease)
 

@@ -15,6 +15,7 @@ from poller.lifecycle import ended
 from poller.source.feed import RoundMode, RoundResult
 from poller.store.commands import KEPT, AskedOrder, Asking, OrderAnswer
 from poller.store.keys import FeedKeys, answer_key
+from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until
 
 STATE = FeedKeys.of("p", "s/one").state
@@ -65,7 +66,9 @@ async def carried_out(client: FakeAsyncRedis) -> None:
 async def obeyed(client: FakeAsyncRedis, *lots: CommandInbox, member: str = "me") -> AsyncIterator[Asking]:
     """Somebody obeys for the time of the block, and looks again and again."""
     asking = Asking(client, "p")
-    task = asyncio.create_task(obey(asking, lots, member=member, now=lambda: NOW, sleep=lambda _: turns()))
+    task = asyncio.create_task(
+        obey(asking, lots, member=member, clock=StubClock(now=lambda: NOW, sleep=lambda _: turns()))
+    )
     try:
         yield asking
         assert not task.done()
@@ -259,7 +262,7 @@ async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedi
     await left(client)
     moment = NOW
     asking = Asking(client, "p")
-    looking = obey(asking, [lot], member="me", now=lambda: moment, sleep=lambda _: turns())
+    looking = obey(asking, [lot], member="me", clock=StubClock(now=lambda: moment, sleep=lambda _: turns()))
     task = asyncio.create_task(looking)
     await asking.ask(late)
     await said(asking, late, done=False)

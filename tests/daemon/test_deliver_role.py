@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from poller.clock import Clock
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.status import subscription_statuses
@@ -33,6 +34,7 @@ from poller.store.session import OpenStore
 from poller.store.stream import last_id
 from poller.store.subscriptions import Paused, Registry, milliseconds_of
 from tests.delivery.events import spelled
+from tests.harness.clock import StubClock
 from tests.harness.waiting import limited, until
 from tests.receiver import Held, Receiver, Reply, receiving
 from tests.telemetry.series import value
@@ -82,11 +84,18 @@ class Scene:
         ttl = settings.lease.ttl
         members = Members(self.client, MemberKeys.of("poller"), name=member_name(), ttl=ttl)
         clock = asyncio.get_running_loop().time
-        watch = StoreMonitor("warn", now=now, clock=clock)
-        membership = Membership(members, ttl=ttl, watch=watch, clock=clock)
-        configurations = Configurations(settings, self.client, membership)
+        watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
+        membership = Membership(members, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock))
+        configurations = Configurations(settings, self.client, membership, clock=Clock())
         deliverer = DeliverRole(
-            settings, {}, self.store, membership, configurations, shebang="#!lua\n", watch=watch, now=now
+            settings,
+            {},
+            self.store,
+            membership,
+            configurations,
+            shebang="#!lua\n",
+            watch=watch,
+            clock=StubClock(now=now),
         )
         async with membership.running():
             await deliverer.run(stop)

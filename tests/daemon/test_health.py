@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from poller.daemon.health import FRESH, START, StoreMonitor
 from poller.redis.client import commands, connect
 from poller.redis.health import Durability, check_store
+from tests.harness.clock import StubClock
 from tests.harness.waiting import until
 from tests.servers import running
 from tests.telemetry.series import grown
@@ -53,7 +54,7 @@ class Hours:
 
 @asynccontextmanager
 async def watched(url: str, hours: Hours, durability: Durability = "warn") -> AsyncIterator[StoreMonitor]:
-    watch = StoreMonitor(durability, now=now, clock=hours.clock, pause=hours.pause)
+    watch = StoreMonitor(durability, clock=StubClock(now=now, monotonic=hours.clock, wait=hours.pause))
     async with connect(url, reply_timeout=REPLY_TIMEOUT) as client:
         watch.attach(client, await check_store(client, now=now))
         task = asyncio.create_task(watch.run())
@@ -67,7 +68,7 @@ async def watched(url: str, hours: Hours, durability: Durability = "warn") -> As
 
 def test_many_who_fail_are_told_once() -> None:
     """One warning for all feeds; the text of one of them, and how many others, is the reason."""
-    watch = StoreMonitor("warn", now=now, clock=Hours().clock)
+    watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=Hours().clock))
     with capture_logs() as logs:
         for feed in ("acme/a", "acme/b", "acme/c", "acme/a"):
             watch.failed(feed, f"{feed} away")
@@ -80,7 +81,7 @@ def test_many_who_fail_are_told_once() -> None:
 
 def test_before_the_store_has_answered_that_is_the_reason() -> None:
     """Not ready; and what it said, as soon as it said something."""
-    watch = StoreMonitor("warn", now=now, clock=Hours().clock)
+    watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=Hours().clock))
     assert [reason.text for reason in watch.reasons()] == ["has not answered yet"]
     watch.failed(START, "LOADING")
     assert [reason.text for reason in watch.reasons()] == ["LOADING"]
@@ -153,7 +154,7 @@ async def test_after_the_end_nothing_is_asked_any_more(tmp_path: Path) -> None:
 def test_one_that_slept_blames_nobody() -> None:
     """What fails in the moment of waking up is not told, and no reason; what fails again a moment later is both."""
     hours = Hours()
-    watch = StoreMonitor("warn", now=now, clock=hours.clock)
+    watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=hours.clock))
     before = grown("poller_store_failures_total")
     with capture_logs() as logs:
         hours.at += 60

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.daemon.cluster.assignment import SurplusLease
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper, LeaseTable
 from poller.daemon.cluster.membership import Membership
@@ -23,6 +24,7 @@ from poller.store.keys import FeedKeys, MemberKeys, PairKeys
 from poller.store.lease import keep_renewed, nonce_of
 from poller.store.members import MemberConfiguration, Members
 from poller.store.scripts import Scripts
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, strain, turns, until
 from tests.telemetry.series import grown
 
@@ -114,7 +116,7 @@ async def owned(script: Script) -> AsyncIterator[LeaseKeeper]:
         changed=lambda: None,
         let_go=script.let_go,
         watch=script.watch,
-        pause=script.pause,
+        clock=StubClock(wait=script.pause),
     )
     task = asyncio.create_task(one.run())
     try:
@@ -200,7 +202,9 @@ async def test_told_to_stop_it_waits_no_longer() -> None:
 async def test_cancelled_it_lets_the_lease_go() -> None:
     """So that another process can go on at once; one that may have been granted, too."""
     script = Script()
-    one = LeaseKeeper(script, script, subscription="s", watch=script.watch, changed=lambda: None, let_go=script.let_go)
+    one = LeaseKeeper(
+        script, script, subscription="s", watch=script.watch, changed=lambda: None, let_go=script.let_go, clock=Clock()
+    )
     task = asyncio.create_task(one.run())
     await taken(one)
     await script.said("run")
@@ -319,10 +323,12 @@ class World:
     async def awkward(self, name: str, *others: str) -> AsyncIterator[tuple[LeaseBalancer, list[Awkward]]]:
         """A process with leases that are awkward; it does not let go of what it has at its end."""
         clock = asyncio.get_running_loop().time
-        watch = StoreMonitor("warn", now=now, clock=clock)
+        watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
         members = Members(self.client, MemberKeys.of("poller"), name="a", ttl=LONG)
-        membership = Membership(members, ttl=LONG, watch=watch, clock=clock, look_seconds=0.02)
-        sharing = LeaseBalancer("poll", membership, self.client, ttl=LONG, watch=watch, clock=clock)
+        membership = Membership(members, ttl=LONG, watch=watch, clock=StubClock(monotonic=clock), look_seconds=0.02)
+        sharing = LeaseBalancer(
+            "poll", membership, self.client, ttl=LONG, watch=watch, clock=StubClock(monotonic=clock)
+        )
         lots = [Awkward(one, self.client, "a", LONG, self.changed.set) for one in (name, *others)]
         for lot in lots:
             sharing.add(lot)
@@ -354,11 +360,11 @@ class World:
             slow: whether it is there, but takes no lease until each is ``quick``.
         """
         clock = asyncio.get_running_loop().time
-        watch = StoreMonitor("warn", now=now, clock=clock)
+        watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
         said = MemberConfiguration(tuple(names))
         members = Members(self.client, MemberKeys.of("poller"), name=name, ttl=ttl, configuration=said)
-        membership = Membership(members, ttl=ttl, watch=watch, clock=clock, look_seconds=0.02)
-        sharing = LeaseBalancer("poll", membership, self.client, ttl=ttl, watch=watch, clock=clock)
+        membership = Membership(members, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock), look_seconds=0.02)
+        sharing = LeaseBalancer("poll", membership, self.client, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock))
         lots = [Lot(one, self.client, name, ttl, self.changed.set) for one in names]
         for lot in lots:
             if slow:
@@ -509,9 +515,9 @@ async def test_a_stranger_is_waited_for(world: World) -> None:
 async def test_one_that_has_joined_is_seen(world: World) -> None:
     """Whoever waits until it has joined is in everybody's list; before it is, the wait goes on."""
     clock = asyncio.get_running_loop().time
-    watch = StoreMonitor("warn", now=now, clock=clock)
+    watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
     members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG)
-    membership = Membership(members, ttl=LONG, watch=watch, clock=clock)
+    membership = Membership(members, ttl=LONG, watch=watch, clock=StubClock(monotonic=clock))
     membership.join("poll")
     waiting = asyncio.create_task(membership.joined("poll"))
     assert not await there(world.client, "one")
@@ -616,7 +622,7 @@ def test_extras_are_known_with_their_offers(store_url: str) -> None:
     """Law: an extra's time and offers are counted, and whether others list its feed; other processes forget both."""
     at, ttl = [0.0], 3.0
     client = commands(store_url)
-    lots = LeaseTable(client, ttl=ttl, clock=lambda: at[0])
+    lots = LeaseTable(client, ttl=ttl, clock=StubClock(monotonic=lambda: at[0]))
     lots.add(Lot(NAMES[0], client, "a", LONG, lambda: None))
     place = lots[NAMES[0]]
 

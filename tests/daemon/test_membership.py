@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from redis.asyncio import Redis
@@ -15,6 +15,7 @@ from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import UNSAID, MemberConfiguration, Members, Seen
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, until
 
 KEYS = MemberKeys.of("poller")
@@ -56,8 +57,8 @@ async def client(store_url: str) -> AsyncIterator[Redis]:
 
 def membership_of(members: Members, *, look_seconds: float, clock: Callable[[], float] | None = None) -> Membership:
     clock = clock or asyncio.get_running_loop().time
-    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=clock)
-    return Membership(members, ttl=TERM, watch=watch, clock=clock, look_seconds=look_seconds)
+    watch = StoreMonitor("warn", clock=StubClock(monotonic=clock))
+    return Membership(members, ttl=TERM, watch=watch, clock=StubClock(monotonic=clock), look_seconds=look_seconds)
 
 
 async def test_what_the_others_are_to_hear_survives_an_absence_of_the_store(client: Redis) -> None:

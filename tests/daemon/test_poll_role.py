@@ -22,6 +22,7 @@ from poller.source.feed import Feed, RoundMode, RoundResult, resource_of
 from poller.source.paging import ListQuery
 from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import ROUNDS
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns, until
 
 SELDOM = PollTiming(timedelta(hours=1), None, timedelta())
@@ -81,7 +82,7 @@ def rounds() -> Rounds:
 
 @pytest.fixture
 async def schedule() -> AsyncIterator[Schedule]:
-    schedule = Schedule(now=now)
+    schedule = Schedule(clock=StubClock(now=now))
     schedule.start()
     yield schedule
     await schedule.drain()
@@ -90,9 +91,9 @@ async def schedule() -> AsyncIterator[Schedule]:
 def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLease]:
     """A feed, and one that learns from it."""
     clock = asyncio.get_running_loop().time
-    watch = StoreMonitor("warn", now=now, clock=clock)
+    watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
     feeds = [rounds.polled("follower", discover=True), rounds.polled("one")]
-    return lots_of(feeds, schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), now)
+    return lots_of(feeds, schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), StubClock(now=now))
 
 
 async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: Schedule) -> None:
@@ -218,7 +219,7 @@ async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(round
 
 async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: Rounds, schedule: Schedule) -> None:
     """Law: what failed in it is the next process's to say, and nothing here would ever take it back."""
-    watch = StoreMonitor("warn", now=now, clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", clock=StubClock(now=now))
     readiness, polled = Readiness(watch), rounds.polled("one")
     ending = polled.round
 
@@ -227,7 +228,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
         return RoundResult(feed="s/one", mode=RoundMode.DELTA, ok=False, error="away", away=True)
 
     polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one
-    (one,) = lots_of([polled], schedule, rounds.rests, RoundObserver(watch, readiness), now)
+    (one,) = lots_of([polled], schedule, rounds.rests, RoundObserver(watch, readiness), StubClock(now=now))
     one.begin()
     await rounds.said("one begins")
     one.lost()
@@ -240,8 +241,10 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
 
 async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:
     """Law: whatever the one before has told of a store that was away is taken back, and not in the next turn only."""
-    watch = StoreMonitor("warn", now=now, clock=asyncio.get_running_loop().time)
-    (one,) = lots_of([rounds.polled("one")], schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), now)
+    watch = StoreMonitor("warn", clock=StubClock(now=now))
+    (one,) = lots_of(
+        [rounds.polled("one")], schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), StubClock(now=now)
+    )
     watch.failed("s/one", "away")
     one.begin()
     await rounds.said("one begins")

@@ -24,6 +24,7 @@ from poller.store.keys import FeedKeys, PairKeys, operations_key
 from poller.store.retention import Watched
 from poller.store.subscriptions import Registered, Subscriptions
 from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
 
 FEED = FEEDS[0]
@@ -65,7 +66,7 @@ def limited(tmp_path: Path, *ids: str, max_bytes: int = 2**30) -> Settings:
 
 
 def retaining(settings: Settings, client: Redis, store: Store, clock: Clock) -> RetentionRole:
-    return RetentionRole(settings, client, {FEED: store}, shebang="", now=lambda: NOW, clock=clock)
+    return RetentionRole(settings, client, {FEED: store}, shebang="", clock=StubClock(now=lambda: NOW, monotonic=clock))
 
 
 async def published(client: Redis, count: int, *, first: int = 1) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
+from poller.clock import Clock
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.round_runner import RoundObserver
 from poller.source.feed import RoundMode, RoundResult
@@ -21,7 +21,7 @@ def result(*, away: bool = False, error: str | None = None, wait: timedelta | No
 
 async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None:
     """From a second to ten, and from the start after the next round that it took part in."""
-    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", clock=Clock())
     after = RoundObserver(watch, Readiness(watch))
     pauses = [after(result(away=True, error="away")) for _ in range(6)]
     assert pauses == [timedelta(seconds=count) for count in (1, 2, 4, 8, 10, 10)]
@@ -33,7 +33,7 @@ async def test_a_store_that_is_away_is_tried_again_less_and_less_often() -> None
 
 async def test_a_store_that_lets_a_round_begin_is_there() -> None:
     """Law: a first reading that takes an hour is no hour of a store that is said to be away."""
-    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", clock=Clock())
     after = RoundObserver(watch, Readiness(watch))
     after(result(away=True, error="away"))
     after.began("acme/a")
@@ -43,7 +43,7 @@ async def test_a_store_that_lets_a_round_begin_is_there() -> None:
 
 async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
     """Its feed is named for as long as its rounds fail, and its next round comes in its turn."""
-    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", clock=Clock())
     readiness = Readiness(watch)
     after = RoundObserver(watch, readiness)
     assert after(result(error="status 500 of http://u:p@host/a?b=c")) is None
@@ -55,7 +55,7 @@ async def test_a_source_that_fails_is_no_matter_of_the_store() -> None:
 
 async def test_rounds_are_counted_while_the_feed_is_polled_here() -> None:
     """By how they ended, one that another process had left out; of a feed that went nothing stays."""
-    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=asyncio.get_running_loop().time)
+    watch = StoreMonitor("warn", clock=Clock())
     after = RoundObserver(watch, Readiness(watch))
     feed = "counted/a"
     after(msgspec.structs.replace(result(), feed=feed, created=2, records=2))

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from poller.daemon.schedule import PollTiming, Schedule, _StoreCron
+from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until, within
 
 OFTEN = PollTiming(timedelta(milliseconds=20), None, timedelta())
@@ -25,7 +26,7 @@ def now() -> datetime:
 
 @pytest.fixture
 async def schedule() -> AsyncIterator[Schedule]:
-    schedule = Schedule(now=now)
+    schedule = Schedule(clock=StubClock(now=now))
     yield schedule
     await schedule.drain()
 
@@ -108,7 +109,7 @@ async def test_a_round_may_ask_for_the_next_one_sooner(schedule: Schedule) -> No
 
 async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
     """Law: told to stop, a running round is cancelled and waited for, with what it still has to finish."""
-    schedule = Schedule(now=now)
+    schedule = Schedule(clock=StubClock(now=now))
     running, finished = asyncio.Event(), []
 
     async def round_() -> None:
@@ -129,7 +130,7 @@ async def test_draining_stops_what_runs_and_starts_nothing_more() -> None:
 @pytest.mark.parametrize("after", range(6))
 async def test_nothing_begins_after_draining(after: int) -> None:
     """Law: whatever APScheduler was about to start when the end came, no round begins once draining is over."""
-    schedule, begun = Schedule(now=now), []
+    schedule, begun = Schedule(clock=StubClock(now=now)), []
 
     async def round_() -> None:
         begun.append(1)
@@ -208,7 +209,11 @@ class Clocks:
         self._looks = 0
 
     def schedule(self) -> Schedule:
-        return Schedule(now=lambda: now() + self.store, look=timedelta(milliseconds=10), wall=self._shown)
+        return Schedule(
+            clock=StubClock(now=lambda: now() + self.store),
+            look=timedelta(milliseconds=10),
+            wall=StubClock(now=self._shown),
+        )
 
     async def seen(self) -> None:
         """Wait until the schedule has looked at what the clocks show now."""
@@ -269,7 +274,7 @@ async def test_a_store_whose_clock_is_set_back_keeps_no_cron_feed_waiting() -> N
 
 async def test_a_wall_clock_that_jumps_ahead_keeps_nothing_busy() -> None:
     """Law: the turns that a jump of years has passed are one round that is due, and not counted one by one."""
-    schedule, rounds = Schedule(now=now), Rounds()
+    schedule, rounds = Schedule(clock=StubClock(now=now)), Rounds()
     schedule.add("a", rounds, OFTEN, at_once=False)
     async with started(schedule):
         schedule.hasten("a", now() - timedelta(days=36_500))  # as if the clock had just jumped
@@ -291,7 +296,7 @@ async def test_one_moment_of_cron_comes_once_though_clocks_come_nearer() -> None
 
 async def test_a_clock_that_runs_as_it_should_changes_nothing() -> None:
     """Law: looking whether the clock was set moves no round."""
-    schedule = Schedule(now=now, look=timedelta(milliseconds=1))
+    schedule = Schedule(clock=StubClock(now=now), look=timedelta(milliseconds=1))
     schedule.add("a", Rounds(), SELDOM, at_once=False)
     schedule.start()
     try:

@@ -17,6 +17,7 @@ from poller.control.feeds import keys_of
 from poller.daemon.startup import look_first, look_for_credentials, prefixes_of
 from poller.store.keys import FeedKeys, PairKeys, remembered_key
 from tests.control.subscribed import FEEDS, configured
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
 from tests.test_app import now, settings
 
@@ -73,7 +74,7 @@ async def test_the_daemon_says_it_first(tmp_path: Path) -> None:
         stop.set()
         with capture_logs() as said:
             async with patience("the daemon to stop"):
-                await run(wanted, {}, stop=stop, now=now, roles=roles)
+                await run(wanted, {}, stop=stop, clock=StubClock(now=now), roles=roles)
         assert [line["event"] for line in said if line["log_level"] == "error"] == events
         assert [line["event"] for line in said][: len(events)] == events
 

@@ -33,6 +33,7 @@ from poller.store.feed_state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND
 from poller.store.keys import FeedKeys, PairKeys, group_of
 from poller.store.subscriptions import Paused, milliseconds_of
 from tests.control.subscribed import FEEDS, NOW, added, configured
+from tests.harness.clock import StubClock
 from tests.telemetry.series import Key, key, values
 
 FEED = FeedFigures(
@@ -108,10 +109,10 @@ def settings(tmp_path: Path) -> Settings:
 class Clock:
     def __init__(self) -> None:
         self.at = 100.0
-        self.watch = StoreMonitor("warn", now=lambda: NOW, clock=lambda: self.at)
+        self.watch = StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=lambda: self.at))
 
     def readings(self, settings: Settings) -> StoredReadings:
-        return StoredReadings(settings, self.watch, now=lambda: NOW, clock=lambda: self.at)
+        return StoredReadings(settings, self.watch, clock=StubClock(now=lambda: NOW, monotonic=lambda: self.at))
 
 
 async def test_what_its_sink_has_not_granted_is_failing(client: Redis, settings: Settings) -> None:

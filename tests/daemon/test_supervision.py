@@ -7,15 +7,16 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from poller.app import run
+from poller.clock import Clock
 from poller.daemon.health import Readiness, ReadinessProblem, ReadinessReport, StoreMonitor
 from poller.daemon.supervision import ASLEEP, LONGEST_STATUS, SupervisorNotifier, counted, measured, status, supervised
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns
 from tests.servers import running
 from tests.test_app import settings
@@ -32,7 +33,12 @@ async def test_a_loop_that_was_kept_busy_is_late_by_so_long() -> None:
         seen.append(late)
         looked.set()
 
-    with measured(observe, overslept=lambda: slept.append(len(seen)), every=0.001, clock=lambda: next(times, 2.0)):
+    with measured(
+        observe,
+        overslept=lambda: slept.append(len(seen)),
+        every=0.001,
+        clock=StubClock(monotonic=lambda: next(times, 2.0)),
+    ):
         async with patience("three looks"):
             while len(seen) < 3:
                 looked.clear()
@@ -77,7 +83,7 @@ def listening(address: str) -> Iterator[Ear]:
 
 
 def readiness(*, away: str = "") -> Readiness:
-    watch = StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=lambda: 0.0)
+    watch = StoreMonitor("warn", clock=StubClock(monotonic=lambda: 0.0))
     made = Readiness(watch)
     made.started()
     if away:
@@ -110,7 +116,9 @@ class Steps:
 async def told(environ: dict[str, str], one: Readiness) -> AsyncIterator[tuple[Steps, asyncio.Event, asyncio.Event]]:
     steps, stop, over = Steps(), asyncio.Event(), asyncio.Event()
     supervisor = SupervisorNotifier(environ)
-    doing = asyncio.create_task(supervised(supervisor, one, lambda: "2 feeds", stop=stop, over=over, pause=steps.pause))
+    doing = asyncio.create_task(
+        supervised(supervisor, one, lambda: "2 feeds", stop=stop, over=over, clock=StubClock(wait=steps.pause))
+    )
     await turns(3)
     try:
         yield steps, stop, over
@@ -231,7 +239,7 @@ async def test_the_daemon(tmp_path: Path) -> None:
     environ: dict[str, Any] = {"TOKEN": "sandbox", "NOTIFY_SOCKET": str(tmp_path / "notify")}
     with listening(environ["NOTIFY_SOCKET"]) as ear:
         wanted = settings(tmp_path, url="http://127.0.0.1:9", store=f'redis = {{ url = "unix://{tmp_path}/s/s" }}')
-        daemon = asyncio.create_task(run(wanted, environ, stop=stop, now=lambda: datetime.now(UTC)))
+        daemon = asyncio.create_task(run(wanted, environ, stop=stop, clock=Clock()))
         assert (await ear.next()).startswith("STATUS=1 feed; store: ")
         with running("valkey", tmp_path / "s"):
             while "READY=1" not in await ear.next():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from poller.app import once
+from poller.clock import Clock
 from poller.config import load
 from tests.harness.scene import RESOURCES, Scene, scene
 
@@ -49,5 +49,5 @@ async def _rounds(played: Scene, feeds: tuple[str, ...]) -> list[RoundResult]:
     """One good round of each of these feeds."""
     results: list[RoundResult] = []
     settings = load(played.config(limit="500", ttl="10s"), os.environ)
-    assert await once(settings, {}, feeds, now=lambda: datetime.now(UTC), report=results.append), results
+    assert await once(settings, {}, feeds, clock=Clock(), report=results.append), results
     return results

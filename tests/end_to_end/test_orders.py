@@ -12,6 +12,7 @@ from poller.config.load import load
 from poller.control.commands import Answer, Order, asked
 from poller.store.commands import Asking
 from tests.cli.commands import commands_in
+from tests.harness.clock import StubClock
 from tests.harness.processes import daemon
 from tests.harness.scene import RESOURCES, lease, scene
 from tests.harness.waiting import lasting, patience, until
@@ -84,7 +85,14 @@ async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: s
 async def _asked(played: Scene, config: Path, order: Order) -> Answer:
     settings = load(config, {})
     return await asked(
-        played.client, settings, FEED, order, now=utc_now, by="a test", patience=settings.lease.ttl * 20, wait=True
+        played.client,
+        settings,
+        FEED,
+        order,
+        clock=StubClock(now=utc_now),
+        by="a test",
+        patience=settings.lease.ttl * 20,
+        wait=True,
     )
 
 

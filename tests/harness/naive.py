@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 
+from poller.clock import Clock
 from poller.config import load
 from poller.control.feeds import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
@@ -105,7 +106,7 @@ async def run(config: Path, order: str) -> None:
         client = await stack.enter_async_context(Redis.from_url(settings.redis.url or "", retry=_EAGER))
         polled = []
         for source in settings.sources:
-            api = await stack.enter_async_context(client_of(source, os.environ))
+            api = await stack.enter_async_context(client_of(source, os.environ, Clock()))
             polled += [(feed_of(source, feed), keys_of(settings, source.feed_id(feed)), api) for feed in source.feeds]
 
         async def qualifications(since: int) -> Mapping[str, int]:

@@ -31,6 +31,7 @@ from poller.sandbox.server import SEEDED_AT, serving
 from poller.store.feed_state import CONFIRMATION, FeedState, state_of
 from poller.store.scripts import SHEBANG
 from tests.harness.checker import Verdict, judge
+from tests.harness.clock import StubClock
 from tests.harness.json_values import read as as_json
 from tests.harness.scene import RESOURCES, Scene
 
@@ -233,7 +234,7 @@ async def reading(  # noqa: D417 -- see the scene
         config = _config(played, resources, feed, source)
         read = Reading(played, served, config, now)
         read.feeds = await stack.enter_async_context(
-            polled_feeds(load(config, {}), {"API_TOKEN": TOKEN}, client, shebang=SHEBANG, now=now)
+            polled_feeds(load(config, {}), {"API_TOKEN": TOKEN}, client, shebang=SHEBANG, clock=StubClock(now=now))
         )
         for polled in read.feeds:  # rounds follow each other here without a pause, and so may the answers that confirm
             polled.feed = msgspec.structs.replace(polled.feed, apart=timedelta(0))

@@ -11,6 +11,7 @@ from poller.redis.client import commands
 from poller.store.clock import StoreClock
 from poller.store.keys import MemberKeys
 from poller.store.members import Members, Seen
+from tests.harness.clock import StubClock
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WRONG = datetime(2040, 1, 1, tzinfo=UTC)
@@ -39,7 +40,7 @@ async def test_it_shows_the_time_of_the_store(any_store: str) -> None:
     """Law: the wall clock counts only until the store was asked, on all stores."""
     async with commands(any_store) as client:
         key = MemberKeys.of("poller").version
-        clock = StoreClock(key, wall=lambda: WRONG)
+        clock = StoreClock(key, process=StubClock(now=lambda: WRONG))
         assert clock.now() == WRONG
         await clock.ask(client)
         assert abs(clock.now() - await shown(client, key)) < SLACK
@@ -50,7 +51,7 @@ async def test_each_look_at_the_members_brings_the_time(any_store: str) -> None:
     """Law: what is asked anyway keeps the clock right, whether the list has changed or not; nothing else is asked."""
     keys = MemberKeys.of("poller")
     async with commands(any_store) as client:
-        clock = StoreClock(wall=lambda: WRONG)
+        clock = StoreClock(process=StubClock(now=lambda: WRONG))
         members = Members(client, keys, name="one", ttl=timedelta(seconds=30), shebang="#!lua\n", clock=clock)
         seen = await members.beat(["poll"], Seen())
         assert abs(clock.now() - await shown(client, keys.version)) < SLACK
@@ -63,7 +64,7 @@ async def test_each_look_at_the_members_brings_the_time(any_store: str) -> None:
 def test_time_passes_by_the_monotonic_clock() -> None:
     """Law: between two replies a wall clock that is set changes nothing."""
     wall, lived = [WRONG], Lived()
-    clock = StoreClock(wall=lambda: wall[0], clock=lived)
+    clock = StoreClock(process=StubClock(now=lambda: wall[0], monotonic=lived))
     clock.learn(1_000_000, asked=lived())
     wall[0] = EPOCH
     lived.seconds += 60
@@ -74,7 +75,7 @@ def test_time_passes_by_the_monotonic_clock() -> None:
 def test_a_slow_reply_makes_nothing_worse(late: float) -> None:
     """Law: a reply that does not contradict what is known changes nothing, however long it was under way."""
     lived = Lived()
-    clock = StoreClock(clock=lived)
+    clock = StoreClock(process=StubClock(monotonic=lived))
     clock.learn(1_000_000, asked=lived())
     known, asked = clock.now(), lived()
     lived.seconds += late
@@ -86,7 +87,7 @@ def test_a_slow_reply_makes_nothing_worse(late: float) -> None:
 def test_a_clock_that_was_set_is_believed_at_once(days: int) -> None:
     """Law: a store whose clock jumps, or another primary with another clock, is followed with its first reply."""
     lived = Lived()
-    clock = StoreClock(clock=lived)
+    clock = StoreClock(process=StubClock(monotonic=lived))
     clock.learn(10_000_000_000, asked=lived())
     clock.learn(10_000_000_000 + days * 86_400_000, asked=lived())
     then = EPOCH + timedelta(seconds=10_000_000 + days * 86_400)

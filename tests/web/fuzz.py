@@ -11,12 +11,12 @@ import argparse
 import asyncio
 import sys
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from poller.app import run
+from poller.clock import Clock
 from tests.harness.waiting import until
 from tests.servers import free_port, running
 from tests.web.served import TOKEN, configured
@@ -41,7 +41,7 @@ async def serving(directory: Path, store_url: str) -> AsyncIterator[str]:
     settings = configured(directory, store_url, "filed", http=f'bind = "127.0.0.1:{port}"')
     stop = asyncio.Event()
     roles = frozenset({"serve"})
-    daemon = asyncio.create_task(run(settings, {}, stop=stop, now=lambda: datetime.now(UTC), roles=roles))
+    daemon = asyncio.create_task(run(settings, {}, stop=stop, clock=Clock(), roles=roles))
 
     async def answering() -> bool:
         _, writer = await asyncio.open_connection("127.0.0.1", port)

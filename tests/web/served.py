@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from poller.redis.client import commands
 from poller.store.session import OpenStore
 from poller.web.app import site
 from poller.web.context import AppContext
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
 
 NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -83,9 +83,8 @@ async def served(
     backed: Callable[..., AppContext] = AppContext,
 ) -> AsyncIterator[Served]:
     """The service for the time of the block; without ``store`` that has not answered yet."""
-    clock = asyncio.get_running_loop().time
-    backing = backed(settings, environ, now=lambda: NOW)
-    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock))
+    backing = backed(settings, environ, clock=StubClock(now=lambda: NOW))
+    readiness = Readiness(StoreMonitor("warn", clock=backing.clock))
     url = settings.redis.url or ""
     async with (
         listening(site(backing, readiness, lambda: None), "127.0.0.1", 0) as web,

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from structlog.testing import capture_logs
 
 from poller.app import run
+from poller.clock import Clock
 from poller.config.load import load
 from poller.config.settings import ListenAddress
 from poller.daemon.health import Readiness, StoreMonitor
@@ -30,6 +31,7 @@ from poller.sandbox.server import serving
 from poller.web.app import LARGEST_BODY, application, serve
 from poller.web.health import probe_routes
 from tests.daemon.test_health import Hours, now
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns, until, within
 from tests.receiver import receiving
 from tests.servers import free_port
@@ -41,7 +43,7 @@ Asking = Callable[..., "aiohttp.client._RequestContextManager"]
 
 @pytest.fixture
 def watch() -> StoreMonitor:
-    return StoreMonitor("warn", now=lambda: datetime.now(UTC), clock=lambda: 0.0)
+    return StoreMonitor("warn", clock=StubClock(monotonic=lambda: 0.0))
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ async def test_nobody_is_led_to_a_host_that_the_request_has_named(ask: Asking) -
 
 
 def site() -> object:
-    return application(*probe_routes(Readiness(StoreMonitor("warn", now=now, clock=lambda: 0.0))))
+    return application(*probe_routes(Readiness(StoreMonitor("warn", clock=StubClock(now=now, monotonic=lambda: 0.0)))))
 
 
 async def until_served(url: str) -> None:
@@ -186,7 +188,9 @@ async def test_the_second_takes_over_when_the_first_goes() -> None:
     until, hours = asyncio.Event(), Hours()
     with listener("127.0.0.1", 0) as first, capture_logs() as logs:
         port = first.getsockname()[1]
-        serving = asyncio.create_task(serve(site(), ListenAddress("127.0.0.1", port), until=until, pause=hours.pause))
+        serving = asyncio.create_task(
+            serve(site(), ListenAddress("127.0.0.1", port), until=until, clock=StubClock(wait=hours.pause))
+        )
         for turn in (1, 2, 3):
             assert await hours.paused(turn) == 2
             if turn < 3:
@@ -205,7 +209,7 @@ async def test_the_second_takes_over_when_the_first_goes() -> None:
 async def test_an_address_that_is_not_this_machines() -> None:
     """That is a mistake in the configuration, and told as one."""
     with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1"):
-        await serve(site(), ListenAddress("192.0.2.1", 80), until=asyncio.Event())
+        await serve(site(), ListenAddress("192.0.2.1", 80), until=asyncio.Event(), clock=Clock())
 
 
 # Law: what is asked of a running daemon by HTTP is done by it, and its end is theirs who follow it.
@@ -242,7 +246,7 @@ async def test_a_running_daemon(tmp_path: Path, store_url: str) -> None:
     ):
         settings = load(configuration(tmp_path, source=source, store=store_url, bind=bind), {})
         with capture_logs() as logs:
-            daemon = asyncio.create_task(run(settings, {"TOKEN": "sandbox"}, stop=stop, now=lambda: datetime.now(UTC)))
+            daemon = asyncio.create_task(run(settings, {"TOKEN": "sandbox"}, stop=stop, clock=Clock()))
 
             async def followed() -> aiohttp.ClientResponse | None:
                 answer = await http.get("/events?from=earliest")

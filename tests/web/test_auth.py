@@ -17,6 +17,7 @@ from poller.http.server import listening
 from poller.web.app import application, routes_of
 from poller.web.auth import ADDRESSES, MOST, WINDOW, FailedAttempts, may_be_asked_for, names_of
 from poller.web.context import AppContext
+from tests.harness.clock import FakeClock, StubClock
 from tests.web.served import FEEDS, NOW, TOKEN, Served, configured, served
 
 OTHER = TOKEN[::-1]
@@ -135,13 +136,15 @@ async def test_elsewhere_nobody_reads_without_a_token(tmp_path: Path, store_url:
 async def test_the_probe_repeats_no_answer(tmp_path: Path, store_url: str) -> None:
     """Law: what an API or a sink has answered, in which a record may stand, is in /readyz for those who read alone."""
     clock = asyncio.get_running_loop().time
-    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock))
+    readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=clock)))
     readiness.delivering(lambda: {"filed": "500: a record, repeated"})
     for http, anybody in (("", True), (ANYWHERE, False)):
         backing = AppContext(
-            configured(tmp_path, store_url, http=http), environ() if not anybody else {}, now=lambda: NOW
+            configured(tmp_path, store_url, http=http),
+            environ() if not anybody else {},
+            clock=StubClock(now=lambda: NOW),
         )
-        routes = routes_of(backing, readiness, lambda: None, clock=clock)
+        routes = routes_of(backing, readiness, lambda: None)
         async with listening(application(*routes), "127.0.0.1", 0) as url, aiohttp.ClientSession() as client:
             for headers, told in (({}, anybody), ({"authorization": f"Bearer {READ}"}, True)):
                 async with client.get(f"{url}/readyz", headers=headers) as answer:
@@ -180,10 +183,10 @@ async def test_every_route_is_closed_or_known_to_be_free(tmp_path: Path, store_u
     settings = configured(tmp_path, store_url, "filed")
     clock = asyncio.get_running_loop().time
     backing, readiness = (
-        AppContext(settings, now=lambda: NOW),
-        Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock)),
+        AppContext(settings, clock=StubClock(now=lambda: NOW)),
+        Readiness(StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=clock))),
     )
-    routes = routes_of(backing, readiness, lambda: None, clock=clock)
+    routes = routes_of(backing, readiness, lambda: None)
     unrestricted = {
         "/livez",
         "/readyz",
@@ -325,25 +328,18 @@ async def test_a_read_token_that_cannot_be_read_closes(tmp_path: Path, store_url
 # Laws of :mod:`poller.web.auth`: so many in a while, for each address, and bounded.
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_so_many_in_a_while() -> None:
     """The last one that is allowed is not the first that is refused; others are not held liable; time heals."""
-    clock = Clock()
+    clock = FakeClock(monotonic=100)
     guesses = FailedAttempts(clock)
     for _ in range(MOST):
         assert guesses.wait("a") == 0
         guesses.wrong("a")
     assert guesses.wait("a") == WINDOW
     assert guesses.wait("b") == 0
-    clock.now += WINDOW - 1
+    clock.move(WINDOW - 1)
     assert guesses.wait("a") == 1
-    clock.now += 1
+    clock.move(1)
     assert guesses.wait("a") == 0
     guesses.wrong("a")
     assert guesses.wait("a") == 0
@@ -351,7 +347,7 @@ def test_so_many_in_a_while() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """The address that was wrong the longest ago is forgotten first."""
-    guesses = FailedAttempts(Clock())
+    guesses = FailedAttempts(FakeClock())
     for _ in range(MOST):
         guesses.wrong("first")
     for number in range(ADDRESSES - 1):

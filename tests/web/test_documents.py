@@ -23,6 +23,7 @@ from poller.daemon.health import Readiness, StoreMonitor
 from poller.web.app import routes_of
 from poller.web.context import AppContext
 from poller.web.documents import openapi
+from tests.harness.clock import StubClock
 from tests.web.served import FEEDS, NOW, SINK, Served, configured
 
 
@@ -76,11 +77,11 @@ async def test_it_tells_of_every_route(tmp_path: Path) -> None:
     """Path for path and method for method."""
     settings = configured(tmp_path, "redis://127.0.0.1:1")
     clock = asyncio.get_running_loop().time
-    backing = AppContext(settings, now=lambda: NOW)
-    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=clock))
+    backing = AppContext(settings, clock=StubClock(now=lambda: NOW))
+    readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=clock)))
     served = {
         (route.path, method.lower())
-        for route in routes_of(backing, readiness, lambda: None, clock=clock)
+        for route in routes_of(backing, readiness, lambda: None)
         for method in (route.methods or set()) - {"HEAD", "OPTIONS"}
     }
     told = {(path, method) for path, operations in openapi(FEEDS)["paths"].items() for method in operations}

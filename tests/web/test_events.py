@@ -27,6 +27,7 @@ from redis.exceptions import ConnectionError as Cut
 from starlette.routing import BaseRoute
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.control.feeds import keys_of
 from poller.errors import StoreUnavailable
 from poller.http.server import listening
@@ -46,6 +47,7 @@ from poller.web.events import (
     event_routes,
     read_places,
 )
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns, until
 from tests.servers import running
 from tests.telemetry.series import grown
@@ -209,7 +211,9 @@ async def test_by_httpx_sse(tmp_path: Path, store_url: str) -> None:
 async def test_an_event_that_was_not_wanted_is_not_looked_at_again(tmp_path: Path, store_url: str) -> None:
     """A beat carries the id past what ``type`` left out; it comes after a while without a message, and raises none."""
     now = [0.0]
-    async with small_service(configured(tmp_path, store_url), clock=lambda: now[0], beat=0.01) as given:
+    async with small_service(
+        configured(tmp_path, store_url), clock=StubClock(monotonic=lambda: now[0]), beat=0.01
+    ) as given:
         published = Published(given.store, given)
         async with reader(given, f"?from=earliest&type={REMOVED}") as one:
             await one.begun()
@@ -351,8 +355,7 @@ async def test_a_gap_behind_an_entry_of_which_nothing_is_known_is_told(given: Se
 @asynccontextmanager
 async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> AsyncIterator[Served]:
     """The route alone, with another clock, or fewer readers."""
-    backing = AppContext(settings, now=lambda: NOW)
-    how = {"clock": asyncio.get_running_loop().time} | how
+    backing = AppContext(settings, clock=how.pop("clock", None) or StubClock(now=lambda: NOW))
     routes: list[BaseRoute] = [*event_routes(backing, **how)]
     url = settings.redis.url
     async with (
@@ -482,7 +485,7 @@ async def connections(client: Redis) -> int:
 
 async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
     """By what comes, at once and not when the wait is over; told is the stream in which it came, to all who wait."""
-    news = StreamNotifier(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     async with commands(store_url) as client, news.followed(store_url), news.followed(store_url):
         await until(lambda: news.mark, "the first look")
         mark = news.mark
@@ -498,7 +501,7 @@ async def test_whoever_waits_is_woken(store_url: str, one_server: None) -> None:
 
 async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None:
     """The look ends with the last who follows, and begins anew with the next."""
-    news = StreamNotifier(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     for looks in (1, 2):
         async with news.followed(store_url):
             await until(partial(_beyond, news, looks - 1), "a look")
@@ -507,7 +510,7 @@ async def test_nobody_looks_for_nobody(store_url: str, one_server: None) -> None
 
 async def test_one_that_leaves_ends_the_look_of_nobody_else(store_url: str, one_server: None) -> None:
     """Law: it is looked for as long as one follows."""
-    news = StreamNotifier(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     async with commands(store_url) as client, news.followed(store_url):
         async with news.followed(store_url):
             pass
@@ -526,7 +529,7 @@ async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, on
 
     async with commands(store_url) as client:
         for count in range(1, 5):
-            news, stop = StreamNotifier(KEYS, block=BLOCK), asyncio.Event()
+            news, stop = StreamNotifier(KEYS, block=BLOCK, clock=Clock()), asyncio.Event()
             leaving = asyncio.create_task(follow(stop))
             await until(partial(_beyond, news, 0), "the first look")
             stop.set()
@@ -540,7 +543,7 @@ async def test_one_that_comes_while_the_look_ends_has_its_own(store_url: str, on
 
 async def test_what_came_before_the_wait_is_not_waited_for(store_url: str, one_server: None) -> None:
     """Law: who asks what is new and then waits sleeps through nothing that came between the two."""
-    news = StreamNotifier(KEYS, block=BLOCK)
+    news = StreamNotifier(KEYS, block=BLOCK, clock=Clock())
     async with news.followed(store_url):
         mark = news.mark
         await until(partial(_beyond, news, mark), "the first look")
@@ -560,7 +563,7 @@ async def test_a_store_that_refuses_is_told_once(store_url: str, one_server: Non
     async with commands(store_url) as client:
         await client.set(KEYS[0], "no stream")
         with capture_logs() as lines:
-            async with StreamNotifier(KEYS, block=BLOCK, sleep=sleep).followed(store_url):
+            async with StreamNotifier(KEYS, block=BLOCK, clock=StubClock(sleep=sleep)).followed(store_url):
                 await until(lambda: asked >= 3, "the third look")
     assert [line["event"] for line in lines] == ["streams cannot be followed"]
 
@@ -647,14 +650,13 @@ async def reading(client: FakeAsyncRedis, *, beat: float = 3600) -> AsyncIterato
     await client.xadd(KEY, {"data": b'{"sequence":"1"}'})
     reader = EventReader(
         client,
-        StreamNotifier((KEY,)),
+        StreamNotifier((KEY,), clock=Clock()),
         {KEY: FEED},
         StreamPositions({FEED: BEGINNING}),
         types=None,
         from_now=False,
         beat_seconds=beat,
-        clock=asyncio.get_running_loop().time,
-        sleep=lambda _: turns(),
+        clock=StubClock(sleep=lambda _: turns()),
     )
     async with aclosing(reader.messages()) as messages, patience("the messages"):
         await anext(messages)

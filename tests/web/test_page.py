@@ -13,6 +13,7 @@ import msgspec
 from poller.control.status import feed_statuses, subscription_statuses
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.web.page import FRESH, Overview, OverviewCache, page
+from tests.harness.clock import StubClock
 from tests.web.served import FEEDS, NOW, Served, configured, served
 
 EVIL = "<script>alert(1)</script>\"'&"
@@ -108,8 +109,8 @@ async def test_it_is_there_while_the_store_is_away(tmp_path: Path, store_url: st
 async def test_however_many_look(given: Served) -> None:
     """The store is asked once for all who look at the same moment, and again when that is old."""
     now = [0.0]
-    readiness = Readiness(StoreMonitor("warn", now=lambda: NOW, clock=lambda: 0.0))
-    glances = OverviewCache(given.backing, readiness, clock=lambda: now[0])
+    readiness = Readiness(StoreMonitor("warn", clock=StubClock(now=lambda: NOW, monotonic=lambda: 0.0)))
+    glances = OverviewCache(given.backing, readiness, clock=StubClock(monotonic=lambda: now[0]))
     first = await glances.latest()
     assert await glances.latest() is first
     now[0] += FRESH

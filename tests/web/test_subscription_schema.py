@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from structlog.testing import capture_logs
 
 from poller.app import run
 from poller.auth.sink_credential import KIND, authorization_of
+from poller.clock import Clock
 from poller.config.validation import subscription_of
 from poller.control import subscriptions as subscribing
 from poller.control.subscriptions import registry_of
@@ -221,7 +221,7 @@ async def test_the_sink_and_nobody_else_sees_it(tmp_path: Path, store_url: str) 
     async with receiving(echoing) as sink, aiohttp.ClientSession() as http, commands(store_url) as client:
         with capture_logs() as logged:
             roles = frozenset({"serve", "deliver"})
-            daemon = asyncio.create_task(run(settings, {}, stop=stop, now=lambda: datetime.now(UTC), roles=roles))
+            daemon = asyncio.create_task(run(settings, {}, stop=stop, clock=Clock(), roles=roles))
 
             async def ready() -> bool:
                 return bool(await told("/readyz"))

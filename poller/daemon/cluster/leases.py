@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Literal, Protocol
@@ -20,10 +20,11 @@ from typing import Final, Literal, Protocol
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, offers_counted
 from poller.daemon.cluster.membership import MemberRank, Membership, StoreObserver
 from poller.errors import Fenced, StoreError, StoreUnavailable
-from poller.lifecycle import ended, unless
+from poller.lifecycle import ended
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys
 from poller.store.lease import RELEASE_SECONDS, Held, Lease, held_leases
@@ -46,7 +47,7 @@ class LeaseBalancer:
         *,
         ttl: timedelta,
         watch: StoreObserver,
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         """Take what it works with.
 
@@ -56,7 +57,7 @@ class LeaseBalancer:
             client: of the store.
             ttl: how long leases live.
             watch: told when the store is away.
-            clock: seconds that only go forward; the loop's.
+            clock: of this process.
         """
         self._role = role
         self._kind: LeaseKind = "feed" if role == "poll" else "delivery"
@@ -117,12 +118,12 @@ class LeaseBalancer:
             self._failing = None
         except StoreUnavailable as error:
             self._watch.failed(f"leases to {self._role}", str(error))
-            await asyncio.sleep(LOOK_AGAIN)
+            await self._clock.sleep(LOOK_AGAIN)
         except StoreError as error:
             if str(error) != self._failing:
                 self._failing = str(error)
                 _log.warning("leases cannot be shared", role=self._role, error=self._failing)
-            await asyncio.sleep(LOOK_AGAIN)
+            await self._clock.sleep(LOOK_AGAIN)
 
     async def _turn(self) -> None:
         lots, seen = self._lots, self._membership.seen
@@ -185,10 +186,10 @@ class LeaseBalancer:
             raise
         except StoreError as error:
             _log.warning("lease cannot be taken", lease=place.lot.lease, error=str(error))
-            place.elsewhere(self._clock() + _REFUSED)
+            place.elsewhere(self._clock.monotonic() + _REFUSED)
             return False
         if held is not None:  # by whom, the next look tells
-            place.elsewhere(self._clock())
+            place.elsewhere(self._clock.monotonic())
             return False
         return True
 
@@ -213,18 +214,18 @@ class LeaseBalancer:
 
     async def _handed(self, place: LeaseState) -> None:
         """A store that is away is asked again for as long as the lease may last."""
-        until = self._clock() + self._ttl
+        until = self._clock.monotonic() + self._ttl
         while True:
             try:
                 await place.lot.end()
             except StoreUnavailable:
-                if self._clock() < until:
-                    await asyncio.sleep(LOOK_AGAIN)
+                if self._clock.monotonic() < until:
+                    await self._clock.sleep(LOOK_AGAIN)
                     continue
             except StoreError as error:
                 _log.warning("lease cannot be handed back", lease=place.lot.lease, error=str(error))
             break
-        place.elsewhere(self._clock() + self._ttl)
+        place.elsewhere(self._clock.monotonic() + self._ttl)
         self.tell()
 
     def _report(self, among: MemberRank) -> None:
@@ -304,7 +305,7 @@ class LeaseKeeper:
         watch: StoreObserver,
         changed: Callable[[], None],
         let_go: Callable[[], None],
-        pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+        clock: Clock,
     ) -> None:
         """Nothing is delivered yet.
 
@@ -315,7 +316,7 @@ class LeaseKeeper:
             watch: told when the store is away.
             changed: is called when the pair is begun or at rest, and may be taken or handed back.
             let_go: is called when the lease was let go at the end.
-            pause: waits for so many seconds, or for the stop.
+            clock: of this process.
         """
         self.name, self.feed = f"{subscription} {pair.feed}", pair.feed
         self.lease = store.keys.lease
@@ -325,7 +326,7 @@ class LeaseKeeper:
         self._watch = watch
         self._changed = changed
         self._let_go = let_go
-        self._pause = pause
+        self._clock = clock
         self._stop = asyncio.Event()
         self._turn = asyncio.Event()
         self._idle = asyncio.Event()
@@ -405,7 +406,7 @@ class LeaseKeeper:
             self._idle.set()
         if wait:
             self._pausing = True
-            await self._pause(self._stop, wait)
+            await self._clock.wait(self._stop, wait)
             self._pausing = False
             if not self._store.held and not self._stop.is_set():
                 self._turn.clear()
@@ -517,8 +518,8 @@ class LeaseState:
 class LeaseTable:
     """All leases of one kind of work. Used within one event loop."""
 
-    def __init__(self, client: Redis, *, ttl: float, clock: Callable[[], float]) -> None:
-        """Take the store's client, the seconds that a lease lives, and seconds that only go forward."""
+    def __init__(self, client: Redis, *, ttl: float, clock: Clock) -> None:
+        """Take the store's client, the seconds that a lease lives, and the process's clock."""
         self._client = client
         self._ttl = ttl
         self._clock = clock
@@ -538,7 +539,7 @@ class LeaseTable:
 
     def add(self, lot: LeaseTarget) -> None:
         """There is this one, too."""
-        self._places[lot.name] = LeaseState(lot, self._clock())
+        self._places[lot.name] = LeaseState(lot, self._clock.monotonic())
 
     def drop(self, lot: LeaseTarget) -> bool:
         """There is not, any more; whether it was ours."""
@@ -562,7 +563,7 @@ class LeaseTable:
     @property
     def free(self) -> dict[str, float]:
         """Those that may be taken, and for how many seconds that is known."""
-        now = self._clock()
+        now = self._clock.monotonic()
         return {
             name: now - place.free_since
             for name, place in self._places.items()
@@ -572,18 +573,18 @@ class LeaseTable:
     @property
     def next_look(self) -> float:
         """When to look again."""
-        now = self._clock()
+        now = self._clock.monotonic()
         looks = (place.look_at for place in self._places.values() if place.state in _ELSEWHERE)
         return max(min((now + LOOK_AGAIN, *looks)), now + _AFTER)
 
     def look_at_all(self) -> None:
         """Something has changed: the next look is at all that are not ours."""
         for place in self._places.values():
-            place.look_at = self._clock()
+            place.look_at = self._clock.monotonic()
 
     def extras(self, listed: Collection[str] | None) -> dict[str, SurplusLease]:
         """Those of ours that are extras. ``listed``: the feeds that other processes list; None: any."""
-        now = self._clock()
+        now = self._clock.monotonic()
         return {
             name: SurplusLease(now - place.extra_since, place.offers, listed is None or place.lot.feed in listed)
             for name, place in self._places.items()
@@ -592,20 +593,20 @@ class LeaseTable:
 
     def taken_beyond(self, place: LeaseState) -> None:
         """This one is an extra from now on."""
-        now = self._clock()
+        now = self._clock.monotonic()
         place.extra_since = now
         place.offers = offers_counted(place.offers, now - place.offered_at, self._ttl)
 
     def handed(self, place: LeaseState) -> None:
         """This one is being handed back."""
         if place.extra_since is not None:
-            place.offers, place.offered_at = place.offers + 1, self._clock()
+            place.offers, place.offered_at = place.offers + 1, self._clock.monotonic()
         place.state, place.extra_since = "leaving", None
 
     def members_changed(self) -> None:
         """There are other processes: they have as much time to take what is free, and nothing is an extra."""
         for place in self._places.values():
-            place.free_since = self._clock()
+            place.free_since = self._clock.monotonic()
             place.extra_since, place.offers = None, 0
 
     def notice_lost(self) -> int:
@@ -614,7 +615,7 @@ class LeaseTable:
         for place in self._places.values():
             if place.state == "ours" and not place.lot.held and not place.lot.busy:
                 place.lot.lost()
-                place.elsewhere(self._clock())
+                place.elsewhere(self._clock.monotonic())
                 lost += 1
         return lost
 
@@ -624,7 +625,7 @@ class LeaseTable:
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
-        now = self._clock()
+        now = self._clock.monotonic()
         due = [place for place in self._places.values() if place.state in _ELSEWHERE and place.look_at <= now]
         found = await held_leases(self._client, [place.lot.lease for place in due], known=known)
         for place, held in zip(due, found, strict=True):
@@ -632,7 +633,7 @@ class LeaseTable:
                 self._seen(place, held, known)
 
     def _seen(self, place: LeaseState, held: Held, known: Collection[str]) -> None:
-        now = self._clock()
+        now = self._clock.monotonic()
         if held.value in (None, place.lot.nonce) or held.is_overlong:  # ours, though the answer to our asking was lost
             place.free_since = place.free_since if place.state == "free" else now
             place.state = "free"

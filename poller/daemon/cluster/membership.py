@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.orphans import ConfigurationDifference, claimed, differences, orphaned
 from poller.errors import StoreError, StoreUnavailable
@@ -78,7 +79,7 @@ class Membership:
         *,
         ttl: timedelta,
         watch: StoreObserver,
-        clock: Callable[[], float],
+        clock: Clock,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """Take what it works with.
@@ -87,7 +88,7 @@ class Membership:
             members: the list.
             ttl: how long a beat lasts.
             watch: told when the store is away.
-            clock: seconds that only go forward.
+            clock: of this process.
             look_seconds: between two looks.
         """
         self.name = members.name
@@ -99,7 +100,7 @@ class Membership:
         self._look_seconds = look_seconds
         self._roles: set[str] = set()
         self._said: frozenset[str] = frozenset()
-        self._beat_at = clock()
+        self._beat_at = clock.monotonic()
         self._tell = False
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
@@ -161,12 +162,12 @@ class Membership:
                 self._failing = None
             except StoreUnavailable as error:
                 self._watch.failed(_WHO, str(error))
-                await asyncio.sleep(self._look_seconds)
+                await self._clock.sleep(self._look_seconds)
             except StoreError as error:
                 if str(error) != self._failing:
                     self._failing = str(error)
                     _log.warning("the other processes cannot be seen", error=self._failing)
-                await asyncio.sleep(self._look_seconds)
+                await self._clock.sleep(self._look_seconds)
             await unless(self._wake, self._look_seconds)
 
     async def _met(self) -> None:
@@ -183,9 +184,9 @@ class Membership:
 
     async def _asked(self, roles: frozenset[str], *, tell: bool) -> Seen:
         missing = bool(roles) and self.name not in self.seen.roles
-        if roles == self._said and not missing and self._clock() < self._beat_at:
+        if roles == self._said and not missing and self._clock.monotonic() < self._beat_at:
             return await self._members.look(self.seen, tell=tell)
-        beat_at = self._clock() + self._beat_seconds
+        beat_at = self._clock.monotonic() + self._beat_seconds
         if roles:
             found = await self._members.beat(roles, self.seen, tell=tell)
         else:
@@ -203,7 +204,7 @@ class Configurations:
         claimed: the feeds that a live process has; None: it may be any.
     """
 
-    def __init__(self, settings: Settings, client: Redis, membership: Membership) -> None:
+    def __init__(self, settings: Settings, client: Redis, membership: Membership, *, clock: Clock) -> None:
         """Nothing is known yet."""
         self.orphans: tuple[str, ...] = ()
         self.undelivered: tuple[str, ...] = ()
@@ -211,6 +212,7 @@ class Configurations:
         self.version = 0
         self._own = settings.feed_ids
         self._client = client
+        self._clock = clock
         self._key = remembered_key(settings.redis.prefix)
         self._membership = membership
         self._seen: Seen | None = None
@@ -224,11 +226,11 @@ class Configurations:
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
-        clock, seen = asyncio.get_running_loop().time, self._membership.seen
-        if self._membership.name not in seen.roles or (seen is self._seen and clock() < self._look_at):
+        seen = self._membership.seen
+        if self._membership.name not in seen.roles or (seen is self._seen and self._clock.monotonic() < self._look_at):
             return self.version
         found = await known_feeds(self._client, self._key)
-        self._seen, self._look_at, self.version = seen, clock() + _SEARCH_SECONDS, self.version + 1
+        self._seen, self._look_at, self.version = seen, self._clock.monotonic() + _SEARCH_SECONDS, self.version + 1
         self.claimed = claimed(seen, self._own)
         self.orphans = orphaned(found, seen, self._own)
         delivered = claimed(seen, self._own if "deliver" in seen.roles[self._membership.name] else (), role="deliver")

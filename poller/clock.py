@@ -1,0 +1,46 @@
+"""Time and chance of one process: the wall clock, the monotonic clock, sleep and random numbers.
+
+**Invariants**
+
+- What runs for a while takes one :class:`Clock`; pure functions take moments as values.
+- Moments that processes share are those of :class:`poller.store.clock.StoreClock`, which is a clock too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from datetime import UTC, datetime
+
+
+class Clock:
+    """The clock of this process.
+
+    Attributes:
+        random: where all draws come from; fit for secrets.
+    """
+
+    def __init__(self) -> None:
+        """Read the system's clocks and its source of randomness."""
+        self.random: random.Random = random.SystemRandom()
+
+    def now(self) -> datetime:
+        """The wall clock, UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds that only go forward."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for this long."""
+        await asyncio.sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait for the event, at most this long; whether it is set."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await event.wait()
+        except TimeoutError:
+            return event.is_set()

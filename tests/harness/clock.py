@@ -1,0 +1,88 @@
+"""Clocks for tests: one that a test moves by hand, and the process's own with parts replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from poller.clock import Clock
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class FakeClock(Clock):
+    """A clock that stands until it is moved; sleep moves it and returns.
+
+    Attributes:
+        slept: the seconds of every sleep, in their order.
+    """
+
+    def __init__(self, now: datetime = NOON, *, monotonic: float = 0.0, seed: int = 0) -> None:
+        """Begin at these moments."""
+        self.random = random.Random(seed)
+        self.slept: list[float] = []
+        self._now = now
+        self._monotonic = monotonic
+
+    def now(self) -> datetime:
+        """The moment it stands at."""
+        return self._now
+
+    def monotonic(self) -> float:
+        """The seconds it stands at."""
+        return self._monotonic
+
+    def move(self, seconds: float) -> None:
+        """Let this much time pass."""
+        self._now += timedelta(seconds=seconds)
+        self._monotonic += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the time pass, and others run."""
+        self.slept.append(seconds)
+        self.move(seconds)
+        await asyncio.sleep(0)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Let the time pass unless the event is set."""
+        if not event.is_set():
+            await self.sleep(seconds)
+        return event.is_set()
+
+
+class StubClock(Clock):
+    """The process's own clock, but for the parts that a test gives."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime] | None = None,
+        monotonic: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[object]] | None = None,
+        wait: Callable[[asyncio.Event, float], Awaitable[object]] | None = None,
+    ) -> None:
+        """Take the parts."""
+        super().__init__()
+        self._now = now or super().now
+        self._monotonic = monotonic or super().monotonic
+        self._sleep = sleep or super().sleep
+        self._wait = wait or super().wait
+
+    def now(self) -> datetime:
+        """By the part given."""
+        return self._now()
+
+    def monotonic(self) -> float:
+        """By the part given."""
+        return self._monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """By the part given."""
+        await self._sleep(seconds)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """By the part given."""
+        await self._wait(event, seconds)
+        return event.is_set()
