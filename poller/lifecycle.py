@@ -1,14 +1,15 @@
-"""Stopping when told to: signals set an event, whoever waits for it ends in order, and tasks that are cancelled end."""
+"""Stopping and giving way: signals set an event, cancelled tasks end, long computations let others have their turn."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 _CANCEL_AGAIN_SECONDS: Final = 0.1
+T = TypeVar("T")
 
 
 @contextmanager
@@ -77,3 +78,22 @@ async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
                 task.result()
     finally:
         await ended(stopping)
+
+
+async def in_turns(steps: Generator[None, None, T]) -> T:
+    """The value of a long computation; where it yields, whatever else waits has its turn."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("T", done.value)
+        await asyncio.sleep(0)
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """As :func:`in_turns`, where nothing else waits."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("T", done.value)

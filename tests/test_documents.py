@@ -26,6 +26,7 @@ from poller.delivery.signing import new_secret
 from poller.delivery.sinks.base import SinkEvent
 from poller.delivery.sinks.webhook import SignedRequests, WebhookSink
 from poller.http.ssrf import AddressPolicy
+from poller.lifecycle import at_once
 from poller.source.envelope import decode_page
 from tests.delivery.events import entry, pair
 from tests.document_tables import TABLES
@@ -223,7 +224,7 @@ async def test_the_request() -> None:
 
 def test_the_page() -> None:
     """It is a list envelope with everything that one may have, and its record can be used."""
-    page = decode_page(block("page").encode())
+    page = at_once(decode_page(block("page").encode()))
     assert page.page_token
     assert page.delta_token
     (record,) = map(record_reader("id"), page.records)

@@ -35,7 +35,7 @@ import msgspec
 # Integers of up to this many digits are int whatever way they are read (here Python and msgspec stop converting), so
 # that 10 and 1e1 meet in one form; longer ones are Decimal whatever way they are read.
 _INT_DIGITS: Final = 4300
-_LONG: Final = re.compile(rb"[0-9]{%d}" % (_INT_DIGITS + 1)).search
+_DIGITS: Final = b"0123456789"
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, Overflow, Inexact])
 
 
@@ -113,9 +113,20 @@ def parse_received(raw: bytes) -> tuple[Any, bytes]:
     except RecursionError:  # reading succeeded with hardly a level to spare, writing needs more
         raise ValueError(TOO_DEEP) from None
     refuse_ambiguous(raw, form)
-    if len(raw) > _INT_DIGITS and _LONG(raw):
+    if _has_long_integer(raw):
         json.loads(raw, parse_int=_refuse_long, parse_float=str)
     return value, form
+
+
+def _has_long_integer(raw: bytes) -> bool:
+    """Whether more digits than are usable follow each other; such a run holds one of the bytes that are looked at."""
+    for at in range(_INT_DIGITS, len(raw), _INT_DIGITS + 1):
+        if raw[at : at + 1].isdigit():
+            before, after = raw[at - _INT_DIGITS : at], raw[at : at + _INT_DIGITS + 1]
+            digits = len(before) - len(before.rstrip(_DIGITS)) + len(after) - len(after.lstrip(_DIGITS))
+            if digits > _INT_DIGITS:
+                return True
+    return False
 
 
 def _refuse_long(digits: str) -> None:
@@ -192,7 +203,8 @@ _SHOWN: Final = 60  # characters of a key
 _ARRAY, _ESCAPE = b"[\\"  # as integers: a byte is found ten times faster than a text of one byte is counted
 _ESCAPED_COLON: Final = rb"\u003"  # as every escape of a colon begins
 _SAMPLE: Final = 64  # bytes of a value by which it is found
-_STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# With or without an end: text that is no JSON is read once too, not again from each quotation mark.
+_STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -233,7 +245,10 @@ def deeper_than(raw: bytes, levels: int) -> bool:
     for _ in range(levels):
         if not brackets:
             return False
-        brackets = brackets.replace(b"[]", b"")  # one level: the innermost of each
+        outer = brackets.replace(b"[]", b"")  # without one level: the innermost of each
+        if len(outer) == len(brackets):
+            break  # brackets without a partner; no text that is JSON
+        brackets = outer
     return bool(brackets)
 
 

@@ -169,26 +169,45 @@ def _same_identity(pointer: str, before: Any, value: Any, record: Record) -> boo
 # Numbers that are equal as numbers do not differ.
 
 
+MOST_CHARACTERS: Final = 1_000_000
+"""Of the pointers of one change. Each repeats the keys above it: those of a record of 1 MB may take gigabytes."""
+
+
 def changed_pointers(old: Any, new: Any) -> tuple[str, ...]:
     """The sorted pointers of everything that differs between two values from :func:`canonical.parse`.
 
     Empty if and only if the two have the same canonical form. The empty pointer ``""`` stands for the whole value
-    where one of the two is not an object.
+    where one of the two is not an object. Where the pointers would have more than :data:`MOST_CHARACTERS`, those of the
+    record's own members that differ stand for all that differs in them.
     """
-    return tuple(sorted(_differing(old, new, "")))
+    pointers: list[str] = []
+    length = 0
+    for path in _differing(old, new, ()):
+        pointers.append(_pointer(path))
+        length += len(pointers[-1])
+        if length > MOST_CHARACTERS:
+            return tuple(sorted(_pointer((key,)) for key in old.keys() | new.keys() if _differs(old, new, key)))
+    return tuple(sorted(pointers))
 
 
-def _differing(old: Any, new: Any, at: str) -> Iterator[str]:
+def _differing(old: Any, new: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if not same(old, new):
             yield at
         return
     for key in old.keys() | new.keys():
-        pointer = f"{at}/{_escape(key)}"
         if key in old and key in new:
-            yield from _differing(old[key], new[key], pointer)
+            yield from _differing(old[key], new[key], (*at, key))
         else:
-            yield pointer
+            yield (*at, key)
+
+
+def _differs(old: dict[str, Any], new: dict[str, Any], key: str) -> bool:
+    return key not in old or key not in new or not same(old[key], new[key])
+
+
+def _pointer(path: tuple[str, ...]) -> str:
+    return "".join(f"/{_escape(key)}" for key in path)
 
 
 def _escape(key: str) -> str:

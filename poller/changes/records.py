@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
-from functools import cache, reduce
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -24,17 +24,23 @@ import msgspec
 from poller.changes.canonical import TOO_DEEP, parse_received
 
 MAX_ID_LENGTH: Final = 1024
+MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
+"""Of one record. Its values may take twenty times the memory of its bytes, and it is read without a pause."""
+
+_SEARCHED: Final = 200_000  # brackets, commas and colons of an unusable record that are gone through, one by one
+_MOST_IDS: Final = 16
 _INTEGER: Final = "\x01"  # before the digits in the key of an integer id; no id that is text may hold it
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}").fullmatch
 # CloudEvents attributes of type String: no control characters, no surrogates, no non-characters (two end each plane).
 _PLANE_ENDS: Final = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
 _FORBIDDEN: Final = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]").search
-_MARKS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_MARKS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 _OPEN: Final = (b"[", b"{")
+_MARKED: Final = (*_OPEN, b",", b":")
 _TOKENS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"|[^\s\[\]{},:"]++', re.DOTALL)
-_COLON: Final = re.compile(rb"\s*:\s*")
-_VALUE: Final = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+)\s*[,}]', re.DOTALL)
+_COLON: Final = re.compile(rb"\s*+:\s*+")
+_VALUE: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9]++)\s*+[,}]', re.DOTALL)
 _RFC3339: Final = re.compile(
     r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d(?:\.\d+)?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
 ).fullmatch
@@ -94,7 +100,9 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
     qualification_of = attrgetter("qualification" if "qualification" in fields else "id")
     decode = msgspec.json.Decoder(head).decode
 
-    def read(raw: bytes) -> Record | Rejected:
+    def read(raw: bytes) -> Record | Rejected:  # noqa: PLR0911 -- one for each way not to be usable
+        if len(raw) > MAX_RECORD_BYTES:
+            return Rejected(raw, f"a record of {len(raw)} bytes; at most {MAX_RECORD_BYTES} are usable")
         try:
             found: Any = decode(raw)
         except msgspec.ValidationError as error:  # not an object, or an id that is an integer beyond any range
@@ -121,7 +129,8 @@ def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
     """The keys that a record may have whose bytes cannot be used; None where its id cannot be read.
 
     There are several where the id stands in it several times. What is wrong elsewhere does not count: text that is no
-    UTF-8, half a surrogate, raw control characters, levels without end. Bytes that may hold several records have none.
+    UTF-8, half a surrogate, raw control characters, levels without end. Bytes that may hold several records have none;
+    nor have those with more ids, or more brackets, than there are by mistake.
     """
     if not is_single(raw):
         return None
@@ -139,6 +148,8 @@ def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
             if key is None:
                 return None
             keys.add(key)
+            if len(keys) > _MOST_IDS:
+                return None
     return frozenset(keys) if keys and raw.lstrip().startswith(b"{") else None
 
 
@@ -146,8 +157,10 @@ def is_single(raw: bytes) -> bool:
     """Whether bytes that cannot be used are one value, as far as their strings and brackets stand where JSON has them.
 
     Bytes of which that is not so may hold several records: an unescaped quotation mark in one record makes the end of a
-    string its beginning, up to the next such mark in another record.
+    string its beginning, up to the next such mark in another record. Where that would be long to find out, they may.
     """
+    if len(raw) > _SEARCHED and sum(map(raw.count, _MARKED)) > _SEARCHED:
+        return False
     state, within = "value", bytearray()
     for match in _TOKENS.finditer(raw):
         token = match[0]
@@ -269,6 +282,7 @@ def _reference(value: Any) -> str | None:
 #
 # What is merged is an object's own members and no deeper: a value is received whole or not at all.
 
+_CHECKED_AT_ONCE: Final = 256  # records
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -303,8 +317,10 @@ def overlaid(known: bytes, received: bytes) -> bytes:
 # A version that cannot be used is not chosen, and displaces none that can: it becomes :class:`Rejected`.
 
 
-def latest_versions(records: Sequence[Record | Rejected], *, partial: bool = False) -> Sequence[Record | Rejected]:
-    """One version of each record of a page.
+def latest_versions(
+    records: Sequence[Record | Rejected], *, partial: bool = False
+) -> Generator[None, None, Sequence[Record | Rejected]]:
+    """One version of each record of a page; for :func:`~poller.lifecycle.in_turns`, for a page may be all versions.
 
     Args:
         records: in the order received.
@@ -316,12 +332,14 @@ def latest_versions(records: Sequence[Record | Rejected], *, partial: bool = Fal
     times = Counter(keys)
     versions: dict[str, list[Record]] = {}
     rejected: list[Record | Rejected] = []
-    for record in records:
+    for place, record in enumerate(records, start=1):
         checked = _checked(record) if isinstance(record, Record) and times[record.key] > 1 else record
         if isinstance(checked, Record):
             versions.setdefault(checked.key, []).append(checked)
         else:
             rejected.append(checked)
+        if not place % _CHECKED_AT_ONCE:
+            yield
     return [*(_settled(several, partial=partial) for several in versions.values()), *rejected]
 
 
@@ -337,7 +355,12 @@ def _settled(versions: list[Record], *, partial: bool) -> Record:
     if len(versions) == 1:
         return versions[0]
     ordered = _in_order(versions)
-    return reduce(lambda known, part: merged(part, known.raw), ordered) if partial else ordered[-1]
+    if not partial:
+        return ordered[-1]
+    members: dict[str, Any] = {}  # of all of them, written once: after each it would be by their number, squared
+    for part in ordered:
+        members |= _members(part.raw)
+    return with_bytes(ordered[-1], _encode(members))
 
 
 def _in_order(versions: list[Record]) -> list[Record]:

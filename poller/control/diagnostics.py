@@ -49,6 +49,7 @@ from poller.errors import (
     StoreUnavailable,
 )
 from poller.http.server import listener
+from poller.lifecycle import in_turns
 from poller.redis.client import shown
 from poller.redis.data_directory import located
 from poller.redis.embedded import SOCKET, EmbeddedServer, SocketState, asked
@@ -186,7 +187,9 @@ async def _check_listings(api: ApiClient, feed: Feed, seen: Mapping[str, None], 
 
 async def _first_page(api: ApiClient, feed: Feed, qualification: str | None = None) -> Page | SourceError:
     try:
-        return decode_page(await api.get(feed.resource.listing_path(qualification), feed.query.first(None)))
+        return await in_turns(
+            decode_page(await api.get(feed.resource.listing_path(qualification), feed.query.first(None)))
+        )
     except SourceError as error:
         return error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Generator
 from typing import Final, Literal
 
 import msgspec
@@ -12,6 +13,8 @@ from poller.changes.canonical import MAX_DEPTH, TOO_DEEP, deeper_than, own_membe
 from poller.errors import SourceNonsense
 
 MAX_TOKEN_LENGTH: Final = 64 * 1024
+MAX_RECORDS: Final = 1_000_000
+"""In one page. An answer of zeros or of empty objects holds millions, and each takes more memory than it has bytes."""
 
 Ending = Literal["no pageToken", "pageToken null", "pageToken empty", "an empty page", "the last page again"]
 """How a listing shows that it ends; all but the last two are seen on its last page alone."""
@@ -45,29 +48,33 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 _decode: Final = msgspec.json.Decoder(_Envelope).decode
 
 
-def decode_page(body: bytes) -> Page:
+def decode_page(body: bytes, *, most: int = MAX_RECORDS) -> Generator[None, None, Page]:
     """Read an answer. Records that are no JSON stay in it as they are, for whoever reads them to refuse.
+
+    For :func:`~poller.lifecycle.in_turns`: yields where the answer has to be cut piece by piece.
 
     Raises:
         SourceNonsense: the body is not JSON, not the envelope, has one of its keys twice, is nested too deep around
-            the records, or holds a token that cannot be sent back.
+            the records, has more than ``most``, or holds a token that cannot be sent back.
     """
     if body.startswith(_OTHER_MARKS):
         raise SourceNonsense("the answer begins with the byte order mark of UTF-16; JSON is UTF-8")
     body = body.removeprefix(BOM_UTF8)  # RFC 8259, section 8.1: who reads may ignore it
-    try:
-        envelope = _read(body)
-    except SourceNonsense as whole:
-        parts = split_results(body)
-        if parts is None:
-            raise
-        records, around = parts
-        try:
-            envelope = _read(around)
-        except SourceNonsense:
-            raise whole from None
+    if len(body) >= 2 * most and body.count(b",") >= most:
+        envelope, records = yield from _counted(body, most)
     else:
-        records = [bytes(record) for record in envelope.results]
+        try:
+            envelope = _read(body)
+            records = [bytes(record) for record in envelope.results]
+        except SourceNonsense as whole:
+            parts = (yield from split_results(body, most)) if len(body) <= LONGEST else None
+            if parts is None:
+                raise
+            records, around = parts
+            try:
+                envelope = _read(around)
+            except SourceNonsense:
+                raise whole from None
     further = envelope.page_token
     return Page(
         records,
@@ -75,6 +82,17 @@ def decode_page(body: bytes) -> Page:
         _token(further or None, "pageToken"),
         "pageToken null" if further is None else "pageToken empty" if further == "" else "no pageToken",
     )
+
+
+def _counted(body: bytes, most: int) -> Generator[None, None, tuple[_Envelope, list[bytes]]]:
+    """The parts of an answer that may have too many records: made one by one, each zero of them takes 100 bytes."""
+    parts = yield from split_results(body, most)
+    if parts is None:
+        raise SourceNonsense(f"the answer is not a list envelope, or not whole ({_looks(body)})")
+    records, around = parts
+    if around.count(b",") >= most:
+        raise SourceNonsense(f"the answer is not a list envelope: it has {len(around)} bytes around its records")
+    return _read(around), records
 
 
 def _read(body: bytes) -> _Envelope:
@@ -160,25 +178,37 @@ def _plain(key: str) -> str:
 # judged record by record, later. The envelope around the records has to be JSON; a page that was cut off is none.
 
 LONGEST: Final = 8 * 1024 * 1024  # bytes; cutting is slow, and a page like that is no accident
-# The last alternative is a string that does not end. What follows it is not looked at: trying each later quotation mark
-# in the same way would take a time that grows with the square of the length.
-_STRUCTURE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},]|"', re.DOTALL)
+_AT_ONCE: Final = 10_000  # brackets and the like; some milliseconds
+# An array or object without others in it is one mark. The last alternative is a string that does not end. What follows
+# it is not looked at: trying each later quotation mark in the same way would take a time that grows with the square of
+# the length.
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRUCTURE: Final = re.compile(
+    rb'[\[{](?:[^"\[\]{}]++|%b)*+[\]}]|%b|[\[\]{},]|"' % (_STRING, _STRING),
+    re.DOTALL,
+)
 _UNENDED: Final = b'"'
-_OPENING: Final = re.compile(rb"\s*:\s*\[")
+_OPENING: Final = re.compile(rb"\s*+:\s*+\[")
 _OPEN, _CLOSE = (b"[", b"{"), (b"]", b"}")
+_LONGEST_KEY: Final = 6 * len(_RESULTS) + 2  # as written: each of its letters may be an escape
 
 
-def split_results(body: bytes) -> tuple[list[bytes], bytes] | None:
+def split_results(body: bytes, most: int = MAX_RECORDS) -> Generator[None, None, tuple[list[bytes], bytes] | None]:
     """The elements of the envelope's ``results``, as they stand, and the envelope with none of them.
 
-    None where there is no such array, where it does not end, or where the body is too long for this.
+    None where there is no such array, or where it does not end.
+
+    Raises:
+        SourceNonsense: they are more than ``most``.
     """
-    start = _start(body) if len(body) <= LONGEST else None
+    start = yield from _start(body)
     if start is None:
         return None
     elements: list[bytes] = []
     depth, begun = 0, start
-    for mark in _STRUCTURE.finditer(body, start):
+    for count, mark in enumerate(_STRUCTURE.finditer(body, start), start=1):
+        if not count % _AT_ONCE:
+            yield
         found = mark[0]
         if found == _UNENDED:
             return None
@@ -191,13 +221,17 @@ def split_results(body: bytes) -> tuple[list[bytes], bytes] | None:
             begun = mark.end()
             if found == b"]":
                 return ([] if elements == [b""] else elements), body[:start] + body[mark.start() :]
+            if len(elements) >= most:
+                raise SourceNonsense(f"the answer has more than {most} records in a page; set limit, or a smaller one")
     return None
 
 
-def _start(body: bytes) -> int | None:
+def _start(body: bytes) -> Generator[None, None, int | None]:
     """Where the first element of ``results`` begins: the key of the envelope itself, not of a record."""
     depth = 0
-    for mark in _STRUCTURE.finditer(body):
+    for count, mark in enumerate(_STRUCTURE.finditer(body), start=1):
+        if not count % _AT_ONCE:
+            yield
         found = mark[0]
         if found == _UNENDED:
             return None
@@ -205,8 +239,17 @@ def _start(body: bytes) -> int | None:
             depth += 1
         elif found in _CLOSE:
             depth -= 1
-        elif depth == 1 and found == b'"results"':
+        elif depth == 1 and len(found) <= _LONGEST_KEY and _is_results(found):
             opening = _OPENING.match(body, mark.end())
             if opening:
                 return opening.end()
     return None
+
+
+def _is_results(found: bytes) -> bool:
+    if b"\\" not in found:
+        return found == b'"results"'
+    try:
+        return found.startswith(b'"') and msgspec.json.decode(found) == _RESULTS
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

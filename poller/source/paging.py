@@ -28,15 +28,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense
-from poller.lifecycle import ended
+from poller.lifecycle import ended, in_turns
 from poller.source.envelope import Ending, Page, decode_page
 
+R = TypeVar("R", bound=Record | Rejected)
 Params = tuple[tuple[str, str], ...]
 
 
@@ -177,7 +178,7 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
 
     async def fetch(params: Params) -> Page | None:
         body = await get(path, params)
-        return None if body is None else decode_page(body)
+        return None if body is None else await in_turns(decode_page(body))
 
     ahead: asyncio.Task[Page | None] | None = asyncio.create_task(fetch(drain.first_request()))
     try:
@@ -199,7 +200,7 @@ async def read_pages(get: Get, path: str, drain: ListingReader) -> AsyncGenerato
             await ended(ahead)
 
 
-def slices(records: Sequence[Record | Rejected]) -> Iterator[Sequence[Record | Rejected]]:
+def slices(records: Sequence[R]) -> Iterator[Sequence[R]]:
     """The records in slices that are small enough for one commit."""
     start = size = 0
     for index, record in enumerate(records):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from codecs import BOM_UTF8
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -41,7 +41,7 @@ from poller.changes.held_versions import HeldVersion, VersionPolicy, full_readin
 from poller.changes.plan import Commit, PublishRules, RecordCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
 from poller.errors import RoundHeld, SourceError, SourceRefused
-from poller.lifecycle import finished
+from poller.lifecycle import finished, in_turns
 from poller.source.envelope import Page
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Get, slices
@@ -49,6 +49,9 @@ from poller.store.commands import Pause
 from poller.store.feed import Absent, HeldElsewhere
 from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, SECOND_LOOK, TOMBSTONES, FeedState
 from poller.telemetry import tracing
+
+_AT_ONCE: Final = 1000  # records that are read without a pause
+T = TypeVar("T")
 
 
 class SeenKeysObserver(Protocol):
@@ -208,8 +211,11 @@ class RoundWriter:
             apart=self._feed.second_look,
         )
         rules = msgspec.structs.replace(self._rules, silent=silent, again=again, partial=partial, holding=holding)
-        received = [self._read(raw) for raw in page.records]
-        records = latest_versions(received, partial=partial)
+        received: list[Record | Rejected] = []
+        for some in _batched(page.records):
+            received += map(self._read, some)
+            await asyncio.sleep(0)
+        records = await in_turns(latest_versions(received, partial=partial))
         if newer:
             records = [one for one in records if not (isinstance(one, Record) and one.key in newer)]
         passed_over = len(received) - len(records)
@@ -219,11 +225,12 @@ class RoundWriter:
             seen.update(keys)
         known = await self._store.known(keys)
         if partial:
-            readable = {key for key, snapshot in known.items() if not checked(snapshot).unreadable}
+            readable = await self._readable(known)
             records = await complete_records(records, readable, feed=self._feed, get=self._get)
         rejected: list[Rejected] = []
         async with commits_in_order(self._commit) as put:
             for part in slices(records):
+                await asyncio.sleep(0)
                 commit, tally = plan(
                     part,
                     known,
@@ -249,16 +256,18 @@ class RoundWriter:
         if rejected:
             await self._mark_seen(rejected, seen)
 
-    async def _mark_seen(self, rejected: Iterable[Rejected], seen: SeenKeysObserver | None) -> None:
+    async def _mark_seen(self, rejected: Sequence[Rejected], seen: SeenKeysObserver | None) -> None:
         """Count unusable records as listed, as far as their keys can be read."""
         keys: list[str] = []
-        for one in rejected:
-            found = identities(one.raw, self._feed.id_field)
-            if found is None:
-                self.unidentified += 1
-                self.jumbled += not is_single(one.raw)
-            else:
-                keys += found
+        for some in slices(rejected):
+            for one in some:
+                found = identities(one.raw, self._feed.id_field)
+                if found is None:
+                    self.unidentified += 1
+                    self.jumbled += not is_single(one.raw)
+                else:
+                    keys += found
+            await asyncio.sleep(0)
         if seen is None:
             return
         seen.update(keys)
@@ -266,6 +275,13 @@ class RoundWriter:
         back = {key: msgspec.structs.replace(one, missing=False) for key, one in known.items() if one.missing}
         if back:
             await self._store.commit(Commit(self._generation, self._sequence, back))
+
+    async def _readable(self, known: Mapping[str, Snapshot]) -> frozenset[str]:
+        found: set[str] = set()
+        for some in _batched(list(known.items())):
+            found.update(key for key, snapshot in some if not checked(snapshot).unreadable)
+            await asyncio.sleep(0)
+        return frozenset(found)
 
     async def remove(self, gone: Mapping[str, Snapshot], *, mode: RoundMode) -> None:
         """Commit the removal of these records."""
@@ -321,13 +337,18 @@ class RoundWriter:
         self.tally += tally
 
 
+def _batched(several: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Parts that are gone through within a millisecond or so: whatever else the process does waits no longer."""
+    for start in range(0, len(several), _AT_ONCE):
+        yield several[start : start + _AT_ONCE]
+
+
 def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:
     before = known.get(key)
     return before is not None and before.removed
 
 
 _LAST_WAIT: Final = 4.0  # seconds; a little more than a commit takes for itself
-T = TypeVar("T")
 
 
 @asynccontextmanager

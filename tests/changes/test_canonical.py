@@ -25,6 +25,7 @@ from poller.changes.canonical import (
     without,
 )
 from tests.changes.samples import CHANCE, FEW, KEYS, MANY, TREES, opinion, spelled
+from tests.harness.growth import LINEAR, growth
 
 LONG = b"7" * 5_000  # more digits than the fast way holds
 
@@ -279,3 +280,25 @@ def test_many_keys_are_not_depth() -> None:
 def test_any_form_that_hides_no_colon_will_do() -> None:
     """The check counts colons; in which order or spelling the value was written again is all the same."""
     refuse_ambiguous(b'{"b":1.0, "a":":"}', b'{ "a" : ":" , "b" : 1 }')
+
+
+@pytest.mark.parametrize("text", [b'["a\\"', b'{"a', b'"', b'\\"', b"[]", b'[["', b"]"])
+def test_depth_is_found_in_time_by_the_length_of_the_text_alone(text: bytes) -> None:
+    """Law: whatever stands in a text, JSON or not, finding out how deep it is takes time by its length."""
+    assert growth(lambda size: deeper_than(b"[" * 200 + text * (size // len(text)), 100), 4 * 1024) < LINEAR
+
+
+def test_long_integers_are_found_in_time_by_the_length_of_the_text_alone() -> None:
+    """Law: text of integers with all the digits that are usable takes no time by the length of these integers."""
+    numbers = b"[%b]" % b",".join([b'"%b"' % (b"7" * 4_300)] * 100)
+    assert growth(lambda digits: parse_received(b'["%b"]' % b"x".join([b"7" * digits] * (400_000 // digits))), 530) < 3
+    assert parse_received(numbers)[1] == numbers
+
+
+@pytest.mark.parametrize("place", [0, 1, 4_299, 4_300, 4_301, 8_600, 9_000])
+def test_an_integer_is_too_long_wherever_it_stands(place: int) -> None:
+    """Law: 4 300 digits are usable, 4 301 are not, at any distance from the beginning and from other numbers."""
+    head = b'{"x":"%b","n":[1,' % (b"x" * place)
+    assert parse_received(head + b"7" * 4_300 + b",12]}")
+    with pytest.raises(ValueError, match="an integer of 4301 digits"):
+        parse_received(head + b"-" + b"7" * 4_301 + b",12]}")

@@ -232,3 +232,14 @@ def test_the_pointers_are_enough_to_get_from_old_to_new(old: Any, new: Any) -> N
 def test_pointers_follow_rfc_6901(old: bytes, new: bytes, pointers: tuple[str, ...]) -> None:
     """Slash and tilde are escaped, arrays count as a whole, the empty pointer is the whole value, all sorted."""
     assert changed_pointers(parse(old), parse(new)) == pointers
+
+
+def test_pointers_that_would_take_too_much_are_those_of_the_members() -> None:
+    """Law: a record of 200 kB whose every value differs does not make pointers of a gigabyte; what differs is named."""
+    key = "/" * 50_000
+    old = {"id": "a", "same": {"x": 1}, key: {f"k{number}": 0 for number in range(20_000)}}
+    new = old | {key: {f"k{number}": 1 for number in range(20_000)}, "new": 1}
+    assert changed_pointers(old, new) == tuple(sorted(["/" + "~1" * 50_000, "/new"]))
+    assert changed_pointers(old, old) == ()
+    few = {"id": "a", key: {"k1": 1}}
+    assert changed_pointers(few, few | {key: {"k1": 2}}) == (f"/{'~1' * 50_000}/k1",)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from poller.changes.records import (
     MAX_ID_LENGTH,
+    MAX_RECORD_BYTES,
     Record,
     Rejected,
     identities,
@@ -20,8 +21,10 @@ from poller.changes.records import (
     record_reader,
     shape_of,
 )
+from poller.lifecycle import at_once
 from poller.source.paging import ListQuery
 from tests.changes.samples import FEW, OBJECTS, spelled
+from tests.harness.growth import LINEAR, growth
 from tests.source.round_sides import FEED, Round, Script
 
 UUID = "0B8ce21A-7f3d-4Cc5-9e1b-00aAbBcCdDeE"
@@ -252,6 +255,46 @@ def test_what_may_be_several_records_has_no_id(raw: bytes) -> None:
     assert identities(raw, "id") is None
 
 
+@pytest.mark.parametrize(
+    "text", [b'\\"', b'"', b'"id":"', b'"id":7,', b'["a\\"', b'"id" ', b'"id": ', b"{", b'"id":"a" ']
+)
+@pytest.mark.parametrize("start", [b'{"id":"a",', b'{"id":NaN,"x":"', b'{"id":7'])
+def test_an_id_is_looked_for_in_time_by_the_length_alone(start: bytes, text: bytes) -> None:
+    """Law: whatever a stranger repeats after the first bytes of a record costs time by its length."""
+    assert growth(lambda size: identities(start + text * (size // len(text)), "id"), 4 * 1024) < LINEAR
+    assert growth(lambda size: identities(start + text * (size // len(text)) + b"}", "id"), 4 * 1024) < LINEAR
+
+
+def test_a_record_of_too_many_ids_or_brackets_has_none() -> None:
+    """Law: for each unusable record the store is asked for few, and the search for its id is bounded."""
+    several = [b'"id":%d' % number for number in range(20)]
+    assert identities(b'{"n":NaN,' + b",".join(several[:16]) + b"}", "id") is not None
+    assert identities(b'{"n":NaN,' + b",".join(several) + b"}", "id") is None
+    assert identities(b'{"id":1,"n":[NaN' + b",0" * 100_000 + b"]}", "id") == frozenset({"\x011"})
+    assert identities(b'{"id":1,"n":[NaN' + b",0" * 300_000 + b"]}", "id") is None
+
+
+def test_a_record_beyond_any_use_is_rejected() -> None:
+    """Law: one record is read without a pause, so it may not have any length; its id counts as seen."""
+    usable = b'{"id":"a","x":"%b"}' % (b"x" * (MAX_RECORD_BYTES - 17))
+    assert isinstance(read(usable), Record)
+    rejected = read(usable + b" ")
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == f"a record of {MAX_RECORD_BYTES + 1} bytes; at most {MAX_RECORD_BYTES} are usable"
+    assert identities(rejected.raw, "id") == frozenset({"a"})
+
+
+def test_parts_are_laid_over_each_other_in_time_by_their_number() -> None:
+    """Law: a page of parts of one record, each with another key, is read in time by its length."""
+
+    def parts(count: int) -> None:
+        found = [read(b'{"id":1,"k%d":0}' % number) for number in range(count)]
+        (whole,) = at_once(latest_versions(found, partial=True))
+        assert whole.raw.count(b":") == count + 1
+
+    assert growth(parts, 250) < LINEAR
+
+
 @FEW
 @given(OBJECTS, st.binary(min_size=1, max_size=3).filter(lambda junk: not set(junk) & set(b'\\"')))
 def test_what_is_wrong_within_strings_or_numbers_leaves_a_value_single(value: Any, junk: bytes) -> None:
@@ -340,14 +383,14 @@ def version(n: int, modified: str | None = None, **more: Any) -> bytes:
 
 def left_of(*raws: bytes, partial: bool = False) -> list[Any]:
     """What is left of a page: values of records, reasons of what was rejected."""
-    found = latest_versions([read(raw) for raw in raws], partial=partial)
+    found = at_once(latest_versions([read(raw) for raw in raws], partial=partial))
     return [json.loads(one.raw) if isinstance(one, Record) else one.reason for one in found]
 
 
 def test_a_page_without_repetitions_stays_as_it_is() -> None:
     """The same records in the same order, the rejected ones in their places."""
     records = [read(b'{"id":"b"}'), read(b"{}"), read(b'{"id":1}'), read(b'{"id":"1"}'), read(b"{}")]
-    assert latest_versions(records) == records
+    assert at_once(latest_versions(records)) == records
 
 
 @pytest.mark.parametrize(
@@ -385,7 +428,7 @@ def test_a_version_that_cannot_be_used_displaces_none(bad: bytes, reason: str, p
     """Whether it came first or last, the good one is left and the bad one is rejected, its bytes as they came."""
     for raws in ([version(1), bad], [bad, version(1)]):
         assert left_of(*raws, partial=partial) == [{"id": "a", "n": 1}, reason]
-    (rejected,) = (one for one in latest_versions([read(bad), read(bad), read(version(1))])[1:2])
+    (rejected,) = (one for one in at_once(latest_versions([read(bad), read(bad), read(version(1))]))[1:2])
     assert rejected == Rejected(bad, reason)
 
 

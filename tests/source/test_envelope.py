@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -13,30 +14,32 @@ from hypothesis import strategies as st
 from poller.changes.canonical import MAX_DEPTH
 from poller.changes.records import Record, Rejected, record_reader
 from poller.errors import SourceNonsense
+from poller.lifecycle import at_once
 from poller.source.envelope import MAX_TOKEN_LENGTH, Page, decode_page, keys_instead, split_results
+from tests.harness.growth import LINEAR, growth
 
 
 def test_records_are_the_bytes_they_came_in() -> None:
     """Each record is kept as it stands between the commas, whatever it is; unknown keys of the envelope are ignored."""
     body = b'{"more":1,"results":[ {"n": 1.0} ,{"n":12345678901234567890123},null,[1],"\xff"],"pageToken":"p"}'
     records = [b'{"n": 1.0}', b'{"n":12345678901234567890123}', b"null", b"[1]", b'"\xff"']
-    assert decode_page(body) == Page(records, None, "p")
+    assert at_once(decode_page(body)) == Page(records, None, "p")
 
 
 @pytest.mark.parametrize("nothing", ["", None])
 def test_an_empty_token_is_none(nothing: str | None) -> None:
     """Absent, null and empty are one: no token."""
-    assert decode_page(json.dumps({"results": [], "deltaToken": nothing, "pageToken": nothing}).encode()) == Page(
-        [], None, None, "pageToken null" if nothing is None else "pageToken empty"
-    )
-    assert decode_page(b'{"results":[]}') == Page([], None, None)
+    assert at_once(
+        decode_page(json.dumps({"results": [], "deltaToken": nothing, "pageToken": nothing}).encode())
+    ) == Page([], None, None, "pageToken null" if nothing is None else "pageToken empty")
+    assert at_once(decode_page(b'{"results":[]}')) == Page([], None, None)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(min_size=1, alphabet=st.characters(categories=("L", "N", "P", "S")) | st.just(" ")))
 def test_tokens_are_opaque(token: str) -> None:
     """Whatever can be printed is taken as it is."""
-    page = decode_page(json.dumps({"results": [], "deltaToken": token, "pageToken": token}).encode())
+    page = at_once(decode_page(json.dumps({"results": [], "deltaToken": token, "pageToken": token}).encode()))
     assert (page.delta_token, page.page_token) == (token, token)
 
 
@@ -72,17 +75,17 @@ def test_tokens_are_opaque(token: str) -> None:
 def test_what_is_not_the_envelope_is_nonsense(body: bytes, reason: str) -> None:
     """Cut, not JSON, another shape, a token that cannot be sent back: an error of one short line that says which."""
     with pytest.raises(SourceNonsense, match=reason) as refused:
-        decode_page(body)
+        at_once(decode_page(body))
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 200
 
 
 def test_a_mark_of_utf_8_is_passed_over() -> None:
     """RFC 8259 allows a reader to ignore it; some frameworks write one. A second one is no JSON."""
-    page = decode_page(b'\xef\xbb\xbf{"results":[{"id":"a"}],"deltaToken":"d"}')
+    page = at_once(decode_page(b'\xef\xbb\xbf{"results":[{"id":"a"}],"deltaToken":"d"}'))
     assert (page.records, page.delta_token) == ([b'{"id":"a"}'], "d")
     with pytest.raises(SourceNonsense, match="not JSON"):
-        decode_page(b'\xef\xbb\xbf\xef\xbb\xbf{"results":[]}')
+        at_once(decode_page(b'\xef\xbb\xbf\xef\xbb\xbf{"results":[]}'))
 
 
 def test_what_stands_around_the_records_is_none_of_ours() -> None:
@@ -93,7 +96,7 @@ def test_what_stands_around_the_records_is_none_of_ours() -> None:
         b" ,".join(records),
         deep,
     )
-    assert decode_page(body) == Page(records, "d", None)
+    assert at_once(decode_page(body)) == Page(records, "d", None)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +111,13 @@ def test_what_stands_around_the_records_is_none_of_ours() -> None:
 def test_an_error_repeats_nothing_of_the_body(body: bytes) -> None:
     """A proxy may echo the request, credential included; the error shows none of it."""
     with pytest.raises(SourceNonsense) as refused:
-        decode_page(body)
+        at_once(decode_page(body))
     assert "s3cret" not in str(refused.value)
 
 
 def test_a_token_within_the_limit_is_taken() -> None:
     """The limit itself is within the limit."""
-    found: Any = decode_page(b'{"results":[],"pageToken":"%b"}' % (b"x" * MAX_TOKEN_LENGTH))
+    found: Any = at_once(decode_page(b'{"results":[],"pageToken":"%b"}' % (b"x" * MAX_TOKEN_LENGTH)))
     assert len(found.page_token) == MAX_TOKEN_LENGTH
 
 
@@ -169,7 +172,7 @@ JSON = st.recursive(
 def test_the_parts_are_those_of_the_envelope(results: list[Any], others: dict[str, Any], indented: bool) -> None:
     """Law: for any envelope the elements are those that a JSON reader finds, and what is left is the rest of it."""
     envelope = {**others, "results": results, "after": [1, {"results": [2]}]}
-    parts = split_results(json.dumps(envelope, indent=2 if indented else None).encode())
+    parts = at_once(split_results(json.dumps(envelope, indent=2 if indented else None).encode()))
     assert parts is not None
     elements, around = parts
     assert [json.loads(element) for element in elements] == results
@@ -190,7 +193,7 @@ def test_the_parts_are_those_of_the_envelope(results: list[Any], others: dict[st
 def test_a_bad_record_leaves_the_others_of_its_page(bad: bytes, reason: str) -> None:
     """Law: the records around it are read, its own bytes are refused with the reason, the tokens count."""
     body = b'{"results":[{"id":"a"}, ' + bad + b' ,{"id":"c","t":"],{"}],"deltaToken":"d","pageToken":"p"}'
-    page = decode_page(body)
+    page = at_once(decode_page(body))
     read = record_reader("id")
     first, second, third = (read(raw) for raw in page.records)
     assert isinstance(first, Record)
@@ -204,7 +207,7 @@ def test_a_bad_record_leaves_the_others_of_its_page(bad: bytes, reason: str) -> 
 @pytest.mark.parametrize("start", [b'{"results":[', b'{"x":'])
 def test_marks_without_end_take_no_time(start: bytes) -> None:
     """Law: the time that a page takes grows with its length, not with the square of it (that would be hours here)."""
-    assert split_results(start + b'\\"' * 2_000_000) is None
+    assert at_once(split_results(start + b'\\"' * 2_000_000)) is None
 
 
 @pytest.mark.parametrize(
@@ -222,4 +225,75 @@ def test_marks_without_end_take_no_time(start: bytes) -> None:
 def test_what_is_no_envelope_stays_none(body: bytes) -> None:
     """Law: a page that was cut off, or is something else, fails as a whole."""
     with pytest.raises(SourceNonsense):
-        decode_page(body)
+        at_once(decode_page(body))
+
+
+FEW = 50_000  # records, in place of MAX_RECORDS
+
+
+def steps(body: bytes) -> tuple[int, Page | SourceNonsense]:
+    """How often reading an answer gave way to others, and what came of it."""
+    reading, count = decode_page(body, most=FEW), 0
+    try:
+        while True:
+            next(reading)
+            count += 1
+    except StopIteration as done:
+        return count, done.value
+    except SourceNonsense as nonsense:
+        return count, nonsense
+
+
+@pytest.mark.parametrize("element", [b"0", b"{}", b'{"id":1}', b"[[]]"])
+def test_a_page_has_a_bounded_number_of_records(element: bytes) -> None:
+    """Law: as many as are allowed are read; one more is refused with what to do, and gives way all the while."""
+    body = b'{"results":[%b],"deltaToken":"d"}' % b",".join([element] * FEW)
+    _, page = steps(body)
+    assert isinstance(page, Page)
+    assert (len(page.records), set(page.records), page.delta_token) == (FEW, {element}, "d")
+    count, refused = steps(body.replace(b"[", b"[%b," % element, 1))
+    assert isinstance(refused, SourceNonsense)
+    assert str(refused) == f"the answer has more than {FEW} records in a page; set limit, or a smaller one"
+    assert count >= FEW // 10_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"results":[%b',
+        b'{"\\u0072esults":[%b]}',
+        b'{"results":[],"x":[%b]',
+        b'{"results":[],"results":[%b]}',
+        b'{"x":{"results":[%b]}}',
+        b"[%b]",
+    ],
+)
+def test_what_is_no_page_takes_no_memory_by_its_commas(body: bytes) -> None:
+    """Law: what has more commas than a page may have records is never read into as many values before it is refused."""
+    whole = body.replace(b"%b", b",".join([b"0"] * (2 * FEW)))
+    tracemalloc.start()
+    try:
+        _, refused = steps(whole)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(refused, SourceNonsense)
+    assert peak < 10 * len(whole)  # as values each takes more than fifty bytes for its two
+
+
+def test_a_large_page_of_few_records_is_read_as_any_other() -> None:
+    """Law: commas within records are no records, be there more of them than a page may have records."""
+    record = b'{"id":"%d","x":[%b],"n":{"t":"],[\\""}}'
+    records = [record % (number, b",".join([b"0"] * 300)) for number in range(400)]
+    _, page = steps(b'{"deltaToken":"d","results":[ %b ]}' % b" ,\n".join(records))
+    assert isinstance(page, Page)
+    assert (page.records, page.delta_token) == (records, "d")
+
+
+@pytest.mark.parametrize(
+    "text", [b'\\"', b'"', b'["', b"[", b"{}", b'{"a":"', b'"results":', b'"results":[', b"{[", b'{"a\\"']
+)
+def test_cutting_takes_time_by_the_length_alone(text: bytes) -> None:
+    """Law: whatever a stranger repeats where records should stand costs time by its length."""
+    for start in (b'{"results":[', b"{"):
+        assert growth(lambda size, start=start: steps(start + text * (size // len(text))), 8 * 1024) < LINEAR  # type: ignore[misc]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from poller.changes.records import Record, Rejected
 from poller.errors import SourceNonsense, SourceRefused, SourceUnavailable
+from poller.lifecycle import at_once
 from poller.source.envelope import Page, decode_page
 from poller.source.feed import RoundMode
 from poller.source.paging import (
@@ -212,7 +213,7 @@ def test_a_page_without_a_page_token_is_the_last(end: bytes) -> None:
     """Absent, null and empty end the listing; how many records a page holds never does."""
     drain = ListingReader(ListQuery())
     assert drain.next_request(page("p")) == (("pageToken", "p"),)
-    assert drain.next_request(decode_page(end)) is None
+    assert drain.next_request(at_once(decode_page(end))) is None
     assert drain.pages == 2
 
 

@@ -5,6 +5,7 @@ No value is ever silently another: a record arrives byte for byte, or it is in t
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ import pytest
 from poller.changes.plan import SeenKeys
 from poller.changes.records import MAX_ID_LENGTH
 from poller.errors import SourceRefused
+from poller.lifecycle import at_once
 from poller.source.envelope import decode_page
 from poller.source.feed import RoundMode
 from poller.source.paging import Params
@@ -36,7 +38,7 @@ async def write(
 ) -> RoundWriter:
     """One page of one round, as the API's bytes."""
     writer = RoundWriter(PARTIAL if partial else FEED, store, store.state, gone, lambda: NOON)
-    page = decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" , ".join(records))
+    page = at_once(decode_page(b'{"results":[%b],"deltaToken":"d"}' % b" , ".join(records)))
     await writer.page(page, mode=mode, path="/contractTypes", seen=None)
     return writer
 
@@ -121,9 +123,33 @@ async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
     for records in ((bad,), (bad, bad), (bad, b'{"id":"odd"}')):
         seen = SeenKeys()
         writer = RoundWriter(FEED, store, store.state, gone, lambda: NOON)
-        page = decode_page(b'{"results":[%b]}' % b",".join(records))
+        page = at_once(decode_page(b'{"results":[%b]}' % b",".join(records)))
         await writer.page(page, mode=RoundMode.FULL, path="/contractTypes", seen=seen)
         assert "odd" in seen
+
+
+@pytest.mark.parametrize("raw", [b"0", b'{"id":%d,"x":NaN}', b'{"id":%d}', b'{"id":1,"k%d":0}'])
+async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
+    """Law: while a page is read and written, whatever else the process does (renew leases, deliver) has its turn often.
+
+    Counted in turns: of the event loop, for so many records.
+    """
+    store, turns, count = MemoryStore(), 0, 20_000
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    records = [raw.replace(b"%d", b"%d" % number) for number in range(count)]
+    page = at_once(decode_page(b'{"results":[%b]}' % b",".join(records)))
+    writer = RoundWriter(PARTIAL, store, store.state, gone, lambda: NOON)
+    task = asyncio.create_task(others())
+    await writer.page(page, mode=RoundMode.DELTA, path="/contractTypes", seen=SeenKeys())
+    task.cancel()
+    assert writer.tally.records == count
+    assert turns > count // 500
 
 
 async def test_an_id_that_is_an_integer_and_the_same_as_text_are_two_records() -> None:
