@@ -38,7 +38,9 @@ _Subscription = Annotated[
     str | None, typer.Option(metavar="ID", help="Events of this subscription only.", show_default=False)
 ]
 
-app = CommandLine(help="Events given up on and records that could not be used: list, show, redeliver, drop.")
+app = CommandLine(
+    help="List, show, redeliver and drop dead letters. Those are events given up on and records that could not be used."
+)
 
 
 class _Selection(NamedTuple):

@@ -101,7 +101,7 @@ async def demo(
         ),
     ] = None,
 ) -> None:
-    """Run the whole system on one machine, with webhooks and nothing to configure."""
+    """Run the whole system on one machine. Shows each change by stream and by webhook; nothing to configure."""
     from tempfile import TemporaryDirectory
 
     if keep is not None:

@@ -194,7 +194,7 @@ class _ChangedData(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
 
 
-class _EventOutline(msgspec.Struct, frozen=True):
+class _ChoiceView(msgspec.Struct, frozen=True):
     type: str
     subject: str = ""
     data: _ChangedData = _ChangedData()
@@ -223,7 +223,7 @@ class EventChoice(msgspec.Struct, frozen=True):
         if not (self.types or self.subjects or self.changed):
             return True
         try:
-            outline = msgspec.json.decode(event, type=_EventOutline)
+            outline = msgspec.json.decode(event, type=_ChoiceView)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return True
         return (

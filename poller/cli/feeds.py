@@ -43,7 +43,7 @@ Wait = Annotated[
 ]
 
 app = CommandLine()
-feeds_app = CommandLine(help="Feeds that no configuration has any more.")
+feeds_app = CommandLine(help="Delete feeds that no configuration has any more.")
 
 
 @app.command(example='pause acme/contractTypes --reason "API is moving"')
@@ -66,7 +66,7 @@ async def resume(options: GlobalOptions, feed: Feed, *, wait: Wait = None) -> bo
 
 @app.command(example="release acme/contractTypes")
 async def release(options: GlobalOptions, feed: Feed, *, wait: Wait = None) -> bool:
-    """Approve removals held by the safety limit, or changes held after a new base_url."""
+    """Approve removals held by the safety limit. Also approves changes held after a new base_url."""
     return await _submit(options, feed, "release", wait=wait)
 
 
@@ -196,7 +196,7 @@ def forget(
     *,
     yes: Yes = False,
 ) -> None:
-    """Delete the stream and the deliveries of a feed that no configuration has any more."""
+    """Delete a feed that no configuration has any more. Its stream and pending deliveries go with it."""
     settings = options.settings()
     found = run_loop(_forgettable(settings, feed))
     if not yes and found.subscriptions and not _forget_confirmed(found):

@@ -37,7 +37,7 @@ def run(
         str | None, typer.Option(metavar="ROLES", help="Roles out of poll,deliver,serve. Default: all roles.")
     ] = None,
 ) -> None:
-    """Run the daemon: poll every feed and deliver to every subscription, until a signal stops it."""
+    """Run the daemon until a signal stops it. It polls every feed and delivers to every subscription."""
     import gc
 
     from poller.http.server import raise_descriptor_limit
@@ -122,7 +122,7 @@ def _write_results(results: Sequence[RoundResult]) -> None:
 
 @app.command(example="check -c poller.toml")
 async def check(options: GlobalOptions) -> bool:
-    """Check the configuration, the store, the sources and the sinks. Changes nothing."""
+    """Check configuration, store, sources and sinks. Changes nothing."""
     from contextlib import aclosing
 
     from poller.control.diagnostics import check as check_all

@@ -131,7 +131,7 @@ async def status(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show every feed and subscription: state, last round, lag, errors. Named feeds are shown in detail."""
+    """Show the state of feeds, subscriptions and processes. Feeds that are named are shown in detail."""
     from poller.store.session import ready_store
 
     settings = options.settings()
@@ -445,7 +445,7 @@ def _feeds(one: SubscriptionStatus) -> str:
 
 
 async def _watch(settings: Settings, only: Sequence[str] | None, seconds: float, *, json: bool) -> None:
-    """Show the status every so many seconds, until SIGINT or SIGTERM."""
+    """Show the status again and again until SIGINT or SIGTERM."""
     import asyncio
 
     from poller.lifecycle import ended, first_of, stopped_by_signals

@@ -51,7 +51,7 @@ _EVENT_ID_BYTES: Final = 16
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.", autocompletion=complete_subscriptions)]
 _Texts = list[str] | None
 
-app = CommandLine(help="Webhook subscriptions: list, show, add, remove, pause, resume, test.")
+app = CommandLine(help="List, add, change and test webhook subscriptions.")
 
 
 @app.command("list", example="subscriptions list --json")
@@ -329,7 +329,7 @@ def _decoded(text: str, where: str) -> Any:
 
 @app.command(example="subscriptions remove rostering --yes")
 def remove(options: GlobalOptions, subscription: _Id, *, yes: Yes = False) -> None:
-    """Delete one that was added at run time, and everything that waits for it."""
+    """Delete one that was added at run time. Everything that waits for it is deleted, too."""
     settings = options.settings()
     status = run_loop(_removable(settings, subscription))
     if not yes and not _removal_confirmed(status):

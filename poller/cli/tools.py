@@ -107,7 +107,7 @@ def schema(
         Document, typer.Argument(metavar="[DOCUMENT]", help="asyncapi, events or config.")
     ] = Document.ASYNCAPI,
 ) -> None:
-    """Print the AsyncAPI document, or the JSON Schemas of events or configuration."""
+    """Print an AsyncAPI or JSON Schema document. The schemas describe the events or the configuration."""
     import msgspec
 
     from poller.changes.schemas import events_document
