@@ -225,10 +225,11 @@ class ApiClient:
 
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
+_MAGIC: Final = b"\x1f"  # the first byte of a gzip member
 
 
 class BodyDecoder:
-    """Decodes the pieces of one body, in order."""
+    """Decodes the pieces of one body, in order. A gzip body may have several members (RFC 1952)."""
 
     def __init__(self, encoding: str, *, most: int) -> None:
         """Start a body.
@@ -245,6 +246,7 @@ class BodyDecoder:
             raise SourceNonsense(f"the answer is encoded as {encoding[:40]!r}; only gzip was asked for")
         self._most = most
         self._zlib = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
+        self._over = False
 
     def decode(self, piece: bytes) -> bytes:
         """The decoded piece.
@@ -254,10 +256,21 @@ class BodyDecoder:
         """
         if self._zlib is None:
             return piece
+        decoded = bytearray()
         try:
-            return self._zlib.decompress(piece, self._most + 1)
+            while piece and len(decoded) <= self._most and not self._is_over(piece):
+                if self._zlib.eof:
+                    self._zlib = zlib.decompressobj(_GZIP)
+                decoded += self._zlib.decompress(piece, self._most + 1 - len(decoded))
+                piece = self._zlib.unused_data
         except zlib.error as error:
             raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
+        return bytes(decoded)
+
+    def _is_over(self, piece: bytes) -> bool:
+        """Whether this comes after the last member: a further one begins with a magic number, padding does not."""
+        self._over = self._over or (self._zlib is not None and self._zlib.eof and not piece.startswith(_MAGIC))
+        return self._over
 
     def close(self) -> None:
         """Check that the body is complete.
