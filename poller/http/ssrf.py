@@ -195,12 +195,14 @@ def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: st
     try:
         parts = urlsplit(url)
         authority, host = parts.netloc, parts.hostname or ""
-        _ = parts.port
+        readable = parts.port != 0
     except ValueError:
+        readable = False
+    if not readable:
         return "a URL whose host and port can be read"
     if parts.scheme not in {plain, tls} or not host:
         return f"a URL that begins with {tls}:// and a host"
-    if "@" in authority or _UNFIT.search(url):
+    if "@" in authority + parts.fragment or _UNFIT.search(url):
         return "a URL in ASCII without user and password, backslashes, spaces and control characters"
     shown = f"[{host}]" if authority.startswith("[") else host
     wrong = misspelling(shown)

@@ -169,7 +169,8 @@ def test_what_means_this_machine_is_refused_unless_allowed(host: str) -> None:
     "url",
     ["https://u:hunter2@h/", "https://hunter2@h/", "https://h\\@127.0.0.1/", "https://h/\r\nX: y", "https://h/%00",
      "https://h/%0d%0aX", "https://h/ x", "https://h/ü", "ftp://h/", "//h/", "h", "", "https:///x", "https://h:x/",
-     "https://h:99999/", "https://[::1/", "file:///etc/passwd"],
+     "https://h:99999/", "https://[::1/", "file:///etc/passwd",
+     "https://h:0/", "https://h:00", "https://h/#@127.0.0.1", "https://h#hunter2@127.0.0.1/"],
 )  # fmt: skip
 def test_a_url_that_holds_more_than_a_url_is_refused(url: str) -> None:
     """And nothing of it is repeated."""
