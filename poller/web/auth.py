@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import binascii
 import math
+import re
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -215,11 +216,9 @@ def _passed_on(request: Request) -> bool:
         return True
     if any(name in _PROXIES or name.startswith(_FORWARDED) for name in request.headers):
         return True
-    try:
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-    except ValueError:
-        return True
-    return bool(host) and not is_loopback(host.rstrip("."))
+    host = request.headers.get("host", "")
+    name = host_in(host)
+    return bool(host) and (name is None or not is_loopback(name.rstrip(".")))
 
 
 # Under which names this service may be asked for while only its own machine can reach it.
@@ -245,13 +244,20 @@ def names_of(settings: HttpSettings) -> frozenset[str] | None:
     return frozenset({LOCALHOST, public or LOCALHOST})
 
 
+# A host and a port, and nothing that a URL may hold beside them: user, path, query, fragment, zone.
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]|([0-9A-Za-z._-]+))(?::[0-9]*)?")
+
+
 def may_be_asked_for(host: str, names: frozenset[str]) -> bool:
     """Whether a ``Host`` is one of these names or an address, with or without a port."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return name.rstrip(".") in names or is_address(name)
+    name = host_in(host)
+    return name is not None and (name.rstrip(".") in names or is_address(name))
+
+
+def host_in(header: str) -> str | None:
+    """The name or address in a ``Host``, in lower case and without brackets; None where it is not one."""
+    found = _HOST.fullmatch(header)
+    return (found[1] or found[2]).lower() if found else None
 
 
 class HostFilter:

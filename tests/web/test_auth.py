@@ -265,6 +265,7 @@ async def test_who_is_passed_on_by_a_proxy_is_not_here(tmp_path: Path, store_url
         {"via": "1.1 proxy"},
         {"host": "poller.example.org"},
         {"host": "192.0.2.1:80"},
+        {"host": "127.0.0.1#.evil.example"},
     ]
     async with served(settings) as given:
         for headers in passed:
@@ -393,6 +394,20 @@ def test_own_names(host: str) -> None:
             "evil.example:8080",
             "0x7f.1",
             "2130706433",
+            "127.0.0.1#.evil.example",
+            "127.0.0.1/.evil.example",
+            "127.0.0.1?.evil.example",
+            "127.0.0.1\\.evil.example",
+            "evil.example@127.0.0.1",
+            "127.0.0.1@evil.example",
+            "[::1%25evil.example]",
+            "[::1%lo]",
+            "[::1].evil.example",
+            "[127.0.0.1]",
+            "localhost:80:80",
+            "localhost:evil",
+            "localhost, evil.example",
+            " localhost",
         ],
     ],
 )
