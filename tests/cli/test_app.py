@@ -1,4 +1,4 @@
-"""The program from the outside: exit codes, and one paragraph on standard error."""
+"""The program from the outside: exit codes, and one paragraph on standard error; standard streams that are closed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_exit_codes(
 
 @pytest.mark.parametrize(("arguments", "environ", "code", "says"), IN_THIS_ONE)
 def test_mistakes(called: Called, arguments: list[str], environ: dict[str, str], code: int, says: str) -> None:
-    """So do other mistakes; that the process ends as the call does is proved above."""
+    """Other mistakes end in the same way; the test above proves that the process ends as the call does."""
     _as_expected(called(*arguments, **environ), code, says)
 
 
@@ -61,7 +61,7 @@ def _as_expected(ended: Ended, code: int, says: str) -> None:
 
 
 async def test_no_command_is_answered_by_the_help(started_poller: Poller) -> None:
-    """The page as ``--help`` prints it, whole and nothing with it; it is wrong usage all the same."""
+    """Without a command the program prints the page of ``--help`` and nothing else, with exit code 2."""
     ended, asked = await started_poller(), await started_poller("--help")
     assert (ended.code, ended.out, ended.err.strip()) == (2, "", asked.out.strip())
 
@@ -75,7 +75,7 @@ async def test_traceback_on_demand(started_poller: Poller, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_no_reason_to_fail(closed: str) -> None:
-    """Law: whoever closes a stream does not want it; the exit code is that of the work."""
+    """Law: a standard stream that is closed does not change the exit code."""
     done = subprocess.run(
         ["sh", "-c", f'"$0" -m poller schema events {closed}', sys.executable],
         check=False,

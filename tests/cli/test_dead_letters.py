@@ -47,7 +47,7 @@ def add(url: str, *records: bytes, feed: str = FEED, reason: str = REASON) -> No
 
 
 def test_list(called: Called, url: str) -> None:
-    """The newest come last, one object a line with --json; how many are not shown is told beside."""
+    """The newest are last, one JSON object a line with --json; standard error says how many are not shown."""
     assert (called("dead-letters", "list", **configured(url))).out == "no dead letters\n"
     add(url, b"[1]", b"[22]", b"[333]")
     ended = called("dead-letters", "list", "contractTypes", "--json", "--limit", "2", **configured(url))
@@ -72,7 +72,7 @@ def test_list(called: Called, url: str) -> None:
 
 
 def test_show(called: Called, url: str) -> None:
-    """What a record holds is laid out or escaped and steers no terminal; --raw gives it byte for byte."""
+    """A record is laid out or escaped and cannot control the terminal; --raw writes it byte for byte."""
     records = (b'{"a":"\xc2\x9b31m"}', b"\x1b[31m\xff\x00", b"1" * (QUARANTINE_BYTES + 1))
     add(url, *records, reason="odd \x1b[31m")
     shown = [called("dead-letters", "show", f"{FEED}:{number}-0", **configured(url)).out for number in (1, 2, 3)]
@@ -85,7 +85,7 @@ def test_show(called: Called, url: str) -> None:
 
 
 def test_drop(called: Called, url: str) -> None:
-    """Those that are named go, or all of a feed; what is not there is named in an error, and the others go."""
+    """Dead letters are dropped by id, or all of a feed; an error names unknown ids, the others are dropped."""
     add(url, *(b"[%d]" % number for number in range(6)))
     one = called("dead-letters", "drop", f"{FEED}:1-0", "contractTypes:1-0", **configured(url))
     assert (one.code, one.out) == (0, "1 dead letter dropped\n")
@@ -116,7 +116,7 @@ WRONG: tuple[tuple[list[str], int, str], ...] = (
 
 
 def test_wrong_use(called: Called, url: str) -> None:
-    """What cannot be done is told in one paragraph with the exit code of its kind, and nothing is dropped."""
+    """Wrong usage is reported in one paragraph with the right exit code, and nothing is dropped."""
     add(url, b"[1]")
     for arguments, code, says in WRONG:
         ended = called("dead-letters", *arguments, **configured(url))
@@ -128,7 +128,7 @@ def test_wrong_use(called: Called, url: str) -> None:
 
 
 def test_from_quarantine_to_quarantine(poller: Poller, called: Called, url: str) -> None:
-    """What a round quarantines is pointed to and listed; dropped, it is quarantined anew by the next round."""
+    """A record that a round quarantines is reported and listed; after a drop, the next round quarantines it again."""
     asyncio.run(a_round(poller, url))
     status = called("status", **configured(url))
     assert f"quarantined records: poller dead-letters list {FEED}" in status.out.splitlines()
@@ -145,7 +145,7 @@ async def a_round(poller: Poller, url: str) -> None:
 
 @pytest.mark.parametrize(("columns", "longest"), [(80, 80), (40, 100)])
 def test_the_table_fits_a_terminal(url: str, columns: int, longest: int) -> None:
-    """On a terminal of 80 columns no line is longer; each id stands in one piece even where that cannot be."""
+    """On a terminal of 80 columns no line is longer; an id is never broken, even on a narrow one."""
     with looking(url) as store:
         number = store.xadd(f"poller:{{{LONGEST}}}:quarantine", {"raw": b"[1]", "reason": REASON}).decode()
     lines = on_terminal(["dead-letters", "list"], configured(url) | {"TERM": "xterm"}, columns)
@@ -154,7 +154,7 @@ def test_the_table_fits_a_terminal(url: str, columns: int, longest: int) -> None
 
 
 def on_terminal(arguments: list[str], environ: dict[str, str], columns: int) -> list[str]:
-    """The lines that the program writes to a terminal of so many columns."""
+    """The lines that the program writes to a terminal of this width."""
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     command = [sys.executable, "-m", "poller", *arguments]

@@ -58,7 +58,7 @@ def configured(server: str) -> dict[str, str]:
 
 
 def give_up(store: Redis, number: int, *, feed: str = FEED, subscription: str = "a", event: bytes | None = None) -> str:
-    """A letter as a pair leaves it; its id."""
+    """The id of a dead letter written as a feed consumer writes it."""
     keys = PairKeys.of("poller", feed, subscription)
     content = entry(number=number) if event is None else event
     store.hset(keys.letters, f"{number}-0", encode(Letter(msgspec.Raw(content), "gone \x1b[31m", "at", TRIED)))
@@ -67,7 +67,7 @@ def give_up(store: Redis, number: int, *, feed: str = FEED, subscription: str = 
 
 
 def test_list_and_show(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Both kinds are listed by time, or one subscription's events; shown, nothing of an event or an answer steers."""
+    """Both kinds are listed by time, or the events of one subscription; foreign text cannot control the terminal."""
     first, other, last = give_up(store, 1), give_up(store, 2, subscription="b"), give_up(store, 4)
     store.xadd(FeedKeys.of("poller", FEED).quarantine, {"raw": "[1]", "reason": "no id"}, id="3-0")
     listed = called("dead-letters", "list", "--json", **configured)
@@ -95,7 +95,7 @@ def test_list_and_show(called: Called, configured: dict[str, str], store: Redis)
 
 
 def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Those that are named, or all of a subscription, wait for delivery with their event, each once, and it is told."""
+    """Dead letters wait for delivery, each once, by id or all of a subscription; the count is shown."""
     first, other = give_up(store, 1), give_up(store, 2, subscription="b")
     lost, last = give_up(store, 3, event=b"null"), give_up(store, 4)
     told = called("dead-letters", "redeliver", first, **configured)
@@ -118,7 +118,7 @@ def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> 
 
 
 def test_a_feed_that_is_not_configured_any_more(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Law: what was given up at a feed that the store still knows is listed, shown, redelivered and dropped."""
+    """Law: a dead letter of a feed that only the store knows is listed, shown, redelivered and dropped."""
     gone = "acme/renamed"
     first, second = (give_up(store, number, feed=gone) for number in (1, 2))
     assert called("dead-letters", "show", first, **configured).code == 2
@@ -135,7 +135,7 @@ def test_a_feed_that_is_not_configured_any_more(called: Called, configured: dict
 
 
 def test_not_more_than_can_wait(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Beyond so many that wait already nothing is moved; the letters stay, and it is told."""
+    """Nothing is redelivered beyond the limit of waiting deliveries; the letters stay, and an error says so."""
     store.hset(KEYS.parked, mapping={f"9-{number}": b'{"key":"K"}' for number in range(MOST_WAITING - 1)})
     for number in (1, 2, 3):
         give_up(store, number)
@@ -146,7 +146,7 @@ def test_not_more_than_can_wait(called: Called, configured: dict[str, str], stor
 
 
 def test_drop(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Those that are named go, or all of a subscription, and nobody else's."""
+    """Dead letters are dropped by id, or all of one subscription and of no other."""
     first, other = give_up(store, 1), give_up(store, 2, subscription="b")
     for number in range(3, 6):
         give_up(store, number)
@@ -160,7 +160,7 @@ def test_drop(called: Called, configured: dict[str, str], store: Redis) -> None:
 
 
 def test_events_that_went_unread(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """An overrun is one dead letter: how many events and which; it cannot be redelivered, and is told so; dropped."""
+    """An overrun is one dead letter with the number of events and their range; it can be dropped, not redelivered."""
     row = b'{"event":null,"reason":"why","at":"at","attempts":[],"overrun":%s}'
     one = b'{"first":"5-0","left":"9-0","events":4,"sequence":5,"last_sequence":8}'
     store.hset(
@@ -198,7 +198,7 @@ def test_what_is_said_in_two_ways_is_refused(
 
 @pytest.mark.parametrize("what", ["drop", "redeliver"])
 def test_of_one_feed_alone(called: Called, configured: dict[str, str], store: Redis, what: str) -> None:
-    """Law: the letters of a subscription at other feeds than the one that is named stay."""
+    """Law: with --feed, dead letters of the subscription at other feeds stay."""
     give_up(store, 1)
     done = called("dead-letters", what, "--subscription", "a", "--feed", "achievements", "--all", **configured)
     assert (done.code, done.out.partition(" ")[0]) == (0, "0")

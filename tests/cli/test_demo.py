@@ -30,7 +30,7 @@ def place() -> Iterator[Path]:
 
 
 async def test_demo(poller: Poller, place: Path) -> None:
-    """Events of several resources come by stream and by webhook, at the end it says how many, and nothing is left."""
+    """Events of several resources come by stream and by webhook; the last line counts them; no file is left."""
     ended = await poller("demo", "--seconds", "3", TMPDIR=str(place))
     assert ended.code == 0, ended.err
     lines = [line for line in ended.out.splitlines() if line[:2].isdigit()]
@@ -55,7 +55,7 @@ def _kill_receiver(demo: Process) -> None:
     [(_interrupt, 0, "The demo ended: ", ""), (_kill_receiver, 1, "", "the webhook receiver ended by itself")],
 )
 async def test_the_end(act: Callable[[Process], None], code: int, out: str, err: str, place: Path) -> None:
-    """Ctrl-C ends it in order, a receiver that dies with a sentence; no process and no file outlives either."""
+    """Ctrl-C ends it with exit code 0, a receiver that dies with an error; no process and no file is left."""
     async with started("demo", cwd=place, TMPDIR=str(place)) as demo, limited(25):
         assert demo.stdout is not None
         while MARK.encode() not in (line := await demo.stdout.readline()):
@@ -74,7 +74,7 @@ NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
 
 def test_the_two_lines_of_an_event() -> None:
-    """Kind, record and revision stand in the same columns; then what has changed, and how long it took."""
+    """Kind, record and revision are in the same columns; then come the change, and the delay."""
     content = EventData(2, "delta", msgspec.Raw(b'{"id":"abc","name":"x"}'))
     event = EventView(
         "1", "p.contractType.modified.v1", "abcdef", NOON.isoformat(), "2025-03-01T12:00:01.000Z", content
@@ -94,7 +94,7 @@ def test_the_two_lines_of_an_event() -> None:
 
 
 def test_the_change_is_seen_on_80_columns() -> None:
-    """Of the widest line there is room for the name of what has changed and the beginning of what it was."""
+    """The widest line still shows the name of what has changed and the start of its old value."""
     before, after = msgspec.Raw(b'{"reason":"holiday"}'), msgspec.Raw(b'{"reason":"sick leave"}')
     content = EventData(2, "delta", after, before, ("/reason",))
     event = EventView("1", "p.x.modified.v1", "abcdef", NOON.isoformat(), NOON.isoformat(), content)

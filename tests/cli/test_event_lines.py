@@ -34,7 +34,7 @@ def event(**other: object) -> bytes:
 
 @pytest.mark.parametrize("number", ["123456789012345678901234567890", "1.0", "1e400", "0.10000000000000000000001"])
 def test_numbers_stay(number: str) -> None:
-    """Compact JSON has no white space between its parts, and every number in the very digits received."""
+    """Compact JSON has no white space, and every number keeps the digits that were received."""
     assert compact(f'{{ "a" :\n {number} , "b": "x  y"}}'.encode()) == f'{{"a":{number},"b":"x  y"}}'
     assert what_changed(modified(b'{"a":1}', f'{{"a":{number}}}'.encode(), "/a")) == f"a: 1 → {number}"
 
@@ -47,13 +47,13 @@ def test_pointers() -> None:
 
 
 def test_terminal_is_safe() -> None:
-    """Nothing in a record steers the terminal."""
+    """Nothing in a record can control the terminal."""
     assert "\u202e" not in what_changed(modified('{"a":"\u202eX"}'.encode(), '{"a":"\x9b2J"}'.encode(), "/a"))
     assert "\x9b" not in what_changed(modified(b"{}", '{"a":"\x9b2J"}'.encode(), "/a"))
 
 
 def test_created_says_what_matters() -> None:
-    """A new record is shown by its telling members, not by ids and stamps."""
+    """A new record is shown by members that mean something, not by ids and timestamps."""
     record = msgspec.Raw(b'{"id":"1","qualificationID":"2","name":"First aid","lastModifiedAt":"x"}')
     assert what_changed(EventData(1, "delta", record)) == 'name: "First aid"'
 
@@ -73,21 +73,21 @@ def test_created_says_what_matters() -> None:
     ],
 )
 def test_what_is_no_event(event: bytes, reason: str) -> None:
-    """Whatever somebody else wrote to a stream is unreadable, with the entry and the reason, and nothing worse."""
+    """An entry that another program wrote is reported as unreadable, with its id and the reason."""
     told = f"^entry 1-0 of a/b is unreadable: {reason}"
     with pytest.raises(Unreadable, match=told), readable(event, feed="a/b", entry_id="1-0"):
         event_line(read_event(event), "a/b")
 
 
 def test_another_day_is_told() -> None:
-    """The time alone stands for today's; an older event has its date before it."""
+    """An event of today shows its time alone, an older one its date as well."""
     one = read_event(event())
     assert event_line(one, "a/b", today="2026-03-02")[0][0] == "08:15:00.000"
     assert event_line(one, "a/b", today="2026-03-03")[0][0] == "2026-03-02 08:15:00.000"
 
 
 def test_an_event_is_understood() -> None:
-    """An event of this program is none of that."""
+    """An event of this program is readable."""
     with readable(event(), feed="a/b", entry_id="1-0"):
         assert "created" in "".join(text for text, _ in event_line(read_event(event()), "a/b"))
 
@@ -128,12 +128,12 @@ EVENT = json.dumps(
     ],
 )
 def test_each_kind_that_is_given_must_hold(choice: dict[str, Any], *, taken: bool) -> None:
-    """One of several of a kind suffices."""
+    """Values of one kind are alternatives; each kind that is given must match."""
     assert EventChoice(**choice).matches(EVENT) is taken
 
 
 def test_an_announcement_has_a_type_and_a_subject_as_well() -> None:
-    """Its data has no changes, so it is not among those that have some."""
+    """An operational event is chosen by type and subject; it has no changes, so no pointer matches."""
     event = b'{"type":"poller.feed.held.v1","subject":"acme/x","data":{"reason":"r"}}'
     assert EventChoice(types=("poller.feed.*",), subjects=("acme/*",)).matches(event)
     assert not EventChoice(changed=("/reason",)).matches(event)
@@ -141,5 +141,5 @@ def test_an_announcement_has_a_type_and_a_subject_as_well() -> None:
 
 @pytest.mark.parametrize("event", [b"", b"no", b"[]", b"\xff", b"[" * 100_000])
 def test_what_is_no_event_is_taken(event: bytes) -> None:
-    """Whoever shows it says what is wrong with it."""
+    """An entry that is no event matches every choice, so that it is reported."""
     assert EventChoice(types=("removed",)).matches(event)

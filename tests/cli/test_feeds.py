@@ -1,4 +1,4 @@
-"""Orders to a feed by the command line: what is left for its next round, and what makes no sense."""
+"""Commands to a feed: what they leave for its next round, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATE = FeedKeys.of("poller", "default/contractTypes").state
 
 
 def test_a_feed_is_read_again_or_anew(called: Called, store_url: str) -> None:
-    """Law: each order says what its next round does with it, and is refused where there is nothing to read again."""
+    """Law: ``resync`` says what the next round does, and is refused for a feed that was never read."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     assert called("resync", "contractTypes", "--anew", "--yes", **environ).code == 1
     with looking(store_url) as client:
@@ -43,7 +43,7 @@ def test_all_is_published_again_only_when_that_is_confirmed(called: Called, stor
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, b"1"), ("n", 1, None)])
 def test_on_a_terminal_it_is_asked(store_url: str, answer: str, code: int, left: bytes | None) -> None:
-    """Law: what is answered there decides."""
+    """Law: the answer to the prompt decides."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
         client.hset(STATE, "generation", "g")
@@ -64,7 +64,7 @@ def test_on_a_terminal_it_is_asked(store_url: str, answer: str, code: int, left:
 
 
 def test_a_paused_feed_is_passed_over_and_told(called: Called, store_url: str) -> None:
-    """Law: ``once`` asks its source nothing, though it is named, and that is no failure; a second pause is none."""
+    """Law: ``once`` skips a paused feed, even if it is named, and exits with 0; so does a second pause."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "x"}
     paused = called("pause", "contractTypes", "--reason", "moving\x1b[31m house", **environ)
     assert (paused.code, paused.out.count("\n"), paused.err) == (0, 1, "")

@@ -76,7 +76,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 @asynccontextmanager
 async def run(config: Path, **environ: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The daemon for the time of the block; it leaves in order."""
+    """The daemon for the time of the block; it is stopped in order."""
     async with started("run", "-c", str(config), cwd=config.parent, **environ) as daemon:
         try:
             yield daemon
@@ -89,7 +89,7 @@ async def run(config: Path, **environ: str) -> AsyncIterator[asyncio.subprocess.
 
 
 def sink(bad: list[int]) -> Any:
-    """Answers 204, but for ``/bad`` the status that stands there last."""
+    """Answers 204, and on ``/bad`` the status in its path."""
 
     def answer(request: Any) -> Reply:
         return Reply(bad[-1] if request.target == "/bad" else 204)
@@ -150,13 +150,13 @@ async def test_the_whole_program_needs_what_is_granted(guarded: Guarded, tmp_pat
 
 
 async def _delivered(receiver: Receiver, path: str, count: int, *, since: int) -> None:
-    """Wait until a sink has had so many requests, from a number of all on."""
+    """Wait until a sink has received this many requests after an earlier total."""
     requests = receiver.requests
     await receiver.until(lambda: sum(one.target == path for one in requests[since:]) >= count, f"{count} at {path}")
 
 
 async def _tailed(config: Path, environ: dict[str, str]) -> None:
-    """``tail`` shows what is there and what comes."""
+    """``tail`` shows existing events and new ones."""
     async with (
         started("tail", "--from", "earliest", "--json", "-c", str(config), cwd=config.parent, **environ) as tail,
         patience("events"),
@@ -167,7 +167,7 @@ async def _tailed(config: Path, environ: dict[str, str]) -> None:
 
 
 async def _letters(told: Any) -> dict[str, list[str]]:
-    """Dead letters, once there are some of both kinds: their ids."""
+    """The ids of the dead letters, once there are some of both kinds."""
     async with patience("dead letters of both kinds"):
         while True:
             found = [json.loads(line)["id"] for line in (await told("dead-letters", "list", "--json")).splitlines()]

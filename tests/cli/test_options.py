@@ -1,4 +1,4 @@
-"""Laws of ``--help``: groups, an example for each command that works as written, global options once."""
+"""Laws of :mod:`poller.cli.options`: help pages, quick start, completion and ``--watch [SECONDS]``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOP: Any = typer.main.get_command(app)
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Each command that is no group, by its path."""
+    """Path and command of each command that is no group."""
     if hasattr(command, "commands"):
         for name, inner in command.commands.items():
             yield from leaves(inner, (*path, name))
@@ -42,7 +42,7 @@ EXAMPLES = {path: command.epilog for path, command in LEAVES.items()}
 
 
 def test_every_command_has_an_example_and_stands_in_one_group() -> None:
-    """Law: no command is without either, and no group names a command that is not there."""
+    """Law: every command has an example and is in one group, and no group names an unknown command."""
     assert all(EXAMPLES.values())
     grouped = [name for names in GROUPS.values() for name in names]
     assert sorted(grouped) == sorted(name for name, command in TOP.commands.items() if not command.hidden)
@@ -50,7 +50,7 @@ def test_every_command_has_an_example_and_stands_in_one_group() -> None:
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_the_example_is_taken(path: str) -> None:
-    """Law: an example begins with its command, and its arguments are ones that the command takes."""
+    """Law: an example begins with its command, and the command accepts its arguments."""
     words = shlex.split(EXAMPLES[path])
     here = path.split(" ")
     assert words[: len(here)] == here
@@ -75,7 +75,7 @@ async def test_what_help_shows() -> None:
 
 
 def test_help_imports_nothing_that_is_slow() -> None:
-    """Law: what takes long to import is imported by the command that needs it, and so ``--help`` answers at once."""
+    """Law: ``--help`` imports no module that is slow to import; a command imports what it needs."""
     program = "import sys; from poller.cli.app import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = set(done.stdout.splitlines()[-1].split())
@@ -85,7 +85,7 @@ def test_help_imports_nothing_that_is_slow() -> None:
 
 
 async def test_a_suggestion_is_one_sentence() -> None:
-    """Law: a command that is misspelt is answered with the nearest one, its question mark the last of the sentence."""
+    """Law: an unknown command is answered with the nearest one, in a sentence that ends with a question mark."""
     async with commands_in() as quickly:
         ended = await quickly.run("statu")
     assert ended.code == 2
@@ -110,7 +110,7 @@ id = "rostering"
 
 
 def offered(directory: Path, words: str, **environ: str) -> list[str]:
-    """What bash is told after ``words``; nothing may be said beside it."""
+    """What completion offers to bash after ``words``; standard error stays empty."""
     asked = {"_POLLER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
         [sys.executable, "-m", "poller"],
@@ -130,7 +130,7 @@ def configured(directory: Path, url: str) -> None:
 
 @pytest.mark.usefixtures("one_server")
 def test_feeds_and_subscriptions_are_offered(tmp_path: Path, store_url: str) -> None:
-    """Of the file, of the environment alone, and of the store's registry; by what was begun."""
+    """Completion offers names of the file, of the environment and of the store's registry that begin as typed."""
     with looking(store_url) as client:
         client.hset("poller:{subscriptions}:registry", "run-time", "{}")
     configured(tmp_path, store_url)
@@ -144,14 +144,14 @@ def test_feeds_and_subscriptions_are_offered(tmp_path: Path, store_url: str) -> 
 
 @pytest.mark.parametrize("config", ["", "sources = 1", "no TOML", CONFIG.replace("URL", "redis://127.0.0.1:1/0")])
 def test_nothing_is_said_of_what_is_wrong(tmp_path: Path, config: str) -> None:
-    """A store that is away costs no more than its patience, and those of the file are offered all the same."""
+    """A broken configuration offers nothing; without a store, the names of the file are still offered."""
     (tmp_path / "poller.toml").write_text(config)
     found = offered(tmp_path, "poller subscriptions resume ro")
     assert found == (["rostering"] if "rostering" in config else [])
 
 
 def test_a_directory_is_relative_to_the_file(tmp_path: Path) -> None:
-    """As the configuration has it; what is none is as if it were not said."""
+    """The data directory is relative to the file, as in the configuration; a wrong type is left alone."""
     file = tmp_path / "poller.toml"
     file.write_text('[embedded]\ndata_dir = "data"\n')
     context = typer.Context(TyperCommand("poller"))
@@ -162,14 +162,14 @@ def test_a_directory_is_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_what_it_knows_by_itself_is_right() -> None:
-    """It imports nothing for the sake of speed, so this says whether its words are still those of the others."""
+    """Completion copies a few names to avoid slow imports; the copies are equal to the originals."""
     assert set(options.RESOURCES) == set(RESOURCES)
     assert SOCKET == "valkey.sock"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script(tmp_path: Path, shell: str) -> None:
-    """It is shown by an option, for whoever does not want it installed."""
+    """``--show-completion`` prints the script for each shell."""
     done = subprocess.run(
         [sys.executable, "-m", "poller", "--show-completion", shell],
         cwd=tmp_path,
@@ -194,5 +194,5 @@ def test_each_shell_has_its_script(tmp_path: Path, shell: str) -> None:
     ],
 )
 def test_what_is_no_number_stays_what_it_is(given: list[str], meant: list[str]) -> None:
-    """A feed after the option is a feed, an option an option."""
+    """A number is inserted only where none follows; a feed stays a feed, an option an option."""
     assert list(with_seconds(given)) == meant

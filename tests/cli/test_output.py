@@ -1,4 +1,4 @@
-"""Lines on a terminal, here a real one of 40 columns."""
+"""Laws of :mod:`poller.cli.output`: lines on a terminal and on a pipe, tables, and foreign text."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def on_terminal(program: str) -> str:
 
 @pytest.mark.parametrize(("cut", "shown"), [(True, LINE[:39] + "…"), (False, LINE)])
 def test_a_line_that_is_too_long(cut: bool, shown: str) -> None:
-    """It is cut at the terminal's width where that is asked for; else the terminal wraps it, and all of it is there."""
+    """With ``cut`` a line ends at the terminal's width; without, the terminal wraps the whole line."""
     program = f"from poller.cli.output import write_styled; write_styled([({LINE!r}, '')], cut={cut})"
     assert on_terminal(program) == shown + "\r\n"
 
 
 def test_who_reads_no_more_is_not_complained_to() -> None:
-    """Law: a pipe whose reader has left, as with ``| head``, ends the program in order and without a word."""
+    """Law: when the reader of a pipe leaves, as with ``| head``, the program ends with 0 and without a message."""
     theirs, ours = os.pipe()
     os.close(theirs)
     program = "from poller.cli.app import exit_code; from poller.cli.output import write_line; import sys\n"
@@ -59,7 +59,7 @@ def test_who_reads_no_more_is_not_complained_to() -> None:
 
 
 def test_each_line_is_there_when_it_is_written() -> None:
-    """Law: whoever reads a pipe has a line before the program goes on to the next, and not when it ends."""
+    """Law: a line is written to a pipe when it is produced, and not when the program ends."""
     program = "from poller.cli.output import write_line; import sys\nwrite_line('line'); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
@@ -84,7 +84,7 @@ def harmless(text: str) -> bool:
 
 @given(st.binary())
 def test_any_bytes_are_harmless(raw: bytes) -> None:
-    """Law: whatever was received, every character that is shown is printable, line breaks apart."""
+    """Law: whatever was received, every character that is shown is printable, except line breaks."""
     assert harmless(legible(raw))
 
 
@@ -137,14 +137,14 @@ def text(line: Line) -> str:
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), max_size=4), st.integers(10, 100))
 def test_no_line_of_a_table_is_wider(rows: list[tuple[str, ...]], width: int) -> None:
-    """Long names and wide characters included, on terminals of any width."""
+    """No line of a table is wider than the terminal, with long names and wide characters."""
     for line in table(COLUMNS, rows, width):
         assert cell_len(text(line)) <= width
 
 
 @given(TEXTS, st.integers(4, 100))
 def test_no_line_of_a_paragraph_is_wider(words: str, width: int) -> None:
-    """And no letter of it is lost."""
+    """No line of a paragraph is wider than the terminal, and no letter is lost."""
     lines = list(wrapped(words, width))
     assert all(cell_len(line) <= width for line in lines)
     assert "".join("".join(lines).split()) == "".join(words.split())
@@ -152,14 +152,14 @@ def test_no_line_of_a_paragraph_is_wider(words: str, width: int) -> None:
 
 @given(TEXTS, st.integers(0, 60))
 def test_what_is_shortened_fits_and_what_fits_is_left_alone(words: str, width: int) -> None:
-    """The law of a cell."""
+    """A shortened cell fits; a cell that fits is unchanged."""
     short = shortened(words, width)
     assert cell_len(short) <= width
     assert (short == words) is (cell_len(words) <= width)
 
 
 def test_the_widest_gives_way_and_then_columns_go() -> None:
-    """What may shrink does so before a column is left out; that which goes first is the one of the highest number."""
+    """Columns shrink before one is left out; the column with the highest number goes first."""
     row = ("acme/employmentUnavailabilities", "failing", "150000", "59 min")
     assert [text(line) for line in table(COLUMNS, [row], 46)] == [
         "feed                  state    records     lag",
@@ -170,6 +170,6 @@ def test_the_widest_gives_way_and_then_columns_go() -> None:
 
 
 def test_a_style_is_the_cells_own() -> None:
-    """It goes by the text of the cell, cut or not."""
+    """The style depends on the whole text of the cell, even where it is shortened."""
     [_, line] = table((Column("state", styles={"ok": "green"}), Column("x")), [("ok", "ok")], 20)
     assert [(part.strip(), style) for part, style in line if part.strip()] == [("ok", "green"), ("ok", "")]

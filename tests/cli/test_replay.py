@@ -77,7 +77,7 @@ COVERED: tuple[Covered, ...] = (
 
 @pytest.mark.parametrize("covered", COVERED)
 def test_what_it_covers(called: Called, configured: dict[str, str], store: Redis, covered: Covered) -> None:
-    """Both ends count; what was not read for the subscription yet does not; a paused one gets them later."""
+    """Both ends are included; events not yet read for the subscription are not; a paused one gets them later."""
     arguments, events, span = covered
     told = called("replay", "a", *arguments, **configured)
     assert told.code == 0
@@ -99,7 +99,7 @@ def test_a_moment_at_the_end_means_all_of_its_events(called: Called, configured:
 
 
 def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """While one is under way another is refused; once it is cancelled there is none to cancel."""
+    """While a replay is in progress another is refused; after it is cancelled there is none to cancel."""
     assert called("replay", "a", "--from", "earliest", **configured).code == 0
     before = kept(store)
     second = called("replay", "a", "--from", "5000-0", **configured)
@@ -112,9 +112,9 @@ def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis)
 async def test_one_that_is_under_way_can_be_waited_for(
     configured: dict[str, str], store: Redis, tmp_path: Path
 ) -> None:
-    """From any terminal: it says what is left, and ends when whoever delivers has noted the end; else there is none.
+    """``--wait`` alone shows what is left of a replay and ends with it; without a replay it fails.
 
-    Not all of it need be delivered by then: it says how many events wait for their next attempt.
+    Events may still wait for their next attempt then; it says how many.
     """
     await _resumed(configured["REDIS_URL"])
     async with started("replay", "a", "--wait", cwd=tmp_path, **configured) as none:
@@ -138,7 +138,7 @@ async def test_one_that_is_under_way_can_be_waited_for(
 
 
 async def test_a_pause_ends_the_waiting(configured: dict[str, str], store: Redis, tmp_path: Path) -> None:
-    """At once or when it comes, with who and why, and with 1: nothing would ever come of it. The replay stays."""
+    """A paused subscription ends ``--wait`` with exit code 1, who paused it and why; the replay stays."""
     asking = ("replay", "a", "--from", "earliest", "--wait")
     async with started(*asking, cwd=tmp_path, **configured) as asked, patience("its end"):
         _, err = await asked.communicate()
@@ -158,7 +158,7 @@ async def test_a_pause_ends_the_waiting(configured: dict[str, str], store: Redis
 
 
 def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Where the stream does not go back so far it is refused, and told from when it does; nothing is begun."""
+    """A start before the first entry of a trimmed stream is refused with the first entry; nothing is begun."""
     store.xtrim(EVENTS, minid="4000-0", approximate=False)
     told = called("replay", "a", "--from", "2000-0", **configured)
     assert told.code == 1
@@ -171,7 +171,7 @@ def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], s
 
 
 def test_a_stream_of_which_nothing_is_left(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """Where all events went that were delivered it says so, and nothing is begun."""
+    """If no delivered event is left in the stream, the command says so and begins nothing."""
     store.xtrim(EVENTS, maxlen=0, approximate=False)
     told = called("replay", "a", "--from", "2000-0", **configured)
     assert (told.code, "holds none of its events any more" in told.err) == (1, True)
@@ -191,7 +191,7 @@ WRONG: tuple[tuple[list[str], int, str], ...] = (
 
 
 def test_wrong_use(called: Called, configured: dict[str, str], store: Redis) -> None:
-    """What cannot be done is told in one paragraph with the exit code of its kind, and nothing is begun."""
+    """Wrong usage is reported in one paragraph with the right exit code, and nothing is begun."""
     for arguments, code, says in WRONG:
         ended = called("replay", *arguments, **configured)
         assert (ended.code, ended.out) == (code, ""), arguments
@@ -203,7 +203,7 @@ def test_wrong_use(called: Called, configured: dict[str, str], store: Redis) -> 
 
 
 def test_places() -> None:
-    """Ids are taken as they are, moments by the millisecond, and how long ago from now."""
+    """An id stays as it is, a moment becomes its millisecond, a duration counts back from now."""
     assert entry_id_at("5-7", "--from", NOW) == "5-7"
     assert entry_id_at("5", "--to", NOW, is_end=True) == f"5-{2**64 - 1}"
     assert (

@@ -1,4 +1,4 @@
-"""Events that a sink gets once more: redelivered by hand, and replayed, while the real daemon runs."""
+"""Events that a sink gets again from the real daemon: redelivered dead letters, and a replay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ retry = {{ schedule = ["10ms"], jitter = 0 }}
 
 
 async def test_redelivered_and_replayed(poller: Poller, tmp_path: Path, store_url: str) -> None:
-    """Law: what was given up on arrives once it is asked for, and what is replayed, in order and with the same ids."""
+    """Law: redelivered dead letters and replayed events arrive in order and with the same ids."""
     async with receiving(Reply(500)) as receiver, commands(store_url) as client:
         config = tmp_path / "poller.toml"
         config.write_text(CONFIG.format(url=store_url, sink=receiver.url), "utf-8")
@@ -61,6 +61,6 @@ async def test_redelivered_and_replayed(poller: Poller, tmp_path: Path, store_ur
 
 
 async def numbers(receiver: Receiver, since: int) -> list[int]:
-    """The sequence numbers of the next three events that arrive after so many."""
+    """The sequence numbers of the next three events after this many."""
     await receiver.received(since + 3)
     return [int(json.loads(request.body)["sequence"]) for request in receiver.requests[since:]]

@@ -28,7 +28,7 @@ def lines(out: str) -> list[dict[str, Any]]:
 
 
 async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) -> None:
-    """What one command writes the next one reads: every record once, valid under its schema, and then the changes."""
+    """``check``, ``once``, ``status`` and ``tail`` agree: every record once, valid by its schema, then changes."""
     config = ("-c", str(site.file))
     checked = await poller("check", *config, **TOKEN)
     assert checked.code == 0
@@ -69,7 +69,7 @@ async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) ->
 
 
 async def test_tail_outlives_what_others_write(tmp_path: Path, store_url: str) -> None:
-    """Entries that are no events are told on standard error, by id, and those after them come, as text and as JSON."""
+    """Entries that are no events are reported on standard error by id; later events are shown, as text and as JSON."""
     stream, event = "poller:{default/contractTypes}:events", {"id": "1", "type": "a.created.v1", "subject": "s"}
     stamps = dict.fromkeys(("time", "recordedtime"), "2026-03-02T08:15:00.000Z")
     whole = json.dumps({**event, **stamps, "data": {"revision": 1, "cause": "delta", "record": {"id": "s"}}})
@@ -92,7 +92,7 @@ async def test_tail_outlives_what_others_write(tmp_path: Path, store_url: str) -
 
 
 async def test_failures_are_told(poller: Poller, site: Site) -> None:
-    """A token that is refused fails each feed: exit code 1, and the reason stands in the result."""
+    """A refused token fails each feed with exit code 1, and the result has the reason."""
     config = ("-c", str(site.file))
     ended = await poller("once", "--json", "contractTypes", *config, API_TOKEN="wrong")  # noqa: S106 -- it is wrong
     assert ended.code == 1
@@ -105,7 +105,7 @@ async def test_failures_are_told(poller: Poller, site: Site) -> None:
 
 
 async def test_sandbox_stops(tmp_path: Path) -> None:
-    """The sandbox says where it is, and ends with 0 when told to stop."""
+    """The sandbox prints its address, and SIGTERM ends it with 0."""
     async with started("sandbox", "--port", "0", cwd=tmp_path) as sandbox, limited(20):
         assert sandbox.stdout is not None
         assert b"http://127.0.0.1:" in await sandbox.stdout.readline()

@@ -40,7 +40,7 @@ def place() -> Iterator[Path]:
 
 @asynccontextmanager
 async def sandbox() -> AsyncIterator[str]:
-    """An API that accepts the issued token alone."""
+    """An API that accepts only the issued token."""
     history, rng = History(), Random(5)
     seed(history, rng, records=20, at=SEEDED_AT)
     async with serving(history, rng=rng, token=ISSUED) as url:
@@ -62,7 +62,7 @@ def oauth2(place: Path, url: str) -> str:
 
 
 def nothing_shown(ended: Ended, place: Path) -> None:
-    """Neither on standard output and error nor in anything that the store wrote."""
+    """No secret is in the output or in any file of the store."""
     stored = [path for path in (place / "data").rglob("*") if path.is_file()]
     texts = [ended.out.encode(), ended.err.encode(), *(path.read_bytes() for path in stored)]
     for secret in SECRETS:
@@ -119,7 +119,7 @@ async def test_an_api_that_refuses_and_echoes_a_fresh_token_shows_nothing(poller
 
 
 async def test_a_command_that_echoes_its_token_shows_nothing(poller: Poller, place: Path) -> None:
-    """A token printed, complained about, and then an exit code."""
+    """A command prints its token and fails: the token is not in the error."""
     async with sandbox() as url:
         script = f"echo {ISSUED}; echo 'cannot store {ISSUED}: disk full' >&2; exit 4"
         file = configured(place, url, f'command = ["sh", "-c", "{script}"]')
@@ -130,7 +130,7 @@ async def test_a_command_that_echoes_its_token_shows_nothing(poller: Poller, pla
 
 
 async def test_check_says_that_a_token_file_is_open_to_others(poller: Poller, place: Path) -> None:
-    """An error and not a warning, with the command that helps; afterwards all is well."""
+    """``check`` reports an error with the command that closes the file; after that no problem."""
     async with sandbox() as url:
         path = keep(place / "token", ISSUED, mode=0o644)
         file = configured(place, url, f'token_file = "{path}"')

@@ -97,7 +97,7 @@ def texts(lines: list[Line]) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 40, 24])
 def test_it_fits_however_long_names_and_errors_are(width: int) -> None:
-    """In cells, not in characters; and nothing that a sink or a source has answered reaches the terminal as it is."""
+    """No line is wider than the terminal, in cells; foreign text cannot control the terminal."""
     failing = {"state": "failing", "error": "GET /x: the API answered 503: " + "介\x1b[31m" * 90}
     feeds = [feed(name, **failing) for name in NAMES]
     subscriptions = [subscription("a" * 64), subscription("b")]
@@ -112,7 +112,7 @@ def test_it_fits_however_long_names_and_errors_are(width: int) -> None:
 
 
 def test_all_of_the_usual_stands_in_80_columns() -> None:
-    """No column is left out there, and the lag is that of the subscription that is furthest behind."""
+    """On 80 columns no column is left out, and the lag is the longest of all subscriptions."""
     behind = [subscription("a"), subscription("b", feeds=(Backlog(NAMES[0], 1, 7200.0, 0, 0),))]
     shown = texts(list(feed_lines([feed()], behind, 80)))
     assert shown[0].split() == ["feed", "state", "mode", "age", "next", "records", "lag"]
@@ -121,7 +121,7 @@ def test_all_of_the_usual_stands_in_80_columns() -> None:
 
 
 def test_what_is_amiss_comes_with_a_way_out() -> None:
-    """The pause with who and why, a failure with what is known to help."""
+    """A pause is shown with who and why, a failure with its remedy."""
     paused = feed(state="paused", paused_by="anna", paused_reason="moving", paused_age_seconds=7200.0)
     assert list(feed_problems(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
     denied = feed(state="failing", error="GET /x: the API answered 401")
@@ -132,7 +132,7 @@ def test_what_is_amiss_comes_with_a_way_out() -> None:
 
 
 def test_a_long_round_and_a_feed_that_is_confirmed_are_told() -> None:
-    """In words, below the table; see the status itself."""
+    """A long round and a confirmation are stated in words below the table."""
     one = feed(progress=Progress("baseline", 40, 4000, 75.0), confirming=True)
     assert list(feed_problems(one)) == [one.under_way, one.confirmation]
     assert "".join(texts(list(feed_lines([one], [], 200)))).count("being confirmed") == 1
@@ -140,7 +140,7 @@ def test_a_long_round_and_a_feed_that_is_confirmed_are_told() -> None:
 
 @pytest.mark.parametrize("state", ["held", "paused"])
 def test_held_removals_are_told_until_they_are_over(state: str) -> None:
-    """After a good delta, too, and beside a pause: how many, since when, and the way out, each once."""
+    """Held removals are shown with number, age and remedy, once, even after a good delta or with a pause."""
     reason = f"12 of 60 records are missing: let it through with: poller release {NAMES[0]}"
     held = feed(state=state, held_reason=reason, held_age_seconds=7200.0)
     assert f"held for 2 h: {reason}" in list(feed_problems(held))
@@ -154,14 +154,14 @@ def test_held_removals_are_told_until_they_are_over(state: str) -> None:
 
 @pytest.mark.parametrize(("number", "what"), [(1, "a record whose"), (3, "3 records whose")])
 def test_records_without_an_id_are_told_with_what_they_mean(number: int, what: str) -> None:
-    """How many, that nothing was removed, and where to look."""
+    """Records without an id are shown with their number, the consequence and where to look."""
     [told] = feed_problems(feed(unidentified=number))
     assert f"held {what} id cannot be read, so no record was removed" in told
     assert f"poller dead-letters list {NAMES[0]}" in told
 
 
 def test_versions_that_go_backwards_are_told() -> None:
-    """How many are held back wants a look; how many there were is a detail of the feed."""
+    """Versions that are held back are a problem; the number of all older versions is a detail of the feed."""
     [told] = feed_problems(feed(held_versions=3, backwards=81))
     assert told.startswith("3 versions older than the known ones are held back")
     assert list(feed_problems(feed(backwards=81))) == []
@@ -171,13 +171,13 @@ def test_versions_that_go_backwards_are_told() -> None:
 
 @pytest.mark.parametrize(("seconds", "shown"), [(12.0, "12 s"), (-3.0, "now"), (None, "-")])
 def test_the_next_round_is_told(seconds: float | None, shown: str) -> None:
-    """In how long, or that it is due, or nothing where nobody polls."""
+    """The next round is shown as a time span, as due, or as ``-`` if no process polls."""
     [_, row, *_] = texts(list(feed_lines([feed(next_seconds=seconds, records=5)], [], 80)))
     assert f"  {shown}" in row
 
 
 def test_a_failing_subscription_tells_its_last_error() -> None:
-    """Since when, and what the sink has answered last."""
+    """A failing subscription shows since when, and the last error."""
     shown = " ".join(
         " ".join(texts(list(subscription_lines([subscription("a", error="status 503")], NOW, 80)))).split()
     )
@@ -188,7 +188,7 @@ SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
 
 
 async def test_on_a_pipe_one_table_follows_the_other(tmp_path: Path, store_url: str) -> None:
-    """And a store that goes away ends nothing: it is told, and waited for; Ctrl-C ends it with exit code 0."""
+    """On a pipe one status follows another; a store that goes away is reported; Ctrl-C ends it with exit code 0."""
     async with (
         proxied(store_url) as proxy,
         started("status", "--watch", "0.1", cwd=tmp_path, REDIS_URL=proxy.url, **SOURCE) as watching,
@@ -205,7 +205,7 @@ async def test_on_a_pipe_one_table_follows_the_other(tmp_path: Path, store_url: 
 
 
 async def test_on_a_terminal_it_is_drawn_in_place(tmp_path: Path, store_url: str) -> None:
-    """What stood there is taken away before the next one is written."""
+    """On a terminal a status replaces the one before it."""
     ours, theirs = os.openpty()
     environ = environment({"REDIS_URL": store_url, "TERM": "xterm", "COLUMNS": "80", "LINES": "40", **SOURCE})
     process = await asyncio.create_subprocess_exec(

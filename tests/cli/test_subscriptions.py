@@ -38,7 +38,7 @@ def configured(tmp_path: Path, url: str) -> dict[str, str]:
 
 
 async def test_from_added_to_removed(poller: Poller, configured: dict[str, str], url: str) -> None:
-    """Its secret is shown once and signs; it is listed, tried, paused and resumed; removed, it leaves nothing."""
+    """A subscription is added, listed, tested, paused, resumed, removed; its secret is shown once."""
 
     async def subscriptions(*arguments: str, code: int = 0) -> str:
         ended = await poller("subscriptions", *arguments, **configured)
@@ -115,7 +115,7 @@ WRONG: tuple[tuple[list[str], str], ...] = (
 
 
 async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -> None:
-    """What cannot be done is told in one paragraph, with exit code 2, and nothing is written."""
+    """Wrong usage is reported in one paragraph with exit code 2, and nothing is written."""
     for arguments, says in WRONG:
         ended = await poller("subscriptions", *arguments, **configured)
         assert (ended.code, ended.out) == (2, ""), arguments
@@ -129,9 +129,9 @@ async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -
 async def test_removed_only_when_somebody_is_sure(
     poller: Poller, configured: dict[str, str], tmp_path: Path, url: str
 ) -> None:
-    """From JSON with files for secrets, which are looked at, nothing is made; unasked, nothing is removed.
+    """With secret files no secret is generated, and they are checked; without a yes nothing is removed.
 
-    A relative path is kept as what it meant to whoever added it.
+    A relative path is stored as an absolute one.
     """
     file, secret = tmp_path / "one.json", tmp_path / "secret"
     file.write_text('{"id": "a", "sink": "https://sink.example.org", "secret_files": ["secret"]}', "utf-8")
@@ -170,12 +170,12 @@ async def test_removed_only_when_somebody_is_sure(
 
 
 def _waits(pid: int) -> bool:
-    """Whether a process is asleep, by the kernel's word."""
+    """Whether the kernel says that a process sleeps."""
     return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "S"
 
 
 def test_the_table_fits_a_terminal(configured: dict[str, str]) -> None:
-    """On a terminal of 80 columns no line is longer, and why one does not deliver stands below."""
+    """On a terminal of 80 columns no line is longer; the reason why one does not deliver is below."""
     lines = on_terminal(["subscriptions", "list"], configured | {"TERM": "xterm"}, 80)
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "filed: no daemon has started with it yet"

@@ -41,9 +41,9 @@ def event(kind: str, subject: str, *changed: str) -> bytes:
 
 
 async def test_it_shows_what_is_wanted_and_what_the_daemon_says(tmp_path: Path, store_url: str) -> None:
-    """Of the feed what has changed there, the announcements of its kind, and nothing else; each on a line.
+    """Only the chosen events of the feed and of the daemon are shown, each on a line.
 
-    Of another day it says which.
+    An event of another day shows its date.
     """
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
@@ -63,7 +63,7 @@ async def test_it_shows_what_is_wanted_and_what_the_daemon_says(tmp_path: Path, 
 
 
 def test_where_it_starts() -> None:
-    """Of a moment, or so long ago, the events at it too; after the entry whose id is given, which stays as it is."""
+    """A moment or a duration includes the events at it; an id means the entries after it."""
     for same in ("now", "earliest", "5-7", "5"):
         assert start_of(same, AT) == same
     since = f"1772439299999-{2**64 - 1}"
@@ -84,7 +84,7 @@ REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def test_what_no_event_can_be_is_refused(called: Called) -> None:
-    """With what was probably meant, before anything is waited for."""
+    """A choice that no event can match is refused with a suggestion, before the store is read."""
     for arguments, says in REFUSED:
         ended = called("tail", *arguments, POLLER_BASE_URL="https://api.example.org")
         assert (ended.code, ended.out) == (2, ""), arguments
@@ -92,7 +92,7 @@ def test_what_no_event_can_be_is_refused(called: Called) -> None:
 
 
 async def test_it_says_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
-    """That nobody polls, at once; and which events it waits for where none has come."""
+    """Standard error says that no process polls, and which events it waits for."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     wanted = ("contractTypes", "--type", "removed", "--subject", "7d9f3a52")
     async with started("tail", *wanted, cwd=tmp_path, **environ) as tail, patience("lines of poller tail"):
@@ -110,7 +110,7 @@ async def test_it_says_what_it_waits_for(tmp_path: Path, store_url: str) -> None
 
 
 async def test_it_says_once_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
-    """Law: however long nothing comes, standard error has one line of it."""
+    """Law: standard error says once, not again and again, that nothing has come."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
         async with started("tail", "contractTypes", cwd=tmp_path, **environ) as tail, patience("poller tail to wait"):
@@ -129,7 +129,7 @@ def _waits(client: Redis) -> int:
 
 
 async def _lines(cwd: Path, environ: dict[str, str], *arguments: str, count: int) -> list[str]:
-    """So many lines of ``poller tail``, and that it ends well and has not written another."""
+    """The first lines of ``poller tail``; it exits with 0 and has written no other line."""
     async with started("tail", *arguments, cwd=cwd, **environ) as tail, patience("lines of poller tail"):
         assert tail.stdout is not None
         found = [(await tail.stdout.readline()).decode().rstrip("\n") for _ in range(count)]

@@ -1,4 +1,4 @@
-"""``poller sandbox``: its profiles listed, and put on."""
+"""``poller sandbox``, ``config`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ async def test_the_list_is_the_table(poller: Poller) -> None:
 
 
 async def test_a_port_that_is_taken_is_told_with_the_way_out(poller: Poller) -> None:
-    """Law: the message names the address and the option that takes another."""
+    """Law: the message names the address and the option for another port."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         ended = await poller("sandbox", "--port", str(other.getsockname()[1]))
     assert (ended.code, "cannot listen on 127.0.0.1" in ended.err, "--port 0" in ended.err) == (2, True, True)
 
 
 async def test_profiles_and_faults_are_put_on(tmp_path: Path) -> None:
-    """What is named, repeated or with commas, is what the served API does; faults strike as often as said."""
+    """The served API follows the profiles that are named, repeated or with commas; faults occur as often as given."""
     options = ("--profile", "end-null,delta-none", "--profile=bom@evidenceVariants", "--faults", "status-502=2")
     async with started("sandbox", "--port=0", "--changes-per-second=0", *options, cwd=tmp_path) as process:
         assert process.stdout is not None
@@ -57,7 +57,7 @@ async def test_profiles_and_faults_are_put_on(tmp_path: Path) -> None:
 
 
 def test_the_example_can_be_used(called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: saved as a file it loads as it stands, and a broken poller.toml in the directory is no obstacle."""
+    """Law: the example loads as it is, and a broken poller.toml in the directory does not matter."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "poller.toml").write_text("this is no TOML", "utf-8")
     ended = called("config", "example")
@@ -68,7 +68,7 @@ def test_the_example_can_be_used(called: Called, tmp_path: Path, monkeypatch: py
 
 
 def test_the_example_is_the_file_of_the_package(called: Called) -> None:
-    """Law: it is printed byte for byte, comments included."""
+    """Law: the example is printed byte for byte, with its comments."""
     packaged = Path(__file__).parents[2] / "poller" / "config" / "example.toml"
     assert called("config", "example").out == packaged.read_text("utf-8")
 
@@ -82,7 +82,7 @@ def made(called: Called, *options: str) -> tuple[str, str]:
 
 
 def test_a_shared_secret(called: Called) -> None:
-    """The receiver's library verifies with it; no two are the same."""
+    """The receiver's library verifies with the secret; no two secrets are the same."""
     secret, receiver = made(called)
     assert secret.startswith("whsec_")
     now = int(time.time())
@@ -93,7 +93,7 @@ def test_a_shared_secret(called: Called) -> None:
 
 
 def test_a_key_pair(called: Called) -> None:
-    """The receiver's line is the public key, which verifies and is no secret."""
+    """The receiver's line is the public key, which verifies signatures."""
     secret, receiver = made(called, "--ed25519")
     assert (secret[:5], receiver[:5]) == ("whsk_", "whpk_")
     version, _, signature = Signer([secret]).sign("1", 1772439303, b"{}").partition(",")
@@ -105,6 +105,6 @@ def test_a_key_pair(called: Called) -> None:
 
 
 def test_a_seed_has_its_size() -> None:
-    """Law: nothing shorter is stretched."""
+    """Law: a seed of another length is refused."""
     with pytest.raises(ValueError, match="32"):
         new_private_secret(b"short")
