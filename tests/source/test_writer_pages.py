@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from poller.changes.diff import Snapshot
 from poller.changes.plan import SeenKeys
 from poller.changes.records import MAX_ID_LENGTH
 from poller.errors import SourceRefused
 from poller.lifecycle import at_once
 from poller.source.envelope import decode_page
 from poller.source.feed import RoundMode
-from poller.source.paging import Params
+from poller.source.paging import SLICE_RECORDS, Params
 from poller.source.writer import RoundWriter
 from tests.source.round_sides import FEED, NOON, MemoryStore
 
@@ -128,28 +129,45 @@ async def test_what_is_there_and_cannot_be_used_is_not_gone() -> None:
         assert "odd" in seen
 
 
-@pytest.mark.parametrize("raw", [b"0", b'{"id":%d,"x":NaN}', b'{"id":%d}', b'{"id":1,"k%d":0}'])
-async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
-    """Law: while a page is read and written, whatever else the process does (renew leases, deliver) has its turn often.
+class Turns(MemoryStore):
+    """Counts how often something else could run, in all and until the store was first asked for records."""
 
-    Counted in turns: of the event loop, for so many records.
-    """
-    store, turns, count = MemoryStore(), 0, 20_000
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = 0
+        self.before_asked: int | None = None
 
-    async def others() -> None:
-        nonlocal turns
+    async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
+        if self.before_asked is None:
+            self.before_asked = self.turns
+        return await super().known(record_keys)
+
+    async def count(self) -> None:
         while True:
             await asyncio.sleep(0)
-            turns += 1
+            self.turns += 1
 
+
+@pytest.mark.parametrize("raw", [b"0", b'{"id":%d,"x":NaN}', b'{"id":%d}', b'{"id":1,"k%d":0}'])
+async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
+    """Law: while a page is read and compared, whatever else the process does (renew leases, deliver) has its turn.
+
+    Counted in turns of the event loop, for so many records, when they are new and when they are known.
+    """
+    store, count = Turns(), 4_000
     records = [raw.replace(b"%d", b"%d" % number) for number in range(count)]
     page = at_once(decode_page(b'{"results":[%b]}' % b",".join(records)))
-    writer = RoundWriter(PARTIAL, store, store.state, gone, lambda: NOON)
-    task = asyncio.create_task(others())
-    await writer.page(page, mode=RoundMode.DELTA, path="/contractTypes", seen=SeenKeys())
-    task.cancel()
-    assert writer.tally.records == count
-    assert turns > count // 500
+    counting = asyncio.create_task(store.count())
+    for feed in (FEED, FEED, PARTIAL):
+        store.turns, store.before_asked = 0, None
+        writer = RoundWriter(feed, store, store.state, gone, lambda: NOON)
+        await writer.page(page, mode=RoundMode.DELTA, path="/contractTypes", seen=SeenKeys())
+        assert writer.tally.records == count
+        assert store.before_asked is not None
+        assert store.before_asked >= count // 1_000 - 1
+        if raw == b'{"id":%d}':
+            assert store.turns - store.before_asked >= count // SLICE_RECORDS
+    counting.cancel()
 
 
 async def test_an_id_that_is_an_integer_and_the_same_as_text_are_two_records() -> None:
