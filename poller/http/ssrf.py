@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -192,14 +192,10 @@ def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: st
         tls: the scheme of such sinks with TLS.
         plain: the one without.
     """
-    try:
-        parts = urlsplit(url)
-        authority, host = parts.netloc, parts.hostname or ""
-        readable = parts.port != 0
-    except ValueError:
-        readable = False
-    if not readable:
+    parts = _parts(url)
+    if parts is None:
         return "a URL whose host and port can be read"
+    authority, host = parts.netloc, parts.hostname or ""
     if parts.scheme not in {plain, tls} or not host:
         return f"a URL that begins with {tls}:// and a host"
     if "@" in authority + parts.fragment or _UNFIT.search(url):
@@ -212,6 +208,16 @@ def forbidden(url: str, allowed: AddressPolicy, *, tls: str = "https", plain: st
     if inwards or parts.scheme == tls or allowed.private or allowed.names(host):
         return inwards
     return f"{tls}://; {plain}:// only with {PRIVATE}, or to a host of allow_hosts"
+
+
+def _parts(url: str) -> SplitResult | None:
+    """The parts of a URL; None where its host or port cannot be read, or the port is 0."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.hostname
+        return None if parts.port == 0 else parts
+    except ValueError:
+        return None
 
 
 def _inwards(host: str, allowed: AddressPolicy) -> str | None:

@@ -265,7 +265,6 @@ async def test_who_is_passed_on_by_a_proxy_is_not_here(tmp_path: Path, store_url
         {"via": "1.1 proxy"},
         {"host": "poller.example.org"},
         {"host": "192.0.2.1:80"},
-        {"host": "127.0.0.1#.evil.example"},
     ]
     async with served(settings) as given:
         for headers in passed:
@@ -424,6 +423,13 @@ def test_only_where_nobody_else_reaches_it() -> None:
     assert names_of(public) == NAMES
     for host in ("0.0.0.0", "::", "192.0.2.1", "box.example.org"):  # noqa: S104 -- nothing listens
         assert names_of(HttpSettings(bind=ListenAddress(host, 1))) is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1#.evil.example", "evil.example@127.0.0.1", "[::1%25evil.example]", "a b"])
+async def test_a_host_that_is_none_is_not_this_machine(host: str, tmp_path: Path, store_url: str) -> None:
+    """Where names are free a request from this machine is let in without a token, but not under such a name."""
+    async with served(configured(tmp_path, store_url, http=ANYWHERE), environ()) as given:
+        assert (await given.ask("/feeds", token=None, headers={"host": host}))[0] in {401, 403}
 
 
 async def test_rebinding_is_answered_421(tmp_path: Path, store_url: str) -> None:
