@@ -101,6 +101,14 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: pytest_timeout.Setting
     return set_timer
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
+    """The alarm has done its work once a test has failed; in the middle of the report it would end the whole run."""
+    if call.excinfo is not None and hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return (yield)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """What ``-n auto`` means: more workers than CPUs, for the long tests wait for processes and sockets.
