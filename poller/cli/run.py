@@ -41,14 +41,14 @@ def run(
     import gc
 
     from poller.http.server import raise_descriptor_limit
-    from poller.telemetry.asking import traced_if_asked
+    from poller.telemetry.tracing import configured_tracing
 
     roles = roles_of(only)
     settings = options.settings()
     raise_descriptor_limit()
     gc.freeze()  # modules stay until the end
     gc.set_threshold(_COLLECT_AFTER)
-    with traced_if_asked(os.environ):
+    with configured_tracing(os.environ):
         run_loop(_run_until_stopped(settings, roles))
 
 
@@ -81,7 +81,7 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
     """Poll every feed once, or those named. Exit code 1 if a round failed."""
     from poller.app import once as run_once
     from poller.clock import Clock
-    from poller.telemetry.asking import traced_if_asked
+    from poller.telemetry.tracing import configured_tracing
 
     settings = options.settings()
     feed_ids = named_feeds(settings, feeds)
@@ -92,7 +92,7 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
         if json:
             write_json(result.public)
 
-    with traced_if_asked(os.environ):
+    with configured_tracing(os.environ):
         all_good = await run_once(settings, os.environ, feed_ids, clock=Clock(), report=report)
     if not json:
         _write_results(sorted(results, key=lambda result: feed_ids.index(result.feed)))

@@ -37,6 +37,7 @@ from poller.store.members import members_now
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
 from poller.store.subscriptions import REASON, Contested, Marks, Registry, Subscriptions, contested
+from poller.telemetry.logs import LogOnce
 
 # The subscriptions of this process' file, against those of the store that it shares with others.
 #
@@ -191,7 +192,7 @@ class DeliverRole:
         self._kept: Subscriptions | None = None
         self._feeds: dict[str, tuple[str, ...]] = {}
         self._compared = 0
-        self._failing: str | None = None
+        self._failure = LogOnce(_log, "the subscriptions cannot be read")
 
     @property
     def subscriptions(self) -> int:
@@ -284,7 +285,7 @@ class DeliverRole:
                 pauses = await self._registry.pauses()
                 for name, running in self._running.items():
                     running.noted(pauses.until.get(name), resumed=pauses.resumed.get(name, 0))
-            self._failing = None
+            self._failure.worked()
             self._shared.watch.worked(_REGISTRY)
         except StoreError as error:
             self._away(error)
@@ -319,9 +320,8 @@ class DeliverRole:
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
         if isinstance(error, StoreUnavailable):
             self._shared.watch.failed(who, str(error))
-        elif str(error) != self._failing:
-            self._failing = str(error)
-            _log.warning("the subscriptions cannot be read", error=self._failing)
+        else:
+            self._failure.failed(str(error))
 
     def _carry_out(self, kept: Subscriptions) -> None:
         """Stop what is not wanted any more or was changed, then begin what is not running."""

@@ -31,6 +31,7 @@ from poller.store.lease import nonce_of
 from poller.store.retention import Overrun, Rule, Trimmer, TrimScripts, Watched
 from poller.store.scripts import Scripts, answered
 from poller.store.subscriptions import Registry, Subscriptions
+from poller.telemetry.logs import LogOnce
 
 _LOOK_AGAIN: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(minutes=1)
@@ -169,15 +170,13 @@ class RetentionRole:
             for overrun in await feed.trimmer.untold():
                 await self._tell(feed.name, overrun)
                 await feed.trimmer.told(overrun)
-            feed.failing = None
+            feed.failure.worked()
         except Fenced:
             return  # whoever has the lease does it
         except StoreUnavailable as error:  # which is told once for all
             _log.debug("not trimmed", feed=feed.name, error=str(error))
         except StoreError as error:
-            if str(error) != feed.failing:
-                feed.failing = str(error)
-                _log.warning("not trimmed", feed=feed.name, error=feed.failing)
+            feed.failure.failed(str(error))
         except Exception:  # noqa: BLE001 -- a fault of ours here must not end the rounds beside it
             _log.exception("not trimmed", feed=feed.name)
 
@@ -217,7 +216,7 @@ class _StreamState:
         self.name = name
         self.nonce = store.nonce
         self.trimmer = trimmer
-        self.failing: str | None = None
+        self.failure = LogOnce(_log, "not trimmed", feed=name)
         self._store = store
         self._clock = clock
         self._every = max(min(rule.age / _PART_OF_AGE, _LONGEST), _LOOK_AGAIN).total_seconds()

@@ -42,6 +42,7 @@ from poller.store.keys import MemberKeys
 from poller.store.members import members_seen
 from poller.store.stats import FeedAmounts, Pair, PairAmounts, feed_amounts, pair_amounts
 from poller.store.subscriptions import Subscriptions, milliseconds_of
+from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import MetricDescription, Sample, declared, labelled
 
 FRESH: Final = 5.0
@@ -88,7 +89,7 @@ class StoredReadings:
         self._latest: StoredFigures | None = None
         self._read_at = 0.0
         self._reading: asyncio.Task[None] | None = None
-        self._failing: str | None = None
+        self._failure = LogOnce(_log, "metrics of the store cannot be read")
 
     def attach(self, client: Redis) -> None:
         """This is the store, and it has answered."""
@@ -116,16 +117,14 @@ class StoredReadings:
                 self._intervals = await asyncio.to_thread(intervals, self._settings, self._clock.now())
             self._latest = await stored_figures(client, self._settings, self._intervals, now=self._clock.now())
             self._read_at = self._clock.monotonic()
-            self._failing = None
+            self._failure.worked()
         except StoreUnavailable as error:
             self._latest = None
             self._watch.failed(_WHO, str(error))
             self._watch.worked(_WHO)  # not asked again while it counts as away, this could never say that it is back
         except StoreError as error:
             self._latest = None
-            if str(error) != self._failing:
-                self._failing = str(error)
-                _log.warning("metrics of the store cannot be read", error=self._failing)
+            self._failure.failed(str(error))
         finally:
             self._reading = None
 

@@ -28,7 +28,7 @@ from poller.failpoints import reach
 from poller.lifecycle import ended
 from poller.telemetry import tracing
 from poller.telemetry.metrics import AttemptSeries, Step, attempts_of
-from poller.telemetry.tracing import ActiveSpan, Link, NullSpan, Span, SpanScope, tell_answer
+from poller.telemetry.tracing import Link, Span, SpanScope, record_response
 
 # What is told of each attempt at each event: one event in the log, and the counts.
 #
@@ -317,7 +317,7 @@ class Requests:
 # held all of that would never end. Each attempt names its own span to the sink, in the header ``traceparent``.
 
 
-def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> ActiveSpan | NullSpan:
+def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> Span:
     """The trace of one attempt with these."""
     if not tracing.on():
         return tracing.NOTHING
@@ -334,11 +334,11 @@ def tell_attempt(span: Span, told: Sequence[Told], outcome: Outcome) -> None:
     if span is tracing.NOTHING or not told:
         return
     steps = dict.fromkeys(type(one.step).__name__.lower() for one in told)
-    span.tell({"poller.attempt": max(one.attempt for one in told), "poller.step": ",".join(steps)})
+    span.set_attributes({"poller.attempt": max(one.attempt for one in told), "poller.step": ",".join(steps)})
     if outcome.kind is OutcomeKind.REJECTED and not outcome.was_sent:
         span.fail("not_sent")
     elif outcome.status is not None or not outcome.is_delivered:
-        tell_answer(span, outcome.status, text=outcome.error, failure=outcome.failure)
+        record_response(span, outcome.status, text=outcome.error, failure=outcome.failure)
 
 
 def _link(envelope: Envelope) -> Link:

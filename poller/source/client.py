@@ -48,7 +48,7 @@ from poller.source.retry import (
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
 from poller.telemetry.metrics import Failure, SourceSeries
-from poller.telemetry.tracing import ActiveSpan, NullSpan, Span, SpanScope, request_words, sent_again, tell_answer
+from poller.telemetry.tracing import Span, SpanScope, record_response, request_words, sent_again
 from poller.text import gist, hidden, one_line
 
 __all__ = ["ATTEMPTS", "ApiClient", "ClientLimits"]
@@ -285,7 +285,7 @@ class BodyDecoder:
 _COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
 
 
-def round_span(feed: str) -> ActiveSpan | NullSpan:
+def round_span(feed: str) -> Span:
     """The trace of one round."""
     return tracing.root("round", attributes={"poller.feed": feed})
 
@@ -293,12 +293,12 @@ def round_span(feed: str) -> ActiveSpan | NullSpan:
 def record_round(span: Span, result: RoundResult) -> None:
     """Add the result to the trace of a round."""
     counts = {f"poller.round.{name}": getattr(result, name) for name in _COUNTS}
-    span.tell({"poller.round.mode": result.mode.value, "poller.round.ok": result.ok, **counts})
+    span.set_attributes({"poller.round.mode": result.mode.value, "poller.round.ok": result.ok, **counts})
     if not result.ok:
         span.fail("round", result.error or "")
 
 
-def request_span(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSpan:
+def request_span(base_url: str, path: str, *, again: int) -> Span:
     """The span of one request; ``again`` counts its repetitions, 0 for none."""
     if not tracing.on():
         return tracing.NOTHING
@@ -308,7 +308,7 @@ def request_span(base_url: str, path: str, *, again: int) -> ActiveSpan | NullSp
 
 def record_reply(span: Span, reply: HttpReply) -> None:
     """Add the reply to the span of a request."""
-    tell_answer(span, reply.outcome.status, text=reply.text)
+    record_response(span, reply.outcome.status, text=reply.text)
     if reply.too_large:
         span.fail("too_large", reply.text)
 

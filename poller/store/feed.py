@@ -375,7 +375,7 @@ async def told(commit: Commit, written: Awaitable[Any]) -> Any:
     words |= {f"poller.commit.{part}": len(getattr(commit, part)) for part in _PARTS}
     with tracing.child("commit", kind=SpanScope.CLIENT, attributes=words) as span:
         answer = await written
-        span.tell({"poller.commit.result": answer.decode().lower()})
+        span.set_attributes({"poller.commit.result": answer.decode().lower()})
         if answer in _REFUSALS:
             span.fail(answer.decode().lower())
         return answer

@@ -27,6 +27,29 @@ _FIRST: Final = ("feed", "subscription", "mode", "step", "ok", "error", "reason"
 _SECRET_NAME: Final = re.compile(r"(?i)(authorization|password|passwd|secret|api[-_]?key|credential|bearer|^token$)")
 
 
+class LogOnce:
+    """A failure that is logged when it begins or changes, and once when it is over."""
+
+    def __init__(self, log: Any, event: str, **fields: object) -> None:
+        """Take the logger, the event of a failure, and what else each line says."""
+        self._log = log
+        self._event = event
+        self._fields = fields
+        self._error: str | None = None
+
+    def failed(self, error: str) -> None:
+        """Log this failure, unless it is the one that was logged last."""
+        if error != self._error:
+            self._error = error
+            self._log.warning(self._event, error=error, **self._fields)
+
+    def worked(self) -> None:
+        """Log that the failure is over, where there was one."""
+        if self._error is not None:
+            self._error = None
+            self._log.info("works again", failure=self._event, **self._fields)
+
+
 def redacted(value: Any) -> Any:
     """A value fit for a log: credentials, user information and query strings of URLs taken out of any text in it."""
     if isinstance(value, str):

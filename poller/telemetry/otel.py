@@ -1,22 +1,26 @@
-"""Spans by OpenTelemetry, sent by a thread of their own. Imported only where traces are asked for.
+"""Spans by OpenTelemetry, sent by a thread of their own. Imported only where traces are wanted.
 
-The law: nothing that becomes of the collector is felt elsewhere. Spans that cannot be sent are dropped when too many
-wait; the end of the block waits for :data:`FLUSH` and no longer; what goes wrong is told as
-:mod:`poller.telemetry.tracing` has it.
+**Invariants**
 
-A trace's context is carried whether it is sampled or not: the flag in it is how others learn not to record their part
-of a trace that has no beginning.
+- Whatever happens to the collector is felt nowhere else. Spans that cannot be sent are dropped when too many wait; the
+  end of the block waits for :data:`FLUSH` and no longer.
+- What the exporter logs is passed on as one warning in :data:`EVERY` seconds; the next one says how many were left out.
+  No value of the headers that authorize this program at the collector is in it.
+- A trace's context is carried whether it is sampled or not: by its flag others know not to record their part of it.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import unquote
 
+import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -28,8 +32,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from poller import __version__
 from poller.errors import ConfigurationError
-from poller.telemetry.tracing import Attributes, Carried, Link, SpanScope, complaining
-from poller.text import one_line, without_credentials
+from poller.telemetry.tracing import Attributes, Link, RecordedSpan, SpanScope, Tracer
+from poller.text import hidden, one_line, without_credentials
 
 FLUSH: Final = 2.0
 """Seconds that sending what is left may take at the end."""
@@ -38,12 +42,20 @@ MOST_LINKS: Final = 10_000  # as many events as a batch may hold
 _LINKS: Final = "OTEL_SPAN_LINK_COUNT_LIMIT"
 _KINDS: Final = {SpanScope.OWN: SpanKind.INTERNAL, SpanScope.CLIENT: SpanKind.CLIENT}
 _spelling: Final = TraceContextTextMapPropagator()
+EVERY: Final = 60.0
+"""Seconds between two warnings."""
+
+_HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_SECRET: Final = 4  # characters; what is shorter guards nothing
+_SPEAKERS: Final = ("opentelemetry", "urllib3", "requests")  # the last two are what it sends by
+
+_log = structlog.get_logger("poller.tracing")
 
 
-class OtelSpan:
-    """See :class:`poller.telemetry.tracing.Span`."""
+class OtelSpan(RecordedSpan):
+    """A span of OpenTelemetry."""
 
-    __slots__ = ("_context", "_span", "_tracer", "carried")
+    __slots__ = ("_context", "_span", "_tracer")
 
     def __init__(self, tracer: trace.Tracer, span: trace.Span) -> None:
         self._tracer = tracer
@@ -51,36 +63,36 @@ class OtelSpan:
         self._context = trace.set_span_in_context(span, Context())
         carried: dict[str, str] = {}
         _spelling.inject(carried, self._context)
-        self.carried: Carried = carried
+        super().__init__(carried)
 
-    def tell(self, attributes: Attributes) -> None:
-        """Say this of it."""
+    def set_attributes(self, attributes: Attributes) -> None:
+        """Add these attributes."""
         self._span.set_attributes(attributes)
 
     def fail(self, kind: str, text: str = "") -> None:
-        """Say that it went wrong."""
+        """Mark it as failed."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR, one_line(without_credentials(text)) or None))
 
     def child(self, name: str, kind: SpanScope, attributes: Attributes) -> OtelSpan:
-        """One that belongs to it begins."""
+        """Start a span that belongs to it."""
         began = self._tracer.start_span(name, self._context, kind=_KINDS[kind], attributes=attributes)
         return OtelSpan(self._tracer, began)
 
-    def end(self) -> None:
-        """It is over."""
+    def finish(self) -> None:
+        """End it."""
         self._span.end()
 
 
-class OtelTracer:
-    """See :class:`poller.telemetry.tracing.Tracer`."""
+class OtelTracer(Tracer):
+    """Starts spans of OpenTelemetry."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
         """Take what makes spans."""
         self._tracer = provider.get_tracer("poller", __version__)
 
     def root(self, name: str, kind: SpanScope, attributes: Attributes, links: Sequence[Link]) -> OtelSpan:
-        """A trace begins, whatever else is current."""
+        """Start a trace, whatever else is current."""
         began = self._tracer.start_span(
             name, Context(), kind=_KINDS[kind], attributes=attributes, links=list(_linked(links))
         )
@@ -106,7 +118,7 @@ def collecting(
     """A tracer whose spans are sent where they are ``asked`` for, until the end of the block.
 
     Args:
-        asked: as :func:`poller.telemetry.asking.asked_for` says.
+        asked: as :func:`poller.telemetry.tracing.exporters_of` says.
         environ: the environment, of which OpenTelemetry reads the process' own by itself.
         clock: seconds that only go forward.
         flush: seconds that sending what is left may take.
@@ -114,7 +126,7 @@ def collecting(
     Raises:
         ConfigurationError: a variable has a value that it may not have.
     """
-    with complaining(environ, clock) as complaints:
+    with exporter_logs(environ, clock) as logs:
         try:
             exporter = OTLPSpanExporter() if "otlp" in asked else None
             provider = _provider(exporter, environ, console="console" in asked)
@@ -124,7 +136,7 @@ def collecting(
             yield OtelTracer(provider)
         finally:
             if not _shut(provider, flush):
-                complaints.silence()  # of what is ended by force now
+                logs.silence()  # of what is ended by force now
                 if exporter is not None:
                     exporter.shutdown()  # type: ignore[no-untyped-call] # it has no annotations
 
@@ -152,3 +164,72 @@ def _shut(provider: TracerProvider, within: float) -> bool:
     ending.start()
     ending.join(within)
     return not ending.is_alive()
+
+
+class ExporterLogFilter(logging.Handler):
+    """Takes the place of what these libraries would log by themselves."""
+
+    def __init__(self, secrets: tuple[str, ...], clock: Callable[[], float]) -> None:
+        """Take what is never shown, and seconds that only go forward."""
+        super().__init__(logging.WARNING)
+        self._secrets = secrets
+        self._clock = clock
+        self._silent_until: float | None = None
+        self._left_out = 0
+        self.silent = False
+
+    def silence(self) -> None:
+        """Log nothing any more."""
+        self.silent = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log the record, or count it. The lock of a handler is held here."""
+        if self.silent:
+            return
+        now = self._clock()
+        if self._silent_until is not None and now < self._silent_until:
+            self._left_out += 1
+            return
+        self._silent_until = now + EVERY
+        left_out, self._left_out = self._left_out, 0
+        more = {"left_out": left_out} if left_out else {}
+        _log.warning("tracing fails", error=self._text(record), **more)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        return one_line(without_credentials(hidden(text, *self._secrets)))
+
+
+@contextmanager
+def exporter_logs(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[ExporterLogFilter]:
+    """While the block runs, what OpenTelemetry and its transports log goes through this filter.
+
+    After it they speak as before, unless it was silenced: then something of them is left, and stays silent.
+    """
+    logs = ExporterLogFilter(secrets_of(environ), clock)
+    speakers = [logging.getLogger(name) for name in _SPEAKERS]
+    before = [(speaker.level, speaker.propagate) for speaker in speakers]
+    for speaker in speakers:
+        speaker.addHandler(logs)
+        speaker.setLevel(logging.WARNING)
+        speaker.propagate = False
+    try:
+        yield logs
+    finally:
+        if not logs.silent:
+            for speaker, (level, propagate) in zip(speakers, before, strict=True):
+                speaker.removeHandler(logs)
+                speaker.setLevel(level)
+                speaker.propagate = propagate
+
+
+def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """All that the headers for the collector hold, as it is written, decoded, and in its parts."""
+    written = [environ.get(name, "").strip() for name in _HEADERS]
+    pairs = [pair.strip() for text in written for pair in text.split(",")]  # one without "=" is complained of by itself
+    values = [pair.partition("=")[2].strip() for pair in pairs]
+    found = {one for text in (*written, *pairs, *values) for one in (text, unquote(text))}
+    found |= {part for one in found for part in one.split()[1:]}
+    return tuple(one for one in found if len(one) >= _SECRET)

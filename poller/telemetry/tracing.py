@@ -1,35 +1,45 @@
-"""Spans: what a round and an attempt tell of themselves to whoever collects traces.
+"""Spans of rounds, requests, commits and attempts, and whether they are recorded.
 
-Theory of operation
--------------------
-A span is something that takes a while, with attributes and an outcome. A *root* begins a trace of its own; a *child*
-belongs to the span that is current where it begins. Which one is current goes with the context of a task and of those
-that it starts, so nobody hands spans around. What a span hands on to others is what it *carries*: ``traceparent`` and,
-where there is one, ``tracestate``, as W3C Trace Context spells them.
+A *root* begins a trace; a *child* belongs to the span that is current where it begins. Which one is current goes with
+the context of a task and of the tasks it starts. What a span *carries* for others is ``traceparent`` and, where there
+is one, ``tracestate``, as W3C Trace Context spells them.
 
-The law: where no tracer is in use, every span is :data:`NOTHING`, which does nothing and carries nothing. A child
-without a parent is nothing, too: work that belongs to no trace begins none. Telling never fails and never waits.
+Traces are configured by the variables that every program with OpenTelemetry knows:
 
-Refuses to know who collects, and how (:mod:`poller.telemetry.otel` does), and what is told.
+=================================================================  ======================================
+variable                                                           traces are
+=================================================================  ======================================
+``OTEL_SDK_DISABLED=true``                                         off, whatever else is said
+``OTEL_TRACES_EXPORTER=otlp``, ``console``, or both with a comma   sent there
+``OTEL_TRACES_EXPORTER=none``                                      off
+``OTEL_EXPORTER_OTLP_ENDPOINT``, ``…_TRACES_ENDPOINT``, any value  sent by OTLP, unless the others say no
+=================================================================  ======================================
+
+OpenTelemetry reads the others (headers, service name, sampler, limits) by itself. An empty variable counts as unset.
+
+**Invariants**
+
+- Without a tracer every span is :data:`NOTHING`, and nothing of OpenTelemetry is imported.
+- A child without a parent is not recorded: work that belongs to no trace begins none.
+- Recording never fails and never waits.
+- Of a URL scheme, host and path are recorded, never the query and the user information: tokens stand in both.
 """
 
 from __future__ import annotations
 
-import logging
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from enum import Enum
+from importlib import import_module
 from types import MappingProxyType
-from typing import Final, Protocol, Self
-from urllib.parse import unquote
+from typing import Final, Self
 
-import structlog
 from yarl import URL
 
-from poller.errors import PollerError
-from poller.text import hidden, one_line, without_credentials
+from poller.errors import ConfigurationError, PollerError
+from poller.telemetry import unblock_opentelemetry
 
 Value = str | bool | int | float
 Attributes = Mapping[str, Value]
@@ -48,89 +58,78 @@ class SpanScope(Enum):
     CLIENT = "client"
 
 
-class Span(Protocol):
-    """Something that takes a while; it began when it was made."""
+class Span:
+    """Something that takes a while; this one is recorded nowhere.
 
-    @property
-    def carried(self) -> Carried:
-        """What names it to others: ``traceparent``, and ``tracestate`` where there is one; empty for nothing."""
-        ...
+    As a block it is the current span. It ends with the block, and has failed where an error leaves it.
 
-    def tell(self, attributes: Attributes) -> None:
-        """Say this of it."""
-        ...
+    Attributes:
+        carried: ``traceparent``, and ``tracestate`` where there is one; empty for a span that is not recorded.
+    """
 
-    def fail(self, kind: str, text: str = "") -> None:
-        """Say that it went wrong: in a word, and in one line."""
-        ...
+    __slots__ = ("carried",)
 
-    def child(self, name: str, kind: SpanScope, attributes: Attributes) -> Span:
-        """One that belongs to it begins."""
-        ...
+    def __init__(self, carried: Carried = _CARRIES_NOTHING) -> None:
+        """Take what names it to others."""
+        self.carried = carried
 
-    def end(self) -> None:
-        """It is over."""
-        ...
-
-
-class Tracer(Protocol):
-    """Whoever makes spans."""
-
-    def root(self, name: str, kind: SpanScope, attributes: Attributes, links: Sequence[Link]) -> Span:
-        """A trace begins."""
-        ...
-
-
-class NullSpan:
-    """No span: where nobody traces. Also the block of one that is not."""
-
-    carried = _CARRIES_NOTHING
-
-    def tell(self, attributes: Attributes) -> None:
-        """To nobody."""
+    def set_attributes(self, attributes: Attributes) -> None:
+        """Add these attributes."""
 
     def fail(self, kind: str, text: str = "") -> None:
-        """Nobody hears it."""
+        """Mark it as failed: a word, and one line."""
 
-    def child(self, name: str, kind: SpanScope, attributes: Attributes) -> NullSpan:  # noqa: ARG002 -- as a span's
-        """Nothing again."""
+    def child(self, name: str, kind: SpanScope, attributes: Attributes) -> Span:  # noqa: ARG002 -- for those recorded
+        """Start a span that belongs to it."""
         return self
 
-    def end(self) -> None:
-        """It never began."""
+    def finish(self) -> None:
+        """End it."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         pass
 
 
-NOTHING: Final = NullSpan()
+class Tracer:
+    """Starts spans; this one starts none that are recorded."""
 
-_tracer: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
+    def root(
+        self,
+        name: str,  # noqa: ARG002 -- for those recorded, as the others
+        kind: SpanScope,  # noqa: ARG002
+        attributes: Attributes,  # noqa: ARG002
+        links: Sequence[Link],  # noqa: ARG002
+    ) -> Span:
+        """Start a trace."""
+        return NOTHING
+
+
+NOTHING: Final = Span()
+_NO_TRACER: Final = Tracer()
+
+_tracer: ContextVar[Tracer] = ContextVar("tracer", default=_NO_TRACER)
 _current: ContextVar[Span] = ContextVar("span", default=NOTHING)
 
 
-class ActiveSpan:
-    """A block in which a span is the current one; it ends with the block, and has failed where an error leaves it."""
+class RecordedSpan(Span):
+    """A span that is recorded, and current within its block."""
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
-        self._before: Token[Span] | None = None
+    __slots__ = ("_before",)
 
-    def __enter__(self) -> Span:
-        self._before = _current.set(self._span)
-        return self._span
+    def __enter__(self) -> Self:
+        self._before = _current.set(self)
+        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if self._before is not None:
-            _current.reset(self._before)
+        _current.reset(self._before)
         if isinstance(error, CancelledError):
-            self._span.fail("cancelled")
+            self.fail("cancelled")
         elif error is not None:  # others' texts may hold anything
-            self._span.fail(type(error).__name__, str(error) if isinstance(error, PollerError) else "")
-        self._span.end()
+            self.fail(type(error).__name__, str(error) if isinstance(error, PollerError) else "")
+        self.finish()
 
 
 @contextmanager
@@ -144,8 +143,8 @@ def using(tracer: Tracer) -> Iterator[None]:
 
 
 def on() -> bool:
-    """Whether anybody traces, where it costs something to find out what to tell."""
-    return _tracer.get() is not None
+    """Whether spans are recorded, where their attributes cost something."""
+    return _tracer.get() is not _NO_TRACER
 
 
 def current() -> Span:
@@ -155,18 +154,14 @@ def current() -> Span:
 
 def root(
     name: str, *, kind: SpanScope = SpanScope.OWN, attributes: Attributes = NO_ATTRIBUTES, links: Sequence[Link] = ()
-) -> ActiveSpan | NullSpan:
+) -> Span:
     """A block that is a trace of its own; ``links`` are the traces that it follows from."""
-    tracer = _tracer.get()
-    return NOTHING if tracer is None else ActiveSpan(tracer.root(name, kind, attributes, links))
+    return _tracer.get().root(name, kind, attributes, links)
 
 
-def child(
-    name: str, *, kind: SpanScope = SpanScope.OWN, attributes: Attributes = NO_ATTRIBUTES
-) -> ActiveSpan | NullSpan:
+def child(name: str, *, kind: SpanScope = SpanScope.OWN, attributes: Attributes = NO_ATTRIBUTES) -> Span:
     """A block that is a part of the current span."""
-    parent = _current.get()
-    return NOTHING if parent is NOTHING else ActiveSpan(parent.child(name, kind, attributes))
+    return _current.get().child(name, kind, attributes)
 
 
 def ids_of(carried: Carried) -> tuple[str, str]:
@@ -174,10 +169,6 @@ def ids_of(carried: Carried) -> tuple[str, str]:
     _, trace_id, span_id, _ = carried["traceparent"].split("-")
     return trace_id, span_id
 
-
-# A request and its answer as attributes of a span, in the words of OpenTelemetry's HTTP conventions.
-#
-# Law: of a URL its place is told, never its query and its user information: tokens stand in both. Pure.
 
 _ERRORS_FROM: Final = 400
 UNNAMED: Final = "_OTHER"
@@ -196,8 +187,8 @@ def request_words(method: str, url: str) -> dict[str, str | int]:
     return words
 
 
-def tell_answer(span: Span, status: int | None, *, text: str, failure: str | None = None) -> None:
-    """Tell how it ended.
+def record_response(span: Span, status: int | None, *, text: str, failure: str | None = None) -> None:
+    """Record how an exchange ended.
 
     Args:
         span: of the exchange.
@@ -206,7 +197,7 @@ def tell_answer(span: Span, status: int | None, *, text: str, failure: str | Non
         failure: a word for why none came.
     """
     if status is not None:
-        span.tell({"http.response.status_code": status})
+        span.set_attributes({"http.response.status_code": status})
     if status is None:
         span.fail(failure or UNNAMED, text)
     elif status >= _ERRORS_FROM:
@@ -218,86 +209,65 @@ def sent_again(count: int) -> Attributes:
     return {"http.request.resend_count": count} if count else {}
 
 
-# What OpenTelemetry has to say of its own troubles, told in our log: seldom, and without what it was given to keep.
-#
-# Law: one warning in :data:`EVERY` seconds, however often a collector fails; the next one says how many were left
-# out. No
-# value of the headers that authorize us at the collector is in it, however the text has come by it.
-
-EVERY: Final = 60.0
-"""Seconds between two warnings."""
-
-_HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
-_SECRET: Final = 4  # characters; what is shorter guards nothing
-_SPEAKERS: Final = ("opentelemetry", "urllib3", "requests")  # the last two are what it sends by
-
-_log = structlog.get_logger("poller.tracing")
+EXPORTER: Final = "OTEL_TRACES_EXPORTER"
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_DISABLED: Final = "OTEL_SDK_DISABLED"
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_PROTOCOL: Final = "http/protobuf"
+_KNOWN: Final = ("otlp", "console", "none")
 
 
-class ExporterLogFilter(logging.Handler):
-    """Takes the place of what these libraries would log by themselves."""
+def exporters_of(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Where traces are sent: ``otlp``, ``console``; empty: they are off.
 
-    def __init__(self, secrets: tuple[str, ...], clock: Callable[[], float]) -> None:
-        """Take what is never shown, and seconds that only go forward."""
-        super().__init__(logging.WARNING)
-        self._secrets = secrets
-        self._clock = clock
-        self._silent_until: float | None = None
-        self._left_out = 0
-        self.silent = False
-
-    def silence(self) -> None:
-        """Tell nothing any more."""
-        self.silent = True
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Tell it, or count it. The lock of a handler is held here."""
-        if self.silent:
-            return
-        now = self._clock()
-        if self._silent_until is not None and now < self._silent_until:
-            self._left_out += 1
-            return
-        self._silent_until = now + EVERY
-        left_out, self._left_out = self._left_out, 0
-        more = {"left_out": left_out} if left_out else {}
-        _log.warning("tracing fails", error=self._text(record), **more)
-
-    def _text(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text += f" {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-        return one_line(without_credentials(hidden(text, *self._secrets)))
+    Raises:
+        ConfigurationError: a variable has an unknown value.
+    """
+    if environ.get(_DISABLED, "").strip().lower() == "true":
+        return ()
+    said = environ.get(EXPORTER, "").strip().lower()
+    if not said:
+        said = "otlp" if any(environ.get(name, "").strip() for name in ENDPOINTS) else "none"
+    asked = tuple(dict.fromkeys(one.strip() for one in said.split(",")))
+    for one in asked:
+        if one not in _KNOWN or (one == "none" and len(asked) > 1):
+            raise ConfigurationError(f'{EXPORTER} is "{said}"; expected otlp, console, otlp,console or none')
+    if "otlp" in asked:
+        _check_protocol(environ)
+    return tuple(one for one in asked if one != "none")
 
 
 @contextmanager
-def complaining(environ: Mapping[str, str], clock: Callable[[], float]) -> Iterator[ExporterLogFilter]:
-    """While the block runs, all that these libraries say comes through here.
+def configured_tracing(environ: Mapping[str, str]) -> Iterator[None]:
+    """Trace while the block runs, where the environment says so; at its end the rest is sent, within moments.
 
-    After it they speak as before, unless it was silenced: then something of them is left, and stays silent.
+    Raises:
+        ConfigurationError: a variable has an unknown value, or OpenTelemetry is not installed.
     """
-    complaints = ExporterLogFilter(secrets_of(environ), clock)
-    speakers = [logging.getLogger(name) for name in _SPEAKERS]
-    before = [(speaker.level, speaker.propagate) for speaker in speakers]
-    for speaker in speakers:
-        speaker.addHandler(complaints)
-        speaker.setLevel(logging.WARNING)
-        speaker.propagate = False
+    asked = exporters_of(environ)
+    if not asked:
+        yield
+        return
+    unblock_opentelemetry()
     try:
-        yield complaints
-    finally:
-        if not complaints.silent:
-            for speaker, (level, propagate) in zip(speakers, before, strict=True):
-                speaker.removeHandler(complaints)
-                speaker.setLevel(level)
-                speaker.propagate = propagate
+        otel = import_module("poller.telemetry.otel")  # an extra
+    except ImportError as missing:
+        raise ConfigurationError(
+            f"the environment asks for traces ({_why(environ)}), and OpenTelemetry is not installed ({missing}): "
+            "pip install 'poller[otel]', or set OTEL_SDK_DISABLED=true"
+        ) from None
+    with otel.collecting(asked, environ) as tracer, using(tracer):
+        yield
 
 
-def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """All that the headers for the collector hold, as it is written, decoded, and in its parts."""
-    written = [environ.get(name, "").strip() for name in _HEADERS]
-    pairs = [pair.strip() for text in written for pair in text.split(",")]  # one without "=" is complained of by itself
-    values = [pair.partition("=")[2].strip() for pair in pairs]
-    found = {one for text in (*written, *pairs, *values) for one in (text, unquote(text))}
-    found |= {part for one in found for part in one.split()[1:]}
-    return tuple(one for one in found if len(one) >= _SECRET)
+def _why(environ: Mapping[str, str]) -> str:
+    return next(name for name in (EXPORTER, *ENDPOINTS) if environ.get(name, "").strip())
+
+
+def _check_protocol(environ: Mapping[str, str]) -> None:
+    for name in _PROTOCOLS:
+        said = environ.get(name, "").strip().lower()
+        if said and said != _PROTOCOL:
+            raise ConfigurationError(f'{name} is "{said}"; expected {_PROTOCOL}: traces are sent by no other')
+        if said:
+            return

@@ -45,6 +45,7 @@ from poller.redis.errors import let_in, translated
 from poller.store.entry_id import EntryId
 from poller.store.session import blocking_client
 from poller.store.stream import arrivals
+from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import EVENT_READERS
 from poller.web.context import AppContext
 from poller.web.http import InvalidParameter, RequestRefused, at
@@ -149,7 +150,7 @@ class StreamNotifier:
         self._fresh = asyncio.Event()
         self._followers = 0
         self._looking: asyncio.Task[None] | None = None
-        self._failing: str | None = None
+        self._failure = LogOnce(_log, "streams cannot be followed")
 
     @asynccontextmanager
     async def followed(self, url: str) -> AsyncIterator[None]:
@@ -185,15 +186,13 @@ class StreamNotifier:
             let_in(client)  # as the one that the store was opened with
             try:
                 async for fresh in arrivals(client, self._keys, block=self._block):
-                    self._failing = None
+                    self._failure.worked()
                     if fresh:
                         self._tell(fresh)
             except StoreUnavailable:
                 pass  # whoever follows tells it
             except StoreError as error:
-                if str(error) != self._failing:
-                    self._failing = str(error)
-                    _log.warning("streams cannot be followed", error=self._failing)
+                self._failure.failed(str(error))
             finally:
                 await client.aclose()
             await self._clock.sleep(_NEWS_AGAIN)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from poller.telemetry import tracing
-from poller.telemetry.logs import Format, redacted, set_up
+from poller.telemetry.logs import Format, LogOnce, redacted, set_up
 from tests.telemetry.recording import recorded, traceparent
 
 
@@ -116,3 +117,21 @@ def test_a_line_belongs_to_its_span() -> None:
     _, trace_id, span_id, _ = traceparent(spans.one("round")).split("-")
     assert [(line["trace_id"], line["span_id"]) for line in within] == [(trace_id, span_id)] * 2
     assert not [name for name in after if name.endswith("_id")]
+
+
+def test_a_failure_is_logged_once_and_its_end_once() -> None:
+    """Law: the same failure is one line, another one is a second line, and the end is one line."""
+    failure = LogOnce(structlog.get_logger("poller.test"), "not read", feed="a/x")
+    with capture_logs() as logs:
+        failure.worked()
+        for error in ("gone", "gone", "refused"):
+            failure.failed(error)
+        failure.worked()
+        failure.worked()
+        failure.failed("refused")
+    assert logs == [
+        {"event": "not read", "log_level": "warning", "error": "gone", "feed": "a/x"},
+        {"event": "not read", "log_level": "warning", "error": "refused", "feed": "a/x"},
+        {"event": "works again", "log_level": "info", "failure": "not read", "feed": "a/x"},
+        {"event": "not read", "log_level": "warning", "error": "refused", "feed": "a/x"},
+    ]

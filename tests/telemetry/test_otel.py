@@ -16,8 +16,8 @@ from opentelemetry.trace import TraceState
 
 from poller.errors import ConfigurationError
 from poller.telemetry import tracing
-from poller.telemetry.asking import traced_if_asked
 from poller.telemetry.otel import OtelTracer, collecting
+from poller.telemetry.tracing import configured_tracing
 from tests.receiver import HANG, receiving
 from tests.telemetry.collector import spans_of
 from tests.telemetry.recording import linked, recorded, told
@@ -131,7 +131,7 @@ def test_what_cannot_work_is_the_operators(otlp: pytest.MonkeyPatch, name: str, 
     """Law: a value that OpenTelemetry refuses is an error of the configuration."""
     otlp.setenv("OTEL_TRACES_EXPORTER", "otlp")
     otlp.setenv(name, value)
-    with pytest.raises(ConfigurationError, match="traces"), traced_if_asked(os.environ):
+    with pytest.raises(ConfigurationError, match="traces"), configured_tracing(os.environ):
         pass
 
 
@@ -175,12 +175,12 @@ def _flag(carried: tracing.Carried) -> int:
 
 
 def _traced_once(links: int = 1) -> None:
-    with traced_if_asked(os.environ), tracing.root("round", links=[(EVENT, {})] * links):
+    with configured_tracing(os.environ), tracing.root("round", links=[(EVENT, {})] * links):
         pass
 
 
 def test_attributes_are_told() -> None:
     """Law: those of the beginning and those of the end."""
     with recorded() as spans, tracing.root("a", attributes={"x": 1}) as span:
-        span.tell({"y": "z"})
+        span.set_attributes({"y": "z"})
     assert told(spans.one("a")) == {"x": 1, "y": "z"}

@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from poller.errors import SourceUnavailable
 from poller.telemetry import tracing
-from poller.telemetry.tracing import EVERY, complaining, request_words, secrets_of, sent_again, tell_answer
+from poller.telemetry.otel import EVERY, exporter_logs, secrets_of
+from poller.telemetry.tracing import record_response, request_words, sent_again
 from tests.harness.waiting import turns
 from tests.telemetry.recording import parent, recorded, told, traceparent
 
@@ -43,7 +44,7 @@ def said() -> Iterator[list[Any]]:
 def test_one_in_a_minute(said: list[Any]) -> None:
     """Law: and the next says how many were left out; from the first moment on, whatever the clock shows."""
     clock = Clock()
-    with complaining({}, clock):
+    with exporter_logs({}, clock):
         for _ in range(3):
             LOG.error("Failed to export %s batch", "span")
         clock.seconds += EVERY - 1
@@ -71,7 +72,7 @@ def test_one_in_a_minute(said: list[Any]) -> None:
 )
 def test_no_header_of_ours_is_in_it(text: str, said: list[Any]) -> None:
     """Law: neither as it is written, nor decoded, nor the credential in it alone; not in an exception either."""
-    with complaining(ENVIRON, Clock()):
+    with exporter_logs(ENVIRON, Clock()):
         LOG.error("failed: %s", text)
     assert len(said) == 1
     assert "s3cret" not in said[0]["error"]
@@ -79,7 +80,7 @@ def test_no_header_of_ours_is_in_it(text: str, said: list[Any]) -> None:
 
 def test_exceptions_are_one_line(said: list[Any]) -> None:
     """Law: no traceback, which would show what it was called with."""
-    with complaining(ENVIRON, Clock()):
+    with exporter_logs(ENVIRON, Clock()):
         LOG.error("Exception while exporting.", exc_info=ValueError("with s3cret-two\nand more"))
     assert said[0]["error"] == "Exception while exporting. ValueError: with [redacted] and more"
     assert "exc_info" not in said[0]
@@ -87,7 +88,7 @@ def test_exceptions_are_one_line(said: list[Any]) -> None:
 
 def test_debug_is_not_told(said: list[Any]) -> None:
     """Law: these libraries are heard from WARNING up, at whatever level we log."""
-    with complaining({}, Clock()):
+    with exporter_logs({}, Clock()):
         LOG.info("sent")
         logging.getLogger("urllib3").debug("sent")
     assert not said
@@ -98,7 +99,7 @@ def test_silence_lasts(said: list[Any]) -> None:
     handlers = logging.getLogger("opentelemetry").handlers
     before = handlers[:], logging.getLogger("opentelemetry").propagate
     try:
-        with complaining({}, Clock()) as complaints:
+        with exporter_logs({}, Clock()) as complaints:
             complaints.silence()
             LOG.error("too late")
         LOG.error("too late")
@@ -115,7 +116,7 @@ def test_they_speak_for_themselves_again() -> None:
     """Law: what was set for the block is as it was."""
     logger = logging.getLogger("opentelemetry")
     before = (logger.level, logger.propagate, logger.handlers[:])
-    with complaining({}, Clock()):
+    with exporter_logs({}, Clock()):
         assert (logger.level, logger.propagate) == (logging.WARNING, False)
     assert (logger.level, logger.propagate, logger.handlers) == before
 
@@ -191,7 +192,7 @@ def test_what_is_no_url_is_left_out() -> None:
 def test_how_it_ended(status: int | None, failure: str | None, said: dict[str, object], code: StatusCode) -> None:
     """Law: a status from 400 on, or none at all, is a failure; a redirect or a 304 is not."""
     with recorded() as spans, tracing.root("x") as span:
-        tell_answer(span, status, text="what came", failure=failure)
+        record_response(span, status, text="what came", failure=failure)
     assert told(spans.one("x")) == said
     assert spans.one("x").status.status_code is code
 
@@ -209,11 +210,11 @@ def test_without_a_tracer_there_is_nothing() -> None:
     assert not tracing.on()
     with tracing.root("round") as span, tracing.child("GET") as child:
         assert span is child is tracing.current() is tracing.NOTHING
-        span.tell({"a": 1})
+        span.set_attributes({"a": 1})
         span.fail("x", "y")
         assert not span.carried
         assert span.child("z", tracing.SpanScope.OWN, {}) is span
-        span.end()
+        span.finish()
 
 
 def test_work_that_belongs_to_no_trace_begins_none() -> None:

@@ -28,6 +28,7 @@ from poller.lifecycle import ended
 from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys
 from poller.store.lease import RELEASE_SECONDS, Held, Lease, held_leases
+from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import LeaseKind, lease_changed, leases_held
 
 _SIDE_BY_SIDE: Final = 100
@@ -71,7 +72,7 @@ class LeaseBalancer:
         self._names: tuple[str, ...] = ()
         self._over = False
         self._handing: set[asyncio.Task[None]] = set()
-        self._failing: str | None = None
+        self._failure = LogOnce(_log, "leases cannot be shared", role=role)
         self._reported: tuple[int, int, int] | None = None
         membership.listen(self.wake)
 
@@ -115,14 +116,12 @@ class LeaseBalancer:
         try:
             await self._turn()
             self._watch.worked(f"leases to {self._role}")
-            self._failing = None
+            self._failure.worked()
         except StoreUnavailable as error:
             self._watch.failed(f"leases to {self._role}", str(error))
             await self._clock.sleep(LOOK_AGAIN)
         except StoreError as error:
-            if str(error) != self._failing:
-                self._failing = str(error)
-                _log.warning("leases cannot be shared", role=self._role, error=self._failing)
+            self._failure.failed(str(error))
             await self._clock.sleep(LOOK_AGAIN)
 
     async def _turn(self) -> None:
@@ -332,8 +331,8 @@ class LeaseKeeper:
         self._idle = asyncio.Event()
         self._idle.set()
         self._pausing = self._again = False
-        self._failing: str | None = None
         self._log = _delivery_log.bind(feed=pair.feed, subscription=subscription)
+        self._failure = LogOnce(self._log, "not delivering")
 
     @property
     def held(self) -> bool:
@@ -426,14 +425,13 @@ class LeaseKeeper:
             self._watch.failed(self.name, str(error))
             return _AFTER_FAILURE
         except StoreError as error:
-            if str(error) != self._failing:
-                self._failing = str(error)
-                self._log.warning("not delivering", error=self._failing)
+            self._failure.failed(str(error))
             return _AFTER_FAILURE
         except Exception:  # noqa: BLE001 -- a task ends here: a fault of ours costs a pause, and the others nothing
             self._log.exception("not delivering")
             return _AFTER_FAULT
-        self._failing, self._again = None, False
+        self._failure.worked()
+        self._again = False
         return 0.0
 
 

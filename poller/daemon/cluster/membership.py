@@ -27,6 +27,7 @@ from poller.store.keys import remembered_key
 from poller.store.lease import RELEASE_SECONDS
 from poller.store.members import Members, Seen
 from poller.store.recovery import known_feeds
+from poller.telemetry.logs import LogOnce
 
 LOOK_SECONDS: Final = 0.25
 _WHO: Final = "the list of processes"
@@ -105,7 +106,7 @@ class Membership:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = [self._changed.set]
-        self._failing: str | None = None
+        self._failure = LogOnce(_log, "the other processes cannot be seen")
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call this whenever the list is another one, or leases may be free."""
@@ -159,14 +160,12 @@ class Membership:
             try:
                 await self._met()
                 self._watch.worked(_WHO)
-                self._failing = None
+                self._failure.worked()
             except StoreUnavailable as error:
                 self._watch.failed(_WHO, str(error))
                 await self._clock.sleep(self._look_seconds)
             except StoreError as error:
-                if str(error) != self._failing:
-                    self._failing = str(error)
-                    _log.warning("the other processes cannot be seen", error=self._failing)
+                self._failure.failed(str(error))
                 await self._clock.sleep(self._look_seconds)
             await unless(self._wake, self._look_seconds)
 

@@ -276,7 +276,7 @@ class WebhookSink(Sink):
     async def post(self, headers: Headers, body: bytes) -> Outcome:
         """Send this once; a second time with another token where the first is answered 401 and there is one."""
         span = tracing.current()
-        span.tell(self._words)
+        span.set_attributes(self._words)
         carried = () if self._traced_otherwise else tuple(span.carried.items())
         return (await self._attempt("POST", (*headers, *carried), body)).outcome
 

@@ -11,7 +11,7 @@ import pytest
 
 from poller.errors import ConfigurationError
 from poller.telemetry import tracing
-from poller.telemetry.asking import asked_for, traced_if_asked
+from poller.telemetry.tracing import configured_tracing, exporters_of
 
 ROOT = Path(__file__).parents[2]
 URL = "http://127.0.0.1:4318"
@@ -40,7 +40,7 @@ WITHOUT = {name: value for name, value in os.environ.items() if not name.startsw
 )
 def test_what_is_asked_for(environ: dict[str, str], asked: tuple[str, ...]) -> None:
     """Law: an exporter or an endpoint turns traces on, nothing else does; empty is as good as not set."""
-    assert asked_for(environ) == asked
+    assert exporters_of(environ) == asked
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_what_is_asked_for(environ: dict[str, str], asked: tuple[str, ...]) -> N
 def test_what_cannot_be_had(environ: dict[str, str]) -> None:
     """Law: the message names a variable and what is expected of it."""
     with pytest.raises(ConfigurationError, match=r"OTEL_.* expected (otlp|http/protobuf)"):
-        asked_for(environ)
+        exporters_of(environ)
 
 
 def test_not_asked_it_does_nothing() -> None:
     """Law: there is no tracer, then as before."""
-    with traced_if_asked({}):
+    with configured_tracing({}):
         assert not tracing.on()
 
 
