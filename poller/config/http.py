@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from poller.config.types import FilePath, Flag, Table, Text, Variable
 from poller.http.ssrf import misspelling, network_of
@@ -267,6 +268,27 @@ class AuthSettings(Table):
 def no_credential() -> AuthSettings:
     """The default: a public or a local API needs none."""
     return AuthSettings(none=True)
+
+
+def _with_certificate(key: Path | None, given: ValidationInfo) -> Path | None:
+    if key is not None and given.data.get("client_cert_file", key) is None:
+        raise ValueError("expected only together with client_cert_file")
+    return key
+
+
+CaFile = Annotated[
+    FilePath | None,
+    Field(description="CA certificates (PEM) that the server's must lead to. Default: the system's."),
+]
+ClientCertFile = Annotated[
+    FilePath | None,
+    Field(description="The client's certificate (PEM), if the server asks for one. Default: none."),
+]
+ClientKeyFile = Annotated[
+    FilePath | None,
+    Field(description="The key of client_cert_file (PEM). Default: it is in that file too."),
+    AfterValidator(_with_certificate),
+]
 
 
 # Extra request headers: which names and values may be written into a request.

@@ -18,8 +18,6 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from poller.config.errors import ABSENT, ConfigProblem, Key, shown_key, shown_problem
 from poller.config.http import AuthSettings, holds_password
@@ -276,33 +274,6 @@ def _option(option: re.Match[str], directory: Path) -> str:
     return option[0] if not path or Path(path).is_absolute() else f"{name}={quote(str(directory / path))}"
 
 
-# The two layers of the configuration as pydantic-settings knows them: what the file says, the environment over it.
-
-
-class Layer(PydanticBaseSettingsSource):
-    """Values that are already at hand, in the shape of the file."""
-
-    def __init__(self, values: dict[str, Any], settings: type[BaseSettings]) -> None:
-        super().__init__(settings)
-        self._values = values
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002  # as inherited
-        """The value of one key; None where the layer is silent."""
-        return self._values.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        """All values of the layer."""
-        return self._values
-
-
-class FileLayer(Layer):
-    """What the TOML file says."""
-
-
-class EnvironmentLayer(Layer):
-    """What the environment says, as :func:`~poller.config.load.overlay` understood it."""
-
-
 # File and environment in, one frozen value out.
 #
 # Law: everything that is wrong is said at once, one line each: where, the key path, the value, what is expected.
@@ -321,15 +292,25 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     """
     file = {} if path is None else read(path)
     outside = overlay(file, environ)
+    values = _merged(file, outside.values)
     settings: Settings | None = None
     problems = _literal_password(file)
     try:
-        settings = Settings.layered(EnvironmentLayer(outside.values, Settings), FileLayer(file, Settings))
+        settings = Settings.model_validate(values)
     except ValidationError as invalid:
-        problems += [*problems_of(invalid), *broken_relations(file | outside.values)]
+        problems += [*problems_of(invalid), *broken_relations(values)]
     if settings is None or problems or outside.problems:
         raise ConfigurationError("\n".join(_lines(path, outside, problems, environ)))
     return settings if path is None else based(settings, path.absolute().parent, outside.variable)
+
+
+def _merged(file: Mapping[str, Any], outside: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's values with those of the environment over them, key by key within a table."""
+    merged = dict(file)
+    for name, value in outside.items():
+        table = merged.get(name)
+        merged[name] = {**table, **value} if isinstance(table, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _literal_password(file: Mapping[str, Any]) -> list[ConfigProblem]:

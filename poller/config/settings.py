@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from poller.config.errors import ConfigProblem, Key, shown_key
 from poller.config.event_types import MOST_TOLD, event_source, published, required_sources, unknown_source, unmatched
@@ -170,8 +169,6 @@ class RetentionSettings(Table):
 # It comes from the layers that it is given, or from arguments; the process's environment is never read behind the
 # caller's back.
 
-_LAYERS = "layers"
-
 
 def related(source: SourceSettings) -> dict[str, Any]:
     """What :func:`~poller.config.settings.broken_relations` has to know of a source."""
@@ -192,10 +189,8 @@ def chosen(subscription: SubscriptionSettings) -> dict[str, Any]:
     return subscription.model_dump(include={"id", "feeds", "types", "filters"}, by_alias=True, exclude_none=True)
 
 
-class Settings(BaseSettings):
+class Settings(Table):
     """Everything that can be configured."""
-
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, case_sensitive=True)
 
     redis: RedisSettings = Field(default=RedisSettings(), description="Which Redis or Valkey holds streams and state.")
     embedded: EmbeddedSettings = Field(
@@ -215,29 +210,6 @@ class Settings(BaseSettings):
     subscriptions: tuple[SubscriptionSettings, ...] = Field(
         default=(), description="Who gets events by webhook, one table each. Default: nobody."
     )
-
-    @classmethod
-    def layered(cls, *layers: PydanticBaseSettingsSource) -> Self:
-        """The settings of several layers; an earlier one beats a later one.
-
-        Raises:
-            pydantic.ValidationError: they cannot be used.
-        """
-        asked: dict[str, Any] = {_LAYERS: layers}
-        return cls(**asked)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003  # given by keyword
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # given by keyword
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # given by keyword
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # given by keyword
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The layers where there are some, else the arguments; never the library's own reading of the environment."""
-        layers: tuple[PydanticBaseSettingsSource, ...] | None = init_settings().get(_LAYERS)
-        return (init_settings,) if layers is None else layers
 
     def types_of(self, feeds: Collection[str] | None = None) -> frozenset[str]:
         """The event types that these feeds publish, given as ``SOURCE/NAME``; None for all."""

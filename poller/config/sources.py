@@ -11,12 +11,21 @@ Carries only what the file says. Which path, type name or delta a known resource
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from poller.config.http import AuthSettings, BaseUrl, Headers, ProxyUrl, no_credential, reversed_host
+from poller.config.http import (
+    AuthSettings,
+    BaseUrl,
+    CaFile,
+    ClientCertFile,
+    ClientKeyFile,
+    Headers,
+    ProxyUrl,
+    no_credential,
+    reversed_host,
+)
 from poller.config.types import (
     ACHIEVEMENTS,
     RESOURCES,
@@ -26,7 +35,6 @@ from poller.config.types import (
     Duration,
     DurationOrOff,
     FeedName,
-    FilePath,
     Flag,
     ListPath,
     Matching,
@@ -269,28 +277,15 @@ class SourceSettings(Table):
         default=64 * 1024**2, description="The largest answer that is read, decoded, a size. Default: 64MiB."
     )
     headers: Headers = Field(default_factory=dict, description="Extra request headers. Default: none.")
-    ca_file: FilePath | None = Field(
-        default=None, description="Certificates (PEM) that the API's must lead to. Default: the system's."
-    )
-    client_cert_file: FilePath | None = Field(
-        default=None, description="The client's certificate (PEM). Default: none."
-    )
-    client_key_file: FilePath | None = Field(
-        default=None, description="The key of client_cert_file (PEM). Default: it is in that file too."
-    )
+    ca_file: CaFile = None
+    client_cert_file: ClientCertFile = None
+    client_key_file: ClientKeyFile = None
     proxy: ProxyUrl | None = Field(
         default=None, description="The http or https proxy to go through, without credentials. Default: none."
     )
     feeds: Annotated[tuple[FeedSettings, ...], Field(min_length=1)] = Field(
         description="What is polled, one table each."
     )
-
-    @field_validator("client_key_file")
-    @classmethod
-    def _with_certificate(cls, key: Path | None, given: ValidationInfo) -> Path | None:
-        if key is not None and given.data.get("client_cert_file", key) is None:
-            raise ValueError("expected only together with client_cert_file")
-        return key
 
     def feed_id(self, feed: FeedSettings) -> str:
         """``SOURCE/NAME``, as the command line, the keys and the subscriptions name a feed."""

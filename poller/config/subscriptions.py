@@ -14,7 +14,16 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from poller.config.http import AuthSettings, HostOrNetwork, SinkHeaders, Url, no_credential
+from poller.config.http import (
+    AuthSettings,
+    CaFile,
+    ClientCertFile,
+    ClientKeyFile,
+    HostOrNetwork,
+    SinkHeaders,
+    Url,
+    no_credential,
+)
 from poller.config.types import (
     Between,
     Concurrency,
@@ -178,15 +187,9 @@ class SubscriptionSettings(Table):
     auth: AuthSettings = Field(
         default_factory=no_credential, description="Where the sink's credential is kept. Default: none is sent."
     )
-    ca_file: FilePath | None = Field(
-        default=None, description="Certificates (PEM) that the sink's must lead to. Default: the system's."
-    )
-    client_cert_file: FilePath | None = Field(
-        default=None, description="The client's certificate (PEM), where the sink asks for one. Default: none."
-    )
-    client_key_file: FilePath | None = Field(
-        default=None, description="The key of client_cert_file (PEM). Default: it is in that file too."
-    )
+    ca_file: CaFile = None
+    client_cert_file: ClientCertFile = None
+    client_key_file: ClientKeyFile = None
     rate: Rate | None = Field(default=None, description="Requests a second. Default: unlimited.")
     concurrency: Concurrency = Field(default=8, description="Requests in flight, one at most per record. Default: 8.")
     timeout: Annotated[Duration, Between("10ms", "10m")] = Field(
@@ -203,13 +206,6 @@ class SubscriptionSettings(Table):
         alias="validate",  # a name that pydantic has taken
         description="true: the CloudEvents webhook handshake (OPTIONS) before the first delivery. Default: false.",
     )
-
-    @field_validator("client_key_file")
-    @classmethod
-    def _with_certificate(cls, key: Path | None, given: ValidationInfo) -> Path | None:
-        if key is not None and given.data.get("client_cert_file", key) is None:
-            raise ValueError("expected only together with client_cert_file")
-        return key
 
     @field_validator("ca_file", "client_cert_file")
     @classmethod
