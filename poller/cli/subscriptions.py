@@ -234,7 +234,7 @@ async def add(
     import secrets
 
     from poller.config.http import host_only
-    from poller.config.load import based
+    from poller.config.load import with_absolute_paths
     from poller.config.validation import subscription_of
     from poller.control import subscriptions as registry
     from poller.delivery.signing import new_secret
@@ -259,7 +259,9 @@ async def add(
     else:
         where = "standard input" if from_json == "-" else from_json
         one = subscription_of(_decoded(_text(from_json), where), settings, where=where)
-    one = based(one, Path.cwd())  # the daemon that reads it from the registry has another working directory
+    one = with_absolute_paths(
+        one, Path.cwd()
+    )  # the daemon that reads it from the registry has another working directory
     generated = [] if no_secret or one.secret_files else [new_secret(secrets.token_bytes(_SECRET_BYTES))]
     async with ready_store(settings) as store:
         all_of = registry.registry_of(settings, store.client)

@@ -131,9 +131,9 @@ def _refuse_impossible(choice: EventChoice, types: Collection[str], operations: 
     Raises:
         ConfigurationError: no event can match.
     """
-    from poller.config.event_types import type_test, unmatched
+    from poller.config.event_types import type_test, unmatched_types
 
-    for _, entry, expected in unmatched(choice.types, {*types, *operations}):
+    for _, entry, expected in unmatched_types(choice.types, {*types, *operations}):
         raise ConfigurationError(f'--type "{entry}": {expected}')
     is_chosen = type_test(choice.types) if choice.types else lambda _: True
     if choice.changed and not any(is_chosen(one) for one in types if one.endswith(".modified.v1")):

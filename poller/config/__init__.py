@@ -1,11 +1,11 @@
-"""The configuration: one frozen value, made of a TOML file with the environment laid over it.
+"""The configuration: one frozen value from a TOML file and the environment.
 
-Law: :func:`load` is the only way in from outside. It says everything that is wrong at once and never shows a secret.
-Nothing here reads a secret, resolves a name or connects; nothing is read when the package is imported.
+Start at :func:`poller.config.load.load`, the only way in, and :class:`poller.config.settings.Settings`, the result.
 
-The stages: ``file`` (text to values), ``overlay`` (the environment over them), ``settings`` and the tables beneath it
-(values to frozen settings), ``paths`` (what relative ones are relative to), ``relations`` (what holds between tables),
-``wording`` and ``showing`` (what is wrong, in plain words).
+**Invariants**
+
+- All problems are reported together, and none shows a secret.
+- Nothing here reads a secret, resolves a name or connects. Nothing is read when the package is imported.
 """
 
 from __future__ import annotations

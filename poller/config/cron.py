@@ -1,10 +1,12 @@
-"""Cron expressions of five fields, in UTC, as crontab(5) means them, on top of APScheduler's trigger.
+"""Cron expressions of five fields in UTC, on top of APScheduler's trigger.
 
-Law: weekdays are numbered as in cron, 0 and 7 for Sunday, 1 for Monday; APScheduler's own numbers begin with Monday,
-so it is only ever given names. Where cron and APScheduler mean different moments by the same text, it is refused: cron
-takes days that fit the day of the month *or* the weekday where both are given, APScheduler those that fit both.
+**Invariants**
 
-Slow to import, and few feeds have such an expression: import it where one is met.
+- Weekdays are numbered as in crontab(5): 0 and 7 for Sunday, 1 for Monday. APScheduler's own numbers begin with
+  Monday, so it is only given names.
+- An expression that cron and APScheduler read differently is refused: if day of the month and weekday are both given,
+  cron takes days that fit either, APScheduler days that fit both.
+- The module is slow to import and few feeds need it: import it where an expression is met.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def trigger_of(expression: str) -> CronTrigger:
     """The trigger of ``MINUTE HOUR DAY MONTH WEEKDAY``.
 
     Raises:
-        ValueError: it is none; the message says what is expected.
+        ValueError: it is not valid; the message says what is expected.
     """
     fields = expression.split()
     if len(fields) != 5:  # noqa: PLR2004  # said in the first line
@@ -51,14 +53,17 @@ def trigger_of(expression: str) -> CronTrigger:
 
 
 def _named(weekdays: str) -> str:
-    """The field with numbers, ranges and steps written out as names."""
+    """The weekday field with numbers, ranges and steps written as names."""
     if weekdays == "*":
         return weekdays
     return ",".join(_NAMES[day] for day in sorted({day for part in weekdays.split(",") for day in _days(part)}))
 
 
 def _days(part: str) -> set[int]:
-    """The weekdays of one part of the list, Sunday as 0; a range may go on past Saturday."""
+    """The weekdays of one part of the list, Sunday as 0.
+
+    A range may go on past Saturday.
+    """
     match = _PART.fullmatch(part)
     if match is None or (match["step"] and match["first"] and not match["last"]):
         raise ValueError(EXPECTED)
@@ -73,10 +78,6 @@ def _number(day: str) -> int:
     return int(day) if day.isdecimal() else _NAMES.index(day)
 
 
-# How long a cron expression leaves a feed alone, at most and at least.
-#
-# Slow to import, as :mod:`poller.config.cron` is: import it where such an expression is met.
-
 _ONE_DAY: Final = timedelta(days=1)
 _DAYS: Final = 60  # that it fires on, of those to come
 _MOMENTS: Final = 24 * 60
@@ -84,13 +85,13 @@ _MOMENTS: Final = 24 * 60
 
 @lru_cache(maxsize=1024)
 def longest_gap(expression: str, since: datetime) -> timedelta:
-    """The longest time between two of its moments on the next sixty days that it fires on.
+    """The longest time between two of its moments in the coming sixty days with one.
 
-    Moments of a day and days are looked at apart, for all moments of two months may be many.
+    Moments of a day and days are looked at separately, because two months may have many moments.
 
     Args:
-        expression: five fields that :func:`poller.config.cron.trigger_of` takes.
-        since: where the days begin, UTC.
+        expression: five fields that :func:`trigger_of` accepts.
+        since: where the days start, UTC.
     """
     moments, days = _apart(expression, since)
     within = max((later - sooner for sooner, later in pairwise(moments)), default=timedelta(0))

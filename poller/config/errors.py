@@ -1,9 +1,11 @@
-"""How keys and values are shown in a message.
+"""Problems of a configuration, and how keys and values are shown in messages.
 
-Law: what may be a secret is not shown: nothing under a key that sounds like one, nothing that looks like one, no user
-or password of a URL. A value shown too little costs a look into the file; one shown too much cannot be taken back.
+**Invariants**
 
-Pure.
+- What may be a secret is not shown: nothing under a key that sounds like one, nothing that looks like one, no user or
+  password of a URL. A value shown too little costs a look into the file; one shown too much cannot be taken back.
+- A problem says where it is and what is expected there. It carries the value only to have it shown here.
+- Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def sounds_secret(key: str) -> bool:
-    """Whether what stands under this key may be a secret."""
+    """Whether the value of this key may be a secret."""
     return key not in _INNOCENT and bool(_SECRET_WORD.search(key.lower()))
 
 
@@ -50,9 +52,13 @@ def shown_key(key: Key) -> str:
 
 
 def shown_problem(problem: ConfigProblem, *, where: str, name: str | None, secrets: Collection[str]) -> str:
-    """One line: where, the key path (or ``name``, the variable), the value if it may be shown, what is expected.
+    """One line about a problem: place, key, value if it may be shown, expectation.
 
-    ``secrets`` are values known to be secret: what holds one of them is not shown either.
+    Args:
+        problem: what is wrong.
+        where: the file or ``environment``.
+        name: the environment variable, if the value came from one.
+        secrets: values known to be secret; what contains one of them is not shown.
     """
     key = shown_key(problem.key) if name is None else name
     value = None if _hidden(problem, name) else _shown_value(_without_path(problem), secrets)
@@ -61,12 +67,12 @@ def shown_problem(problem: ConfigProblem, *, where: str, name: str | None, secre
 
 
 def shown_value(problem: ConfigProblem) -> str | None:
-    """The value as it may be shown; None where it may not, or there is none."""
+    """The value as it may be shown; None: it may not, or there is none."""
     return None if _hidden(problem, None) else _shown_value(_without_path(problem), ())
 
 
 def _without_path(problem: ConfigProblem) -> Any:
-    """The value; of a sink without its path, which may be a secret."""
+    """The value; a sink without its path, which may be a secret."""
     is_sink = bool(problem.key) and problem.key[-1] == "sink" and isinstance(problem.value, str)
     return host_only(problem.value) if is_sink else problem.value
 
@@ -101,7 +107,7 @@ def _looks_secret(text: str) -> bool:
 
 
 def _looks_random(run: str) -> bool:
-    """Whether a part of it between slashes is long, and letters and digits follow from there on.
+    """Whether it has a long part, with letters and digits from there on.
 
     One pattern that looks ahead from each character would take time by the square of the length.
     """
@@ -109,24 +115,21 @@ def _looks_random(run: str) -> bool:
     return part is not None and bool(_DIGIT.search(run, part.start()) and _LETTER.search(run, part.start()))
 
 
-# One thing that is wrong with a configuration, and where.
-#
-# Law: a problem says where, and what is expected there. It carries the value only to have it shown by ``showing``.
-
 Key = tuple[str | int, ...]
 """A key path: ``("sources", 0, "feeds", 1, "interval")``."""
 
 ABSENT: Final = object()
-"""No value to be shown: there is none, or it is nobody's business."""
+"""No value to be shown: there is none, or it must not be shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """What is wrong at ``key``; () stands for the whole.
+    """What is wrong at ``key``; () is the whole configuration.
 
     Attributes:
-        expected: what the operator should do, without the value.
-        value: as in the file or the environment; ``ABSENT`` where it is not to be shown.
+        key: the key path.
+        expected: what the operator should write, without the value.
+        value: as in the file or the environment; ``ABSENT``: it is not to be shown.
     """
 
     key: Key

@@ -1,4 +1,4 @@
-"""Event types: which of them the feeds of a configuration publish, and what an entry of ``types`` matches.
+"""Event types and event sources that the feeds of a configuration publish.
 
 **Invariants**
 
@@ -6,7 +6,9 @@
   pattern with ``*`` and ``?``, or ``created``, ``modified`` or ``removed`` alone.
 - A type is made of the source's ``type_prefix``, the name of the kind of record, and the kind of change.
 - Case counts.
-- An entry that comes from outside is checked (:func:`unmatched`) before a pattern is made of it: a pattern has at most
+- The source of a feed's events is ``event_source`` of its source and the path of its list; ``{id}`` in it stands for
+  any qualification. Only ``exact`` sources that must hold are checked: in ``filters``, or in an ``all`` there.
+- An entry from outside is checked (:func:`unmatched_types`) before a pattern is made of it: a pattern has at most
   :data:`LONGEST_PATTERN` characters, and one list at most :data:`MOST_PATTERNS` of them.
 
 Pure.
@@ -40,27 +42,27 @@ LONGEST_PATTERN: Final = 256
 MOST_PATTERNS: Final = 64
 """Each is made, and then compared with every type that is new."""
 
-MOST_TOLD: Final = 20
+MOST_REPORTED: Final = 20
 """Entries of one list that are wrong."""
 
 _WILD: Final = re.compile(r"[*?\[]")
 _COMPARED: Final = 500  # types that a wrong one is compared with
 
 
-def published(prefix: str, resource: str, type_name: str | None) -> tuple[str, ...]:
-    """The types of the events of a feed.
+def published_types(prefix: str, resource: str, type_name: str | None) -> tuple[str, ...]:
+    """The types of a feed's events.
 
     Args:
         prefix: ``type_prefix`` of its source.
         resource: of the feed.
-        type_name: as configured; None for the default.
+        type_name: as configured; None: the default.
     """
     name = type_name or TYPE_NAMES.get(resource) or resource.removesuffix("s")
     return tuple(f"{prefix}.{name}.{kind}.v1" for kind in KINDS)
 
 
 def type_test(wanted: Iterable[str]) -> Callable[[str], bool]:
-    """Whether a type is matched by one of these entries. Made once, to be asked for each event."""
+    """A test whether a type matches one of these entries. Made once, used for each event."""
     entries = tuple(wanted)
     exact = frozenset(entry for entry in entries if not _is_pattern(entry))
     patterns = [_pattern(entry) for entry in entries if entry not in exact]
@@ -74,10 +76,10 @@ def type_test(wanted: Iterable[str]) -> Callable[[str], bool]:
     return matched
 
 
-def unmatched(wanted: Sequence[str], types: Collection[str]) -> list[tuple[int, str, str]]:
-    """The entries that cannot be used, or match none of these types: place, entry, and what is expected there.
+def unmatched_types(wanted: Sequence[str], types: Collection[str]) -> list[tuple[int, str, str]]:
+    """Entries that are unusable or match no type: place, entry, expectation.
 
-    The first :data:`MOST_TOLD` of them: each is compared with the types, to find the one that was meant.
+    The first :data:`MOST_REPORTED` of them: each is compared with the types, to find the one that was meant.
     """
     there, patterns = frozenset(types), 0
     found: list[tuple[int, str, str]] = []
@@ -92,7 +94,7 @@ def unmatched(wanted: Sequence[str], types: Collection[str]) -> list[tuple[int, 
                 found.append((place, entry, _expected(entry, there)))
         elif entry not in there:
             found.append((place, entry, _expected(entry, there)))
-        if len(found) == MOST_TOLD:
+        if len(found) == MOST_REPORTED:
             break
     return found
 
@@ -118,18 +120,6 @@ def _expected(entry: str, types: Collection[str]) -> str:
     return f"expected a type that a feed publishes; {hint}"
 
 
-# Event sources: which of them the feeds of a configuration have, and whether a subscription waits for another.
-#
-# **Invariants**
-#
-# - The source of a feed's events is ``event_source`` of its source and the path of its list; ``{id}`` in it stands
-# for
-#   any one qualification.
-# - Only an ``exact`` source that has to hold is looked at: an entry of ``filters``, or of an ``all`` in it.
-# - Case counts.
-#
-# Pure.
-
 PATHS: Final = {
     "evidenceVariants": "/evidenceVariants",
     "employmentUnavailabilities": "/employmentUnavailabilities",
@@ -143,18 +133,21 @@ _ID: Final = re.escape("{id}")
 
 
 def event_source(prefix: str, resource: str, path: str | None) -> str:
-    """The source of a feed's events, with ``{id}`` where there is one listing for each qualification.
+    """The source of a feed's events; ``{id}`` in it stands for any qualification.
 
     Args:
         prefix: ``event_source`` of its source.
         resource: of the feed.
-        path: as configured; None for the default.
+        path: as configured; None: the default.
     """
     return prefix + (path or PATHS.get(resource, ""))
 
 
 def required_sources(filters: Any) -> Iterator[tuple[Key, str]]:
-    """Each source that events must have to pass these filters, right or wrong in shape, by its place among them."""
+    """The sources that events must have to pass these filters, with their places.
+
+    The filters may have the wrong shape.
+    """
     tables: list[tuple[Key, Any]] = [((), filters)]
     while tables:
         key, several = tables.pop()
@@ -169,7 +162,7 @@ def required_sources(filters: Any) -> Iterator[tuple[Key, str]]:
 
 
 def unknown_source(wanted: str, sources: Collection[str]) -> str | None:
-    """What is expected in the place of a source that no event has; None where one of ``sources`` is it."""
+    """What is expected in place of an unknown source; None: it is known."""
     if wanted in sources or any(_form(one).fullmatch(wanted) for one in sources if "{id}" in one):
         return None
     known = sorted(sources)

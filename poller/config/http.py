@@ -1,8 +1,13 @@
-"""URLs as configured: checked, trimmed, and made fit to be shown.
+"""URLs, credentials, certificates and extra headers of sources and sinks.
 
-Law: user and password have no place in a URL that a file holds, and no message shows any part of them.
+**Invariants**
 
-Pure: nothing is resolved, nothing is connected. Whether an address may be reached is the address guard's question.
+- A URL in a file has no user and password, and no message shows any part of them.
+- ``auth`` has exactly one kind and never the secret itself, only where it is kept. Secrets are read where they are
+  used, each time, so that a rotated file counts immediately.
+- No header value can begin a header of its own (no CR, no LF), no header that the program sets can be set twice, and
+  a credential is not a header but ``auth``. A refusal names the header and never shows its value.
+- Pure: nothing is resolved or connected. Whether an address may be reached is the address guard's decision.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ def check_url(value: str) -> str:
 
 
 def check_base_url(value: str) -> str:
-    """As :func:`check_url`, without a query, and with trailing slashes trimmed.
+    """As :func:`check_url`, without a query, and without trailing slashes.
 
     Raises:
         ValueError: as there.
@@ -64,7 +69,9 @@ def check_proxy(value: str) -> str:
 
 
 def check_redis_url(value: str) -> str:
-    """A URL of one of ``REDIS_SCHEMES``, as written; credentials may be in it, for it may come from the environment.
+    """A URL of one of ``REDIS_SCHEMES``, as written.
+
+    It may have credentials, because it may come from the environment.
 
     Raises:
         ValueError: another scheme, no host, a port out of range, no path of a socket, no Sentinel service.
@@ -98,7 +105,7 @@ def check_host_or_network(value: str) -> str:
 
 
 def holds_password(url: str) -> bool:
-    """Whether a Redis URL brings a password along, before the host or in the query."""
+    """Whether a Redis URL has a password, before the host or in the query."""
     rest, _, query = url.partition("://")[2].partition("?")
     user_and_password, at, _ = rest.rpartition("@")
     return (bool(at) and ":" in user_and_password) or any(
@@ -107,7 +114,7 @@ def holds_password(url: str) -> bool:
 
 
 def reversed_host(url: str) -> str:
-    """The host backwards, as in ``org.example.api``; for localhost and addresses ``poller``."""
+    """The host reversed, such as ``org.example.api``; for localhost and addresses ``poller``."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     labels = host.split(".")
     if host == "localhost" or is_address(host) or re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
@@ -116,7 +123,10 @@ def reversed_host(url: str) -> str:
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two URLs have the same scheme, host and port, as they are written; False where one cannot be read."""
+    """Whether two URLs have the same scheme, host and port as written.
+
+    False if one of them cannot be read.
+    """
     try:
         first, second = urlsplit(one), urlsplit(other)
         return (first.scheme, first.hostname, first.port) == (second.scheme, second.hostname, second.port)
@@ -125,23 +135,29 @@ def same_host(one: str, other: str) -> bool:
 
 
 def redacted(text: str) -> str:
-    """Text as it may be shown: without user, password, query and fragment of a URL in it."""
+    """The text without user, password, query and fragment of a URL in it."""
     scheme, separator, rest = text.partition("://")
-    if "@" in text:  # where exactly a malformed URL's password ends, nobody knows
+    if "@" in text:  # it is unknown where a malformed URL's password ends
         return f"{scheme}://…" if separator and scheme.replace("+", "").isalpha() else "…"
     shown, mark, _ = rest.partition("?") if "?" in rest else rest.partition("#")
     return f"{scheme}://{shown}{mark and mark + '…'}" if separator else text
 
 
 def host_only(url: str) -> str:
-    """A sink as it may be shown to everybody: scheme, host and port, for in chat webhooks the path is the secret."""
+    """Scheme, host and port of a sink, which anyone may see.
+
+    The path is not shown: in chat webhooks it is the secret.
+    """
     scheme, separator, rest = redacted(url).partition("://")
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
     return f"{scheme}://{host}/…" if separator and rest.removeprefix(host) not in {"", "/"} else redacted(url)
 
 
 def path_secrets(url: str) -> tuple[str, ...]:
-    """What of a sink's path and query nobody is to repeat, as it is written and decoded; short parts are no secrets."""
+    """Secrets in a sink's path and query, as written and decoded.
+
+    Short parts are no secrets.
+    """
     parts = urlsplit(url)
     whole = [one for one in (parts.path, parts.query) if len(one) >= _SECRET_PATH]
     pieces = [one for one in re.split(r"[/&=;:]", f"{parts.path}&{parts.query}") if len(one) >= _SECRET_PIECE]
@@ -172,7 +188,7 @@ def _is_host(authority: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is spelled as an IP address, without brackets."""
+    """Whether a host is an IP address, without brackets."""
     try:
         ip_address(host)
     except ValueError:
@@ -190,12 +206,6 @@ ProxyUrl = Annotated[str, AfterValidator(check_proxy), WithJsonSchema(_AS_URL | 
 HostOrNetwork = Annotated[str, AfterValidator(check_host_or_network), WithJsonSchema(_AS_HOST)]
 RedisUrl = Annotated[str, AfterValidator(check_redis_url), WithJsonSchema(_AS_REDIS)]
 
-
-# How to come by a credential: the table ``auth`` of a source or of a subscription.
-#
-# Law: exactly one kind, and never the secret itself, only where it is kept.
-#
-# Reads no secret: that is done where it is used, each time it is needed, so that a rotated file counts at once.
 
 Kind = Literal["token_file", "token_env", "oauth2", "command", "none"]
 
@@ -222,7 +232,7 @@ class OAuth2Settings(Table):
 
 
 class AuthSettings(Table):
-    """Exactly one of the kinds; each says where the credential is kept, never the credential."""
+    """Where a credential is kept: exactly one of the kinds."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -256,7 +266,7 @@ class AuthSettings(Table):
 
     @property
     def kind(self) -> Kind:
-        """Which one it is."""
+        """The kind."""
         return self._given()[0]
 
     def _given(self) -> tuple[Kind, ...]:
@@ -291,13 +301,6 @@ ClientKeyFile = Annotated[
 ]
 
 
-# Extra request headers: which names and values may be written into a request.
-#
-# Law: no value can begin a header of its own (no CR, no LF), no header that the program itself sets can be set twice,
-# and a credential is not a header but ``auth``. A refusal names the header and never shows its value.
-#
-# Pure.
-
 CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
 OWN: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive"}
@@ -313,8 +316,8 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """The headers, as given.
 
     Raises:
-        ValueError: a name that is no HTTP token or that is given twice (case does not count), a value that is no HTTP
-            field value, a credential, a header that the program sets itself.
+        ValueError: a name that is no HTTP token or is given twice (in any case), a value that is no HTTP field value,
+            a credential, a header that the program sets itself.
     """
     seen: set[str] = set()
     for name, value in headers.items():

@@ -1,10 +1,18 @@
-"""What the environment says, laid over the file.
+"""Loads the configuration: file and environment in, one frozen value out.
 
-Law: the environment beats the file, variable by variable; an empty variable counts as not set. Where a variable
-cannot be applied without guessing, it is a problem that names the variable. A token belongs to one API: where there
-are several sources it goes to none of them.
+**Invariants**
 
-Pure: the environment is an argument.
+- The environment beats the file, variable by variable; an empty variable counts as not set. A variable that cannot be
+  applied without guessing is a problem that names the variable.
+- A token belongs to one API: with several sources it goes to none of them.
+- All problems are reported together, one line each: where, the key path, the value, what is expected.
+- A file that cannot be read is refused with its name, and if it is not TOML, with line and column; no part of its
+  text is repeated, because it may be a secret.
+- A path that a file names is absolute once it is loaded: relative to the file's directory, or to the working
+  directory if it comes from the environment. It is recognised by its type, so a new key is no exception. Two kinds
+  are text: the options of a Redis URL that name files, and the program of a command if it is written with a slash
+  (without one it is looked up in the PATH).
+- Nothing is read but the one file: not the process's environment, no secret, no network.
 """
 
 from __future__ import annotations
@@ -42,12 +50,12 @@ _CREDENTIALS: Final = {"POLLER_TOKEN": "token_env", "POLLER_TOKEN_FILE": "token_
 
 
 @dataclass(slots=True)
-class Overlay:
-    """What the environment sets.
+class EnvironmentOverlay:
+    """The values that the environment sets.
 
     Attributes:
         values: in the shape of the file; a list replaces that of the file.
-        variables: which variable stands behind a key path.
+        variables: the variable of each key path.
         problems: variables that cannot be applied.
     """
 
@@ -56,13 +64,13 @@ class Overlay:
     problems: list[tuple[str, ConfigProblem]] = field(default_factory=list)
 
     def variable(self, key: Key) -> str | None:
-        """The variable behind a key path or what it lies in."""
+        """The variable of a key path or of a table around it."""
         return next((self.variables[key[:end]] for end in range(len(key), 0, -1) if key[:end] in self.variables), None)
 
 
-def overlay(file: Mapping[str, Any], environ: Mapping[str, str]) -> Overlay:
-    """What ``environ`` sets over the values of a file, which may be wrong anywhere."""
-    made = Overlay()
+def environment_overlay(file: Mapping[str, Any], environ: Mapping[str, str]) -> EnvironmentOverlay:
+    """The values that ``environ`` sets over those of a file, which may be wrong anywhere."""
+    made = EnvironmentOverlay()
     for name, (table, key) in _TABLES.items():
         if value := environ.get(name, "").rstrip("\r\n"):  # as a value from a file that an editor has saved ends
             _set(made, name, table, key, value)
@@ -75,19 +83,19 @@ def overlay(file: Mapping[str, Any], environ: Mapping[str, str]) -> Overlay:
     return made
 
 
-def _set(made: Overlay, name: str, table: str, key: str, value: str) -> None:
+def _set(made: EnvironmentOverlay, name: str, table: str, key: str, value: str) -> None:
     made.values.setdefault(table, {})[key] = value
     made.variables[table, key] = name
 
 
-def _port(made: Overlay, port: str) -> None:
+def _port(made: EnvironmentOverlay, port: str) -> None:
     if port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535:  # noqa: PLR2004  # the largest
         _set(made, "PORT", "http", "bind", f"0.0.0.0:{port}")
     else:
         made.problems.append(("PORT", ConfigProblem((), "expected a port, 1 to 65535", port)))
 
 
-def _sources(made: Overlay, sources: Any, environ: Mapping[str, str]) -> None:
+def _sources(made: EnvironmentOverlay, sources: Any, environ: Mapping[str, str]) -> None:
     base_url = environ.get("POLLER_BASE_URL", "").rstrip("\r\n")
     if not isinstance(sources, list):
         return  # the file is wrong, and says so
@@ -103,7 +111,7 @@ def _sources(made: Overlay, sources: Any, environ: Mapping[str, str]) -> None:
         made.values["sources"] = replaced
 
 
-def _base_url(made: Overlay, sources: list[Any], base_url: str) -> None:
+def _base_url(made: EnvironmentOverlay, sources: list[Any], base_url: str) -> None:
     if len(sources) > 1:
         expected = f"expected only with one source: the file has {len(sources)}, and each has its own base_url"
         made.problems.append(("POLLER_BASE_URL", ConfigProblem((), expected, ABSENT)))
@@ -112,7 +120,7 @@ def _base_url(made: Overlay, sources: list[Any], base_url: str) -> None:
         made.variables["sources", 0, "base_url"] = "POLLER_BASE_URL"
 
 
-def _credentials(made: Overlay, sources: list[Any], environ: Mapping[str, str]) -> None:
+def _credentials(made: EnvironmentOverlay, sources: list[Any], environ: Mapping[str, str]) -> None:
     given = [name for name in _CREDENTIALS if environ.get(name)]
     if len(given) > 1:
         made.problems.append(
@@ -126,7 +134,7 @@ def _credentials(made: Overlay, sources: list[Any], environ: Mapping[str, str]) 
         made.variables["sources", 0, "auth"] = name
 
 
-def _own_credentials(made: Overlay, name: str, sources: list[Any]) -> None:
+def _own_credentials(made: EnvironmentOverlay, name: str, sources: list[Any]) -> None:
     without = ", ".join(shown_key(at) for at in _keys(sources) if "auth" not in sources[at[1]])
     if without:
         several = f"the file has {len(sources)}, and each needs its own auth; none in {without}"
@@ -137,11 +145,6 @@ def _keys(sources: list[Any]) -> list[tuple[str, int]]:
     return [("sources", at) for at, source in enumerate(sources) if isinstance(source, dict)]
 
 
-# The file: which one, and its text as values.
-#
-# Law: a file that cannot be read is refused with its name, and where it is not TOML, with line and column; no part of
-# the text is repeated, for it may be a secret.
-
 LARGEST: Final = 4 * 1024**2
 
 _PLACE: Final = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\s*$")
@@ -149,9 +152,9 @@ _QUOTED: Final = re.compile(r""" ?(?:'[^']{2,}'|"[^"]{2,}"|\([^)]*\))""")
 
 
 def find_file(option: Path | None, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """The file to load: ``option`` (``--config``), else ``$POLLER_CONFIG``, else ``poller.toml`` in ``cwd``, if there.
+    """The file to load: ``option``, ``$POLLER_CONFIG`` or ``poller.toml`` in ``cwd``.
 
-    The first two count whether or not there is such a file. None: the environment alone.
+    The first two count whether or not the file exists. None: there is no file.
     """
     if option is not None:
         return cwd / option
@@ -161,7 +164,7 @@ def find_file(option: Path | None, environ: Mapping[str, str], cwd: Path) -> Pat
     return default if default.exists() else None
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
     """The values of a TOML file.
 
     Raises:
@@ -212,19 +215,7 @@ def _end(text: str) -> tuple[str, str]:
     return str(len(lines)), str(len(lines[-1]) + 1)
 
 
-# What relative paths are relative to: the directory of whatever names them, wherever the program was started.
-#
-# Law: a path that a file names is absolute from the moment that it is loaded, so all that are given the settings, by
-# the
-# registry too, mean the same file. It is told by its type and not by its key: a key that is added later is no
-# exception.
-# Two kinds are text: the options of a Redis URL that name files, and the program of a command where it is written
-# with a
-# slash; one without is looked for on the PATH, as a shell does it.
-#
-# Pure: a directory is an argument, and nothing is looked at.
-
-Elsewhere = Callable[[Key], object]
+KeyTest = Callable[[Key], object]
 """Whether the value of a key came by another way, and stays as it is."""
 
 T = TypeVar("T")
@@ -232,19 +223,19 @@ T = TypeVar("T")
 _OPTION: Final = re.compile(r"(?<=[?&])(ssl_ca_certs|ssl_ca_path|ssl_certfile|ssl_keyfile)=([^&#]*)")
 
 
-def based(settings: T, directory: Path, elsewhere: Elsewhere = lambda _: False) -> T:
+def with_absolute_paths(settings: T, directory: Path, elsewhere: KeyTest = lambda _: False) -> T:
     """The settings, whole or a table of them, with every path absolute.
 
     Args:
-        settings: checked already.
+        settings: validated.
         directory: what relative paths are relative to; absolute.
-        elsewhere: is told the key path of a value, from these settings on.
+        elsewhere: whether the value of a key path, from these settings on, came another way and stays as it is.
     """
     made: T = _based(settings, (), directory, elsewhere)
     return made
 
 
-def _based(value: Any, at: Key, directory: Path, elsewhere: Elsewhere) -> Any:
+def _based(value: Any, at: Key, directory: Path, elsewhere: KeyTest) -> Any:
     if elsewhere(at):
         return value
     if isinstance(value, Path):
@@ -260,7 +251,7 @@ def _based(value: Any, at: Key, directory: Path, elsewhere: Elsewhere) -> Any:
     return value
 
 
-def _texts(table: BaseModel, at: Key, directory: Path, elsewhere: Elsewhere) -> dict[str, Any]:
+def _texts(table: BaseModel, at: Key, directory: Path, elsewhere: KeyTest) -> dict[str, Any]:
     if isinstance(table, RedisSettings) and table.url and not elsewhere((*at, "url")):
         return {"url": _OPTION.sub(lambda option: _option(option, directory), table.url)}
     if isinstance(table, AuthSettings) and table.command and "/" in table.command[0]:
@@ -274,24 +265,17 @@ def _option(option: re.Match[str], directory: Path) -> str:
     return option[0] if not path or Path(path).is_absolute() else f"{name}={quote(str(directory / path))}"
 
 
-# File and environment in, one frozen value out.
-#
-# Law: everything that is wrong is said at once, one line each: where, the key path, the value, what is expected.
-# Nothing is read but the one file: not the process's environment, no secret, no network. Relative paths of the file
-# are
-# relative to its directory, those of the environment to the working directory.
-
 _PASSWORD = "expected a URL without a password: put the whole URL into the environment as REDIS_URL"  # noqa: S105  # a message
 
 
 def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
-    """The settings of the file ``path`` (None: no file) with ``environ`` laid over it.
+    """The settings of the file ``path`` (None: no file) with ``environ`` over it.
 
     Raises:
         ConfigurationError: they cannot be used. The message has a line for each problem and shows no secret.
     """
-    file = {} if path is None else read(path)
-    outside = overlay(file, environ)
+    file = {} if path is None else read_file(path)
+    outside = environment_overlay(file, environ)
     values = _merged(file, outside.values)
     settings: Settings | None = None
     problems = _literal_password(file)
@@ -301,11 +285,11 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
         problems += [*problems_of(invalid), *broken_relations(values)]
     if settings is None or problems or outside.problems:
         raise ConfigurationError("\n".join(_lines(path, outside, problems, environ)))
-    return settings if path is None else based(settings, path.absolute().parent, outside.variable)
+    return settings if path is None else with_absolute_paths(settings, path.absolute().parent, outside.variable)
 
 
 def _merged(file: Mapping[str, Any], outside: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's values with those of the environment over them, key by key within a table."""
+    """The file's values, with those of the environment over them."""
     merged = dict(file)
     for name, value in outside.items():
         table = merged.get(name)
@@ -319,7 +303,9 @@ def _literal_password(file: Mapping[str, Any]) -> list[ConfigProblem]:
     return [ConfigProblem(("redis", "url"), _PASSWORD)] if isinstance(url, str) and holds_password(url) else []
 
 
-def _lines(path: Path | None, outside: Overlay, problems: list[ConfigProblem], environ: Mapping[str, str]) -> list[str]:
+def _lines(
+    path: Path | None, outside: EnvironmentOverlay, problems: list[ConfigProblem], environ: Mapping[str, str]
+) -> list[str]:
     secrets = [environ[name] for name in SECRETS if environ.get(name)]
     where = "configuration" if path is None else str(path)
     lines = [

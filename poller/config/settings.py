@@ -1,6 +1,14 @@
-"""The tables of the daemon itself: redis, embedded, lease, http, retention.
+"""The tables of the daemon itself, the whole configuration, and its JSON Schema.
 
-Law: every one of them may be left out; the defaults run on one machine with nothing installed.
+**Invariants**
+
+- Every table of the daemon may be left out; the defaults run on one machine with nothing installed.
+- A value of :class:`Settings` is usable: every key is checked, every relation between tables holds, every default is
+  filled in. The process's environment is never read.
+- What the JSON Schema refuses, loading refuses. Loading refuses more: a schema cannot express what holds between
+  keys.
+- Relations look only at names and pass over what is no name, so they can report on a file that is wrong elsewhere
+  too.
 """
 
 from __future__ import annotations
@@ -17,7 +25,14 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 
 from poller.config.errors import ConfigProblem, Key, shown_key
-from poller.config.event_types import MOST_TOLD, event_source, published, required_sources, unknown_source, unmatched
+from poller.config.event_types import (
+    MOST_REPORTED,
+    event_source,
+    published_types,
+    required_sources,
+    unknown_source,
+    unmatched_types,
+)
 from poller.config.http import RedisUrl, Url, reversed_host
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
@@ -77,16 +92,16 @@ Prefix = Annotated[str, Matching(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}", "1 to 64 l
 
 
 class RedisSettings(Table):
-    """Which Redis or Valkey holds streams and state."""
+    """The Redis or Valkey server for streams and state."""
 
     url: RedisUrl | None = Field(
         default=None,
         repr=False,
-        description="Where it is: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://. "
-        "$REDIS_URL beats it, "
+        description="The URL: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://. "
+        "$REDIS_URL overrides it, "
         "and only that may hold a password. Default: none, an embedded Valkey server is used.",
     )
-    prefix: Prefix = Field(default="poller", description="What all keys begin with. Default: poller.")
+    prefix: Prefix = Field(default="poller", description="The prefix of all keys. Default: poller.")
     durability: Literal["require", "warn", "ignore"] = Field(
         default="warn",
         description='"require": refuse to start unless AOF is on and maxmemory-policy is noeviction; "warn": say '
@@ -96,17 +111,17 @@ class RedisSettings(Table):
 
 
 class EmbeddedSettings(Table):
-    """The Valkey server of its own that runs where no Redis is configured."""
+    """The embedded Valkey server, which runs if no Redis is configured."""
 
     data_dir: FilePath = Field(
         default_factory=_state_directory,
-        description="The directory of its data. $POLLER_DATA_DIR beats it. Default: the platform's state "
+        description="The directory of its data. $POLLER_DATA_DIR overrides it. Default: the platform's state "
         'directory for "poller".',
     )
 
 
 class LeaseSettings(Table):
-    """Who may write a feed."""
+    """The lease of a feed, which lets one process write it."""
 
     ttl: Annotated[Duration, Between("500ms", "10m")] = Field(
         default=timedelta(seconds=10),
@@ -120,7 +135,7 @@ class HttpSettings(Table):
 
     bind: Bind = Field(
         default=ListenAddress("127.0.0.1", 8080),
-        description='HOST:PORT to listen on, or "off". $POLLER_HTTP_BIND beats it, and so does $PORT. Default: '
+        description='HOST:PORT to listen on, or "off". $POLLER_HTTP_BIND overrides it, and so does $PORT. Default: '
         "127.0.0.1:8080.",
     )
     public_url: Url | None = Field(
@@ -132,17 +147,18 @@ class HttpSettings(Table):
     read_token_file: FilePath | None = Field(
         default=None,
         description="The file that holds the bearer token for everything that shows records, events, feeds or "
-        "subscriptions. $POLLER_READ_TOKEN_FILE and $POLLER_READ_TOKEN beat it. Default: none, such calls answer 403 "
-        "unless bind is a loopback address.",
+        "subscriptions. $POLLER_READ_TOKEN_FILE and $POLLER_READ_TOKEN override it. Default: none, such calls answer "
+        "403 unless bind is a loopback address.",
     )
     open_reads: bool = Field(
         default=False,
-        description="true: without a read token everybody reads who reaches the port, on any address. Default: false.",
+        description="true: without a read token, everyone who can reach the port may read, on any address. "
+        "Default: false.",
     )
     admin_token_file: FilePath | None = Field(
         default=None,
         description="The file that holds the bearer token for everything that changes something; it also reads. "
-        "$POLLER_ADMIN_TOKEN_FILE and $POLLER_ADMIN_TOKEN beat it. Default: none, such calls answer 403.",
+        "$POLLER_ADMIN_TOKEN_FILE and $POLLER_ADMIN_TOKEN override it. Default: none, such calls answer 403.",
     )
 
 
@@ -151,7 +167,7 @@ class RetentionSettings(Table):
 
     age: Annotated[Duration, Between("1s", "3650d")] = Field(
         default=timedelta(days=7),
-        description="Events older than this duration go, but never one that a live subscription still needs. "
+        description="Events older than this duration are deleted, but never one that a live subscription still needs. "
         "Default: 7d.",
     )
     max_bytes: Annotated[Size, Between("1KiB", "1024TiB")] = Field(
@@ -162,16 +178,8 @@ class RetentionSettings(Table):
     )
 
 
-# The whole configuration as one frozen value.
-#
-# Law: a value of this type is usable as it is: every key is checked, every relation holds, every default is filled
-# in.
-# It comes from the layers that it is given, or from arguments; the process's environment is never read behind the
-# caller's back.
-
-
-def related(source: SourceSettings) -> dict[str, Any]:
-    """What :func:`~poller.config.settings.broken_relations` has to know of a source."""
+def source_relations(source: SourceSettings) -> dict[str, Any]:
+    """The names of a source that :func:`broken_relations` compares."""
     feeds = [
         {"name": feed.name, "resource": feed.resource, "type_name": feed.type_name, "path": feed.path}
         for feed in source.feeds
@@ -184,19 +192,24 @@ def related(source: SourceSettings) -> dict[str, Any]:
     }
 
 
-def chosen(subscription: SubscriptionSettings) -> dict[str, Any]:
-    """What it has to know of a subscription: which events it wants."""
+def subscription_relations(subscription: SubscriptionSettings) -> dict[str, Any]:
+    """The choices of a subscription that :func:`broken_relations` compares."""
     return subscription.model_dump(include={"id", "feeds", "types", "filters"}, by_alias=True, exclude_none=True)
 
 
 class Settings(Table):
     """Everything that can be configured."""
 
-    redis: RedisSettings = Field(default=RedisSettings(), description="Which Redis or Valkey holds streams and state.")
-    embedded: EmbeddedSettings = Field(
-        default_factory=EmbeddedSettings, description="The server of its own that runs where no Redis is configured."
+    redis: RedisSettings = Field(
+        default=RedisSettings(), description="The Redis or Valkey server for streams and state."
     )
-    lease: LeaseSettings = Field(default=LeaseSettings(), description="Who may write a feed.")
+    embedded: EmbeddedSettings = Field(
+        default_factory=EmbeddedSettings,
+        description="The embedded Valkey server, which runs if no Redis is configured.",
+    )
+    lease: LeaseSettings = Field(
+        default=LeaseSettings(), description="The lease of a feed, which lets one process write it."
+    )
     http: HttpSettings = Field(default=HttpSettings(), description="The service for health, metrics, API and pages.")
     retention: RetentionSettings = Field(
         default=RetentionSettings(), description="How long events stay in the streams."
@@ -208,21 +221,24 @@ class Settings(Table):
         "$POLLER_BASE_URL.",
     )
     subscriptions: tuple[SubscriptionSettings, ...] = Field(
-        default=(), description="Who gets events by webhook, one table each. Default: nobody."
+        default=(), description="The sinks that events are delivered to, one table each. Default: none."
     )
 
     def types_of(self, feeds: Collection[str] | None = None) -> frozenset[str]:
-        """The event types that these feeds publish, given as ``SOURCE/NAME``; None for all."""
+        """The event types that these feeds (``SOURCE/NAME``) publish; None: all feeds."""
         return frozenset(
             one
             for source in self.sources
             for feed in source.feeds
             if feeds is None or source.feed_id(feed) in feeds
-            for one in published(source.type_prefix, feed.resource, feed.type_name)
+            for one in published_types(source.type_prefix, feed.resource, feed.type_name)
         )
 
     def event_sources_of(self, feeds: Collection[str] | None = None) -> frozenset[str]:
-        """The sources of these feeds' events, given as ``SOURCE/NAME``; None for all. ``{id}`` in one is any id."""
+        """The event sources of these feeds (``SOURCE/NAME``); None: all feeds.
+
+        ``{id}`` in a source stands for any id.
+        """
         return frozenset(
             event_source(source.event_source, feed.resource, feed.path)
             for source in self.sources
@@ -236,10 +252,10 @@ class Settings(Table):
         return tuple(source.feed_id(feed) for source in self.sources for feed in source.feeds)
 
     def find_feed(self, text: str) -> tuple[SourceSettings, FeedSettings]:
-        """The feed that ``text`` names: ``SOURCE/NAME``, or ``NAME`` where only one source has it.
+        """The feed with this id (``SOURCE/NAME``) or with this unique name.
 
         Raises:
-            ConfigurationError: none or several; the message lists what there is.
+            ConfigurationError: none or several; the message lists the feeds.
         """
         pairs = [(source, feed) for source in self.sources for feed in source.feeds]
         found = [(source, feed) for source, feed in pairs if text in (source.feed_id(feed), feed.name)]
@@ -256,8 +272,8 @@ class Settings(Table):
     @model_validator(mode="after")
     def _related(self) -> Self:
         names = {
-            "sources": [related(source) for source in self.sources],
-            "subscriptions": [chosen(wanted) for wanted in self.subscriptions],
+            "sources": [source_relations(source) for source in self.sources],
+            "subscriptions": [subscription_relations(wanted) for wanted in self.subscriptions],
         }
         problems = broken_relations(names)
         if problems:
@@ -265,15 +281,11 @@ class Settings(Table):
         return self
 
 
-# The JSON Schema of the configuration file, for editors and for ``poller schema config``.
-#
-# Law: what the schema refuses, loading refuses. Loading refuses more: what holds between keys, a schema cannot say.
-
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _AsWritten(GenerateJsonSchema):
-    """Defaults as one would write them in the file; a table's are those of its keys."""
+    """Writes defaults as in the file; a table's defaults are those of its keys."""
 
     def encode_default(self, dft: Any) -> Any:
         match dft:
@@ -292,13 +304,13 @@ class _AsWritten(GenerateJsonSchema):
 
 
 def config_schema() -> dict[str, Any]:
-    """The schema (JSON Schema 2020-12) of the file as parsed from TOML, with a description for every key."""
+    """The JSON Schema (2020-12) of the file, with a description for every key."""
     schema: dict[str, Any] = _as_toml(Settings.model_json_schema(mode="validation", schema_generator=_AsWritten))
     return {"$schema": DIALECT} | schema | {"title": "poller.toml", "description": "The configuration of poller."}
 
 
 def _as_toml(schema: Any) -> Any:
-    """Without null, which TOML does not have: neither as a default nor as an alternative."""
+    """The schema without null, which TOML does not have."""
     if isinstance(schema, list):
         return [_as_toml(one) for one in schema]
     if not isinstance(schema, dict):
@@ -315,13 +327,6 @@ def _as_toml(schema: Any) -> Any:
     return kept
 
 
-# What must hold between tables: unique names, at least one source, and feeds, types and event sources that exist.
-#
-# Law: looks only at names, and overlooks what is no name, so it can say what it knows about a file that is wrong
-# elsewhere too.
-#
-# Pure.
-
 NO_SOURCE: Final = (
     "no source: give a file with [[sources]] (--config FILE, $POLLER_CONFIG or ./poller.toml), "
     "or set POLLER_BASE_URL, or try `poller demo`"
@@ -329,7 +334,7 @@ NO_SOURCE: Final = (
 
 
 def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
-    """Everything that is wrong between the tables of ``values``, which has the shape of the file, right or wrong."""
+    """The problems between tables of ``values``, which have the shape of the file."""
     if values.get("sources", []) in ([], ()):
         return [ConfigProblem((), NO_SOURCE)]
     sources = list(_tables(values.get("sources"), ("sources",)))
@@ -342,16 +347,20 @@ def broken_relations(values: Mapping[str, Any]) -> list[ConfigProblem]:
         return problems  # which feed is meant cannot be said
     feeds = [f"{source['name']}/{feed.get('name')}" for key, source in sources for _, feed in _feeds(key, source)]
     known = dict.fromkeys(feeds)
-    problems = [problem for key, table in subscriptions for problem in islice(_unknown(key, table, known), MOST_TOLD)]
+    problems = [
+        problem for key, table in subscriptions for problem in islice(_unknown_feeds(key, table, known), MOST_REPORTED)
+    ]
     if any(table.get("types") for _, table in subscriptions):
         types = _published(sources)
         if types is not None:
-            problems += [problem for key, table in subscriptions for problem in _unpublished(key, table, types)]
+            problems += [problem for key, table in subscriptions for problem in _unmatched_types(key, table, types)]
     if any(table.get("filters") for _, table in subscriptions):
         of_feeds = _event_sources(sources)
         if of_feeds is not None:
             problems += [
-                problem for key, table in subscriptions for problem in islice(_unheard(key, table, of_feeds), MOST_TOLD)
+                problem
+                for key, table in subscriptions
+                for problem in islice(_unmatched_sources(key, table, of_feeds), MOST_REPORTED)
             ]
     return problems
 
@@ -381,7 +390,7 @@ def _repeated(tables: list[tuple[Key, Mapping[str, Any]]], name: str) -> Iterato
         first.setdefault(value, key)
 
 
-def _unknown(key: Key, subscription: Mapping[str, Any], known: Collection[str]) -> Iterator[ConfigProblem]:
+def _unknown_feeds(key: Key, subscription: Mapping[str, Any], known: Collection[str]) -> Iterator[ConfigProblem]:
     feeds = subscription.get("feeds")
     for at, feed in enumerate(feeds if isinstance(feeds, list | tuple) else ()):
         if isinstance(feed, str) and "/" in feed and feed not in known:
@@ -390,7 +399,7 @@ def _unknown(key: Key, subscription: Mapping[str, Any], known: Collection[str]) 
 
 
 def _published(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]] | None:
-    """The types of each feed; None where one of them cannot be said, for it is configured wrongly."""
+    """The types of each feed; None: one of them is configured wrongly."""
     found = {}
     for key, source in sources:
         prefix = _prefix(source)
@@ -398,12 +407,12 @@ def _published(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[
             resource, type_name = feed["table"].get("resource"), feed["table"].get("type_name")
             if prefix is None or not isinstance(resource, str) or not isinstance(type_name, str | None):
                 return None
-            found[f"{source['name']}/{feed['name']}"] = published(prefix, resource, type_name)
+            found[f"{source['name']}/{feed['name']}"] = published_types(prefix, resource, type_name)
     return found
 
 
 def _event_sources(sources: list[tuple[Key, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]] | None:
-    """The source of each feed's events; None where one of them cannot be said, for it is configured wrongly."""
+    """The source of each feed's events; None: one of them is configured wrongly."""
     found: dict[str, tuple[str, ...]] = {}
     for key, source in sources:
         url = source.get("base_url")
@@ -426,7 +435,7 @@ def _prefix(source: Mapping[str, Any]) -> str | None:
     return prefix if isinstance(prefix, str) else None
 
 
-def _unpublished(
+def _unmatched_types(
     key: Key, subscription: Mapping[str, Any], types: Mapping[str, tuple[str, ...]]
 ) -> Iterator[ConfigProblem]:
     """The entries of ``types`` that match no event of the subscription's feeds."""
@@ -434,11 +443,11 @@ def _unpublished(
     if not isinstance(wanted, list | tuple) or not all(isinstance(one, str) for one in wanted):
         return
     there = _of_chosen(subscription, types)
-    for place, entry, expected in unmatched(wanted, there) if there else ():
+    for place, entry, expected in unmatched_types(wanted, there) if there else ():
         yield ConfigProblem((*key, "types", place), expected, entry)
 
 
-def _unheard(
+def _unmatched_sources(
     key: Key, subscription: Mapping[str, Any], sources: Mapping[str, tuple[str, ...]]
 ) -> Iterator[ConfigProblem]:
     """The sources in ``filters`` that no event of the subscription's feeds has."""
@@ -450,7 +459,7 @@ def _unheard(
 
 
 def _of_chosen(subscription: Mapping[str, Any], of_feeds: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """What the feeds that the subscription has chosen have, or all of them."""
+    """What the subscription's feeds have; of all feeds if it names none."""
     feeds = subscription.get("feeds")
     chosen = feeds if isinstance(feeds, list | tuple) else of_feeds
     return {one for feed in chosen if isinstance(feed, str) for one in of_feeds.get(feed, ())}

@@ -1,11 +1,12 @@
-"""The table ``sources.feeds``: one resource of one source, and how it is polled.
+"""The tables ``sources`` and ``sources.feeds``: APIs, and what is polled of them.
 
-Law: what contradicts itself is refused at start, each contradiction at the key that has to change. So every relation
-stands in a validator of the later of its keys, where it is checked even while other keys are wrong.
+**Invariants**
 
-Of ``interval`` and ``cron`` exactly one is not None; ``jitter`` never is.
-
-Carries only what the file says. Which path, type name or delta a known resource has is the source's knowledge.
+- What contradicts itself is refused at start, at the key that has to change. Each relation is a validator of the
+  later of its keys, so it is checked even if other keys are wrong.
+- Of ``interval`` and ``cron`` exactly one is not None; ``jitter`` never is.
+- Defaults that follow from other keys (``event_source``, ``type_prefix``) are filled in.
+- Paths, type names and delta support of known resources are not here but in the source.
 """
 
 from __future__ import annotations
@@ -100,9 +101,8 @@ class FeedSettings(Table):
     )
     jitter: Duration = Field(
         default_factory=_jitter,
-        description="Up to how much later a poll may start, a duration below interval, or below the time between two "
-        "polls of cron. Default: a tenth of "
-        "interval; with cron, 0s.",
+        description="The longest random delay of a poll, a duration below interval, or below the time between two "
+        "polls of cron. Default: a tenth of interval; with cron, 0s.",
     )
     limit: Annotated[Whole, Field(ge=1, le=2**31 - 1)] | None = Field(
         default=None, description="The page size asked for, in records. Default: none is asked for."
@@ -138,7 +138,8 @@ class FeedSettings(Table):
     max_round: Annotated[Duration, Between("100ms", "366d")] = Field(
         default=timedelta(hours=1),
         description="A round that takes longer is given up, a duration; what was read is kept, but a first reading, a "
-        "resync or a reconcile begins again at its first page, so it has to be longer than that takes. Default: 1h.",
+        "resync or a reconcile starts again at its first page, so max_round has to be longer than that takes. "
+        "Default: 1h.",
     )
     versions: Literal["last", "newest"] = Field(
         default="last",
@@ -235,11 +236,6 @@ class FeedSettings(Table):
         return listed
 
 
-# The table ``sources``: one API user of one API, and its feeds.
-#
-# Law: a source can be read with what stands here and nothing else; defaults that follow from other keys
-# (``event_source``, ``type_prefix``) are filled in, so that nobody later has to know how.
-
 _REFERENCE = r"(?!.*@)[!-\x22$->@-~]*[!-\x22$-.0->@-~]"  # for JSON Schema: \" is an error in ECMA-262
 EventSource = Annotated[str, Matching(_REFERENCE, "a URI without user, query, fragment and a slash at its end")]
 
@@ -249,21 +245,21 @@ class SourceSettings(Table):
 
     name: SourceName = Field(description="The source's name: lower-case letters, digits and -, at most 32.")
     base_url: BaseUrl = Field(
-        description="What all paths are relative to: an http or https URL. $POLLER_BASE_URL beats it where there "
+        description="What all paths are relative to: an http or https URL. $POLLER_BASE_URL overrides it where there "
         "is one source."
     )
     event_source: EventSource = Field(
         default_factory=lambda given: given["base_url"],
-        description="What the CloudEvents attribute source begins with. Default: base_url.",
+        description="The prefix of the CloudEvents attribute source. Default: base_url.",
     )
     type_prefix: TypePrefix = Field(
         default_factory=lambda given: reversed_host(given["base_url"]),
-        description="What event types begin with. Default: the host of base_url, reversed; for localhost and "
+        description="The prefix of event types. Default: the host of base_url, reversed; for localhost and "
         'addresses "poller".',
     )
     auth: AuthSettings = Field(
         default_factory=no_credential,
-        description="Where the credential is kept. $POLLER_TOKEN or $POLLER_TOKEN_FILE beats it where there is one "
+        description="Where the credential is kept. $POLLER_TOKEN or $POLLER_TOKEN_FILE overrides it where there is one "
         "source. Default: none is sent.",
     )
     rate: Rate | None = Field(
@@ -271,7 +267,8 @@ class SourceSettings(Table):
     )
     concurrency: Concurrency = Field(default=4, description="Requests in flight at most. Default: 4.")
     timeout: Annotated[Duration, Between("10ms", "1h")] = Field(
-        default=timedelta(seconds=30), description="For one whole exchange, body included, a duration. Default: 30s."
+        default=timedelta(seconds=30),
+        description="The longest time for one exchange, body included, a duration. Default: 30s.",
     )
     max_page_bytes: Annotated[Size, Between("1KiB", "4GiB")] = Field(
         default=64 * 1024**2, description="The largest answer that is read, decoded, a size. Default: 64MiB."
@@ -288,5 +285,5 @@ class SourceSettings(Table):
     )
 
     def feed_id(self, feed: FeedSettings) -> str:
-        """``SOURCE/NAME``, as the command line, the keys and the subscriptions name a feed."""
+        """``SOURCE/NAME``, the feed's id in commands, keys and subscriptions."""
         return f"{self.name}/{feed.name}"

@@ -1,7 +1,11 @@
-"""The table ``subscriptions``: who wants which events, and how they are delivered.
+"""The table ``subscriptions``: which events are delivered to which sink, and how.
 
-Law: a subscription that could only fail is refused at start. So a sink's host is looked at as it is written here, and
-what it resolves to by the address guard, each time that a connection is made.
+**Invariants**
+
+- A subscription that could only fail is refused at start. A sink's host is checked here as written; the addresses it
+  resolves to are checked by the address guard at each connection.
+- A filter is exactly one dialect of CloudEvents Subscriptions: exact, prefix, suffix, all, any or not. Only its shape
+  is checked here.
 """
 
 from __future__ import annotations
@@ -42,10 +46,6 @@ from poller.config.types import (
 )
 from poller.http.ssrf import AddressPolicy, forbidden
 
-# The filters of a subscription: the dialects exact, prefix, suffix, all, any and not of CloudEvents Subscriptions.
-#
-# Law: a filter is exactly one dialect. What it lets through is decided in delivery; here only its shape is checked.
-
 
 def _attributes(compared: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in compared.items():
@@ -68,7 +68,7 @@ def _dialects(schema: dict[str, Any]) -> None:
 
 
 class FilterSettings(Table):
-    """Exactly one dialect."""
+    """A filter: exactly one dialect."""
 
     model_config = ConfigDict(json_schema_extra=_dialects)
 
@@ -97,7 +97,7 @@ SCHEDULE = tuple(
 
 
 class BatchSettings(Table):
-    """How events are gathered where mode is ``batch``; what is reached first sends them."""
+    """How events are batched with mode ``batch``; the first limit reached sends them."""
 
     max_events: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
         default=100, description="Events in one request at most. Default: 100."
@@ -112,7 +112,7 @@ class BatchSettings(Table):
 
 
 class RetrySettings(Table):
-    """When a failed delivery is tried again."""
+    """When a failed delivery is retried."""
 
     schedule: Annotated[tuple[Annotated[Duration, Between("1ms", "365d")], ...], Field(min_length=1)] = Field(
         default=SCHEDULE,
@@ -120,7 +120,8 @@ class RetrySettings(Table):
         "Default: 5s, 30s, 2m, 10m, 1h, 3h, 6h, 12h, 24h.",
     )
     jitter: Annotated[Real, Field(ge=0, le=1)] = Field(
-        default=0.2, description="Up to which part of itself each wait is made longer, 0 to 1. Default: 0.2."
+        default=0.2,
+        description="Each wait is lengthened at random by at most this part of itself, 0 to 1. Default: 0.2.",
     )
 
 
@@ -144,7 +145,7 @@ SINKS: Final[Mapping[str, SinkKind]] = {"https": _WEBHOOK, "http": _WEBHOOK}
 
 
 class SubscriptionSettings(Table):
-    """One sink and what it gets."""
+    """One sink and the events it receives."""
 
     id: SubscriptionId = Field(description="The subscription's id: lower-case letters, digits and -, at most 64.")
     allow_private: Flag = Field(
@@ -153,8 +154,8 @@ class SubscriptionSettings(Table):
     )
     allow_hosts: Annotated[tuple[HostOrNetwork, ...], AfterValidator(distinct)] = Field(
         default=(),
-        description="Host names, addresses and networks (CIDR) that the sink may have all the same, and with http://; "
-        "what is no public address is allowed for these alone. Default: none.",
+        description="Host names, addresses and networks (CIDR) that the sink may have even if they are not public, "
+        "also with http://; all others have to be public. Default: none.",
     )
     sink: Url = Field(
         description="Where events are sent: an https URL; http only with allow_private, or to one of allow_hosts."
@@ -193,12 +194,12 @@ class SubscriptionSettings(Table):
     rate: Rate | None = Field(default=None, description="Requests a second. Default: unlimited.")
     concurrency: Concurrency = Field(default=8, description="Requests in flight, one at most per record. Default: 8.")
     timeout: Annotated[Duration, Between("10ms", "10m")] = Field(
-        default=timedelta(seconds=15), description="For one whole attempt, a duration. Default: 15s."
+        default=timedelta(seconds=15), description="The longest time for one attempt, a duration. Default: 15s."
     )
-    retry: RetrySettings = Field(default=RetrySettings(), description="When a failed delivery is tried again.")
+    retry: RetrySettings = Field(default=RetrySettings(), description="When a failed delivery is retried.")
     disable_after: Annotated[Duration, Between("1s", "3650d")] = Field(
         default=timedelta(days=5),
-        description="After failures alone for this duration the subscription is paused and its events kept. "
+        description="A subscription whose deliveries have all failed for this duration is paused; its events are kept. "
         "Default: 5d.",
     )
     handshake: Flag = Field(

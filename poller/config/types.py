@@ -1,9 +1,14 @@
-"""The kinds of single values that tables are made of: durations, sizes, names, whole numbers, paths.
+"""The types of single values: durations, sizes, names, numbers, paths.
 
-Law: each kind says in plain words what it expects, and describes itself to the JSON Schema with the same bounds that
-it checks. A value of one kind is never taken for another: ``"4"`` is no number, ``true`` is no 1.
+**Invariants**
 
-Knows nothing of single keys: those give their own names, bounds and descriptions.
+- Each type says in plain words what it expects, and describes itself to the JSON Schema with the bounds that it
+  checks.
+- A value of one type is never accepted as another: ``"4"`` is no number, ``true`` is no 1.
+- ``parse ∘ format`` gives the same value. What cannot be meant (negative, not finite, absurdly large) is refused with
+  a text that says what is expected and never repeats the value.
+- A name that is accepted can be used in a Redis key, a URL's path or an event type without quoting.
+- Names, bounds and descriptions of single keys are given by the keys.
 """
 
 from __future__ import annotations
@@ -31,13 +36,6 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
-
-# Durations, sizes and shares as people write them, and back.
-#
-# Law: ``parse ∘ format`` gives the same value; what cannot be meant (negative, not finite, absurdly large) is refused
-# with a :class:`ValueError` whose text says what is expected and never repeats the value.
-#
-# Pure. Knows nothing of keys, tables or files.
 
 LONGEST: Final = timedelta(days=3650)
 LARGEST: Final = 1024**5
@@ -67,7 +65,7 @@ SHARE: Final = r"([0-9]{1,3}(?:\.[0-9]{1,9})?) ?%"
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How much of something is too much: a percentage, a number of records, or (both None) no bound.
+    """A limit: a percentage, a number of records, or (both None) none.
 
     Attributes:
         percent: more than 0, at most 100.
@@ -79,7 +77,7 @@ class Threshold:
 
     @property
     def off(self) -> bool:
-        """Nothing is too much."""
+        """Whether there is no limit."""
         return self.percent is None and self.records is None
 
 
@@ -98,7 +96,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """What :func:`parse_duration` reads back as ``value``, which must not be negative: ``"90s"``, ``"24h"``."""
+    """What :func:`parse_duration` reads back as ``value``: ``"90s"``, ``"24h"``. Not negative."""
     microseconds = value // timedelta(microseconds=1)
     if not microseconds:
         return "0s"
@@ -159,7 +157,7 @@ def format_share(value: Threshold) -> str | int:
 
 
 def _amount(value: object, pattern: str, units: dict[str, int], *, unit_of_numbers: int) -> Decimal | None:
-    """The value in its smallest unit; None where it is neither a number nor a number with a unit."""
+    """The value in its smallest unit; None: it is no amount."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -169,12 +167,12 @@ def _amount(value: object, pattern: str, units: dict[str, int], *, unit_of_numbe
 
 
 def _sane(value: float) -> bool:
-    """Finite, and short enough to be written out (a whole number may be of any length)."""
+    """Whether it is finite and short enough to be written out."""
     return -(2.0**80) < value < 2.0**80
 
 
 class Table(BaseModel):
-    """A table of the file: frozen, and a key that it does not know is an error."""
+    """A table of the file: frozen, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -205,7 +203,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A duration or size within bounds, both included, written as in the file: ``Between("500ms", "10m")``."""
+    """A duration or size within bounds, both included: ``Between("500ms", "10m")``."""
 
     low: str
     high: str
@@ -312,10 +310,6 @@ Rate = Annotated[
 Concurrency = Annotated[Whole, Field(ge=1, le=10_000)]
 
 
-# How the values of a feed are spelled: names, paths, JSON pointers, cron expressions.
-#
-# Law: whatever passes can stand in a Redis key, in a URL's path or in an event's type as it is, without quoting.
-
 ACHIEVEMENTS: Final = "achievements"
 RESOURCES: Final = ("evidenceVariants", "employmentUnavailabilities", "contractTypes", ACHIEVEMENTS)
 """The resources that need no ``path``."""
@@ -350,7 +344,7 @@ T = TypeVar("T")
 
 
 def did_you_mean(wrong: str, known: list[str]) -> str:
-    """``; did you mean "…"?`` where one of ``known`` is close, else nothing."""
+    """``; did you mean "…"?`` if one of ``known`` is similar, else nothing."""
     close = get_close_matches(wrong, known, n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
 

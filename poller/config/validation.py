@@ -1,7 +1,13 @@
-"""What pydantic found wrong, in plain words.
+"""Validation problems in plain words, and subscriptions that are not in a file.
 
-Law: an operator reads what to write, never how the program checks it. A key that is unknown gets the nearest one that
-is known; a key that sounds like a secret gets the place where a secret belongs.
+**Invariants**
+
+- An operator reads what to write, never how the program checks it. An unknown key gets the nearest known one; a key
+  that sounds like a secret gets the place where a secret belongs.
+- A subscription given on the command line or over HTTP obeys the rules of one in the file, and its problems are
+  reported in the same words. It is stored as it was written, without the defaults; equal settings are equal bytes.
+- Nothing that a person or a program has written is dropped silently: JSON with a key that occurs twice in an object
+  is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from poller.config.errors import ABSENT, ConfigProblem, Key, shown_problem, sounds_secret
-from poller.config.settings import Settings, broken_relations, chosen, related
+from poller.config.settings import Settings, broken_relations, source_relations, subscription_relations
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import SLOWEST, Table, did_you_mean
 from poller.errors import ConfigurationError
@@ -57,13 +63,16 @@ _ELSEWHERE: Final = frozenset({"default_factory_not_called", "relations"})
 
 
 def problems_of(invalid: ValidationError) -> Iterator[ConfigProblem]:
-    """What validation found, in its order; at most :data:`MOST_PROBLEMS`, for a request may be wrong in every byte."""
+    """All problems that validation found, in its order."""
     found = (error for error in invalid.errors(include_url=False) if not _follows(error))
     yield from map(_problem, islice(found, MOST_PROBLEMS))
 
 
 def _follows(error: ErrorDetails) -> bool:
-    """Whether this is only the echo of another problem: a list is also called too short where its entries are wrong."""
+    """Whether this problem only follows from another one.
+
+    For example, a list is also called too short if its entries are wrong.
+    """
     return error["type"] in _ELSEWHERE or (error["type"] == "too_short" and bool(error["input"]))
 
 
@@ -88,7 +97,7 @@ def _value(error: ErrorDetails) -> Any:
 
 
 def _unknown(key: Key) -> str:
-    """What to say of a key that its table does not know."""
+    """The message about a key that its table does not know."""
     *table, last = key
     name, known = str(last), _keys_at(tuple(table))
     hint = did_you_mean(name, known)
@@ -110,7 +119,7 @@ def _keys_at(table: Key) -> list[str]:
 
 
 def _everywhere(model: type[BaseModel], at: str = "") -> dict[str, list[str]]:
-    """Every key of every table, with the headings it may stand under; filters contain themselves and are left out."""
+    """Every key, with the tables it may be in; nested filters are left out."""
     homes: dict[str, list[str]] = {}
     for name, field in model.model_fields.items():
         homes.setdefault(field.alias or name, []).append(at)
@@ -131,28 +140,22 @@ def _model(annotation: Any) -> type[BaseModel] | None:
     return next((found for found in map(_model, get_args(annotation)) if found), None)
 
 
-# One subscription that stands in no file: given on the command line or by a request, and kept as JSON.
-#
-# Law: it is held to the same rules as one in the file, and what is wrong with it is said in the same words. What is
-# kept
-# is what was written, without the defaults; equal settings are equal bytes.
-
 _WITHIN = 2  # keys that lead to the one table: "subscriptions", 0
 
 
 class _Within(Table):
-    """Where a subscription stands in the file, so that its keys have the paths that the wording knows."""
+    """A file with one subscription, so that its keys have the usual paths."""
 
     subscriptions: tuple[SubscriptionSettings, ...]
 
 
 def subscription_of(values: Any, settings: Settings, *, where: str) -> SubscriptionSettings:
-    """The subscription that these values make.
+    """The subscription of these values.
 
     Args:
         values: the keys and values of a ``[[subscriptions]]`` table.
-        settings: the configuration, for which feeds there are.
-        where: what the values came by, as a message names it.
+        settings: the configuration, with the feeds.
+        where: the origin of the values, as a message names it.
 
     Raises:
         ConfigurationError: it cannot be used. The message has a line for each problem and shows no secret.
@@ -165,39 +168,39 @@ def subscription_of(values: Any, settings: Settings, *, where: str) -> Subscript
 
 
 def subscription_or_problems(values: Any, settings: Settings) -> SubscriptionSettings | list[ConfigProblem]:
-    """As :func:`subscription_of`; where it cannot be used, what is wrong with it, each by its key."""
+    """As :func:`subscription_of`; if it cannot be used, its problems by key."""
     try:
         subscription = _read(values)
     except ValidationError as invalid:
         problems = [*problems_of(invalid), *_unrelated(values, settings)]
     else:
-        problems = _unrelated(chosen(subscription), settings)
+        problems = _unrelated(subscription_relations(subscription), settings)
         if not problems:
             return subscription
     return [ConfigProblem(one.key[_WITHIN:], one.expected, one.value) for one in problems]
 
 
-def kept_subscription(kept: bytes) -> SubscriptionSettings:
-    """The subscription that was kept.
+def decode_subscription(kept: bytes) -> SubscriptionSettings:
+    """A stored subscription.
 
     Raises:
         ConfigurationError: this version cannot use it.
     """
     try:
-        return _read(_audible(msgspec.json.decode(kept)))
+        return _read(_with_allowed_rate(msgspec.json.decode(kept)))
     except (ValidationError, msgspec.DecodeError, RecursionError) as wrong:
         which = "; ".join(one.expected for one in problems_of(wrong)) if isinstance(wrong, ValidationError) else "JSON"
         raise ConfigurationError(f"a subscription is kept that this version cannot use: {which}") from None
 
 
-def _audible(kept: Any) -> Any:
-    """What an earlier version has kept may have a rate that is refused by now."""
+def _with_allowed_rate(kept: Any) -> Any:
+    """The values with a rate that is allowed; an earlier version has accepted lower ones."""
     rate = kept.get("rate") if isinstance(kept, dict) else None
     return {**kept, "rate": SLOWEST} if isinstance(rate, int | float) and 0 < rate < SLOWEST else kept
 
 
-def written(subscription: SubscriptionSettings) -> bytes:
-    """As it is kept: the keys that were set, as in the file, in JSON."""
+def encode_subscription(subscription: SubscriptionSettings) -> bytes:
+    """The stored form: the keys that were set, as in the file, in JSON."""
     return subscription.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
@@ -206,26 +209,17 @@ def _read(values: Any) -> SubscriptionSettings:
 
 
 def _unrelated(values: Any, settings: Settings) -> list[ConfigProblem]:
-    """Feeds, types and event sources that the configuration does not have."""
+    """Problems with feeds, types and event sources that the configuration does not have."""
     named = {key: values.get(key) for key in ("feeds", "types", "filters")} if isinstance(values, Mapping) else {}
-    return broken_relations({"sources": [related(one) for one in settings.sources], "subscriptions": [named]})
-
-
-# Keys that stand twice in an object of a JSON text, which most readers pass over without a word.
-#
-# **Invariants**
-#
-# - Of what a person or a program has written, nothing is dropped silently: whoever takes it refuses such a text.
-#
-# Pure.
+    return broken_relations({"sources": [source_relations(one) for one in settings.sources], "subscriptions": [named]})
 
 
 class _RepeatedMembers(list[tuple[str, Any]]):
-    """The members of an object, the same key as often as it stands there."""
+    """The members of an object, with repeated keys."""
 
 
 def repeated_keys(text: str | bytes) -> Iterator[Key]:
-    """Where each of them stands, by its path.
+    """The paths of keys that occur twice in an object of a JSON text.
 
     Raises:
         RecursionError: the text is nested too deep.

@@ -26,12 +26,12 @@ from redis.asyncio import Redis
 from poller.auth.http_token import CLOSED, ServiceToken, admin_token, is_closed, read_token
 from poller.changes.records import Record, Rejected, record_reader
 from poller.clock import Clock
-from poller.config.event_types import required_sources, unknown_source, unmatched
-from poller.config.settings import ListenAddress, Settings, chosen
+from poller.config.event_types import required_sources, unknown_source, unmatched_types
+from poller.config.settings import ListenAddress, Settings, subscription_relations
 from poller.config.sources import SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import did_you_mean
-from poller.config.validation import kept_subscription
+from poller.config.validation import decode_subscription
 from poller.control.feeds import client_of, feed_of
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
 from poller.control.sinks import signing_secrets, sink_of
@@ -142,7 +142,7 @@ async def _check_store(settings: Settings, kept: _StoredState) -> AsyncGenerator
 
 def _added(kept: Subscriptions) -> list[SubscriptionSettings]:
     """Those that were added at run time."""
-    return [kept_subscription(bytes(one.settings)) for one in kept.registered.values() if one.origin == "run"]
+    return [decode_subscription(bytes(one.settings)) for one in kept.registered.values() if one.origin == "run"]
 
 
 def _not_started(directory: Path) -> CheckLine:
@@ -315,10 +315,10 @@ def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Ite
             meant = did_you_mean(name, sorted(there))
             yield CheckLine("warning", subject, f'feeds has "{name}", which is no feed of this configuration{meant}')
     types = settings.types_of(subscription.feeds)
-    for _, name, expected in unmatched(subscription.types or (), types):
+    for _, name, expected in unmatched_types(subscription.types or (), types):
         yield CheckLine("warning", subject, f'types has "{name}", which no feed of it publishes: {expected}')
     sources = settings.event_sources_of(subscription.feeds)
-    for _, name in required_sources(chosen(subscription).get("filters")) if sources else ():
+    for _, name in required_sources(subscription_relations(subscription).get("filters")) if sources else ():
         known = unknown_source(name, sources)
         if known:
             yield CheckLine("warning", subject, f'filters have the source "{name}", which no feed of it has: {known}')

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from poller.changes.events import recorded_time
 from poller.config.settings import Settings
-from poller.config.validation import kept_subscription
+from poller.config.validation import decode_subscription
 from poller.control.subscriptions import registered, registry_of
 from poller.delivery.cloudevent import envelope_of
 from poller.errors import ConfigurationError, PollerError
@@ -72,7 +72,7 @@ async def subscribed(client: Redis, settings: Settings, subscription: str) -> Su
         StoreError: the store is away.
     """
     kept = await registry_of(settings, client).all()
-    one = kept_subscription(bytes(registered(kept, settings, subscription).settings))
+    one = decode_subscription(bytes(registered(kept, settings, subscription).settings))
     return SubscriptionFeeds(tuple(one.feeds or settings.feed_ids), subscription in kept.paused)
 
 

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.validation import kept_subscription, written
+from poller.config.validation import decode_subscription, encode_subscription
 from poller.control.feeds import keys_of
 from poller.control.sinks import signing_secrets, sink_of
 from poller.delivery.cloudevent import envelope_of
@@ -52,7 +52,7 @@ def registry_of(settings: Settings, client: Redis) -> Registry:
 
 def filed(settings: Settings) -> list[tuple[str, bytes]]:
     """The subscriptions of the file as :meth:`~poller.store.subscriptions.Registry.sync` takes them."""
-    return [(one.id, written(one)) for one in settings.subscriptions]
+    return [(one.id, encode_subscription(one)) for one in settings.subscriptions]
 
 
 async def add(
@@ -82,7 +82,7 @@ async def add(
     if _in_file(settings, wanted.id):
         raise SubscriptionTaken(f'subscription "{wanted.id}" is in the configuration file')
     signing_secrets(wanted.secret_files)
-    await registry.add(wanted.id, written(wanted), secrets, now, credential=credential)
+    await registry.add(wanted.id, encode_subscription(wanted), secrets, now, credential=credential)
 
 
 async def change(
@@ -108,7 +108,7 @@ async def change(
         raise SubscriptionFiled(
             f'subscription "{wanted.id}" is in the configuration file: change it there and start the daemon again'
         )
-    await registry.change(wanted.id, written(wanted), following)
+    await registry.change(wanted.id, encode_subscription(wanted), following)
 
 
 async def pause(client: Redis, settings: Settings, subscription: str, *, reason: str, now: datetime) -> Paused | None:
@@ -214,7 +214,7 @@ def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> S
         for one in settings.subscriptions:
             if one.id == subscription:
                 return one
-    return kept_subscription(bytes(require_registered(kept, subscription).settings))
+    return decode_subscription(bytes(require_registered(kept, subscription).settings))
 
 
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import structlog
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
-from poller.config.validation import kept_subscription
+from poller.config.validation import decode_subscription
 from poller.control.diagnostics import check_choices
 from poller.control.sinks import sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
@@ -216,7 +216,7 @@ class SubscriptionRunner:
 
     async def _deliver(self, kept: Subscriptions) -> None:
         written, secrets, brought = self.made_of
-        settings = kept_subscription(written)
+        settings = decode_subscription(written)
         for found in check_choices(self._shared.settings, settings):
             _log.warning("subscription matches nothing", subscription=self._name, reason=found.text)
         self.noted(kept.pauses.until.get(self._name), resumed=kept.pauses.resumed.get(self._name, 0))

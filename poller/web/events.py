@@ -37,7 +37,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from poller.clock import Clock
-from poller.config.event_types import type_test, unmatched
+from poller.config.event_types import type_test, unmatched_types
 from poller.control.feeds import keys_of
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
@@ -283,7 +283,7 @@ def _chosen(request: Request, streams: Mapping[str, str]) -> dict[str, str]:
 
 def _types(request: Request, there: Collection[str]) -> Callable[[str], bool] | None:
     wanted = request.query_params.getlist("type")
-    for _, entry, expected in unmatched(wanted, there):
+    for _, entry, expected in unmatched_types(wanted, there):
         raise RequestRefused(400, f"type: {expected}", errors=[InvalidParameter("type", expected, entry[:64])])
     return type_test(wanted) if wanted else None
 

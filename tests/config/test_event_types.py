@@ -12,14 +12,14 @@ from poller.config.event_types import (
     KINDS,
     LONGEST_PATTERN,
     MOST_PATTERNS,
-    MOST_TOLD,
+    MOST_REPORTED,
     TYPE_NAMES,
-    published,
+    published_types,
     type_test,
-    unmatched,
+    unmatched_types,
 )
 from poller.config.load import load
-from poller.config.validation import kept_subscription, subscription_of
+from poller.config.validation import decode_subscription, subscription_of
 from poller.control.feeds import feed_of
 from poller.errors import ConfigurationError
 from poller.source.feed import KNOWN
@@ -64,39 +64,39 @@ def test_types_are_those_of_the_events() -> None:
         for feed in (*source.feeds, other):
             stem = f"{source.type_prefix}.{feed_of(source, feed).resource.type_name}"
             expected = tuple(f"{stem}.{kind}.v1" for kind in KINDS)
-            assert published(source.type_prefix, feed.resource, feed.type_name) == expected
+            assert published_types(source.type_prefix, feed.resource, feed.type_name) == expected
 
 
 def test_what_matches_nothing_is_told_with_what_was_meant() -> None:
     """By its place; where nothing is near, with what there is."""
-    types = published("org.example.api", "contractTypes", None)
-    assert unmatched(["created", "*.removed.v1", TYPE], types) == []
-    [(place, entry, expected)] = unmatched(["created", "creatd"], types)
+    types = published_types("org.example.api", "contractTypes", None)
+    assert unmatched_types(["created", "*.removed.v1", TYPE], types) == []
+    [(place, entry, expected)] = unmatched_types(["created", "creatd"], types)
     assert (place, entry) == (1, "creatd")
     assert expected == 'expected a type that a feed publishes; did you mean "created"?'
-    assert 'such as "org.example.api.contractType.created.v1"' in unmatched(["zzz"], types)[0][2]
+    assert 'such as "org.example.api.contractType.created.v1"' in unmatched_types(["zzz"], types)[0][2]
 
 
 def test_a_pattern_is_bounded_in_length_and_number() -> None:
     """None is made of what is longer, nor of one more. A type without ``*``, ``?`` or ``[`` may be of any length."""
-    types = published("org.example.api", "contractTypes", None)
+    types = published_types("org.example.api", "contractTypes", None)
     longest = "*" * LONGEST_PATTERN
-    assert unmatched([longest], types) == []
-    assert unmatched([longest + "*"], types) == [
+    assert unmatched_types([longest], types) == []
+    assert unmatched_types([longest + "*"], types) == [
         (0, longest + "*", f"expected a pattern of at most {LONGEST_PATTERN} characters")
     ]
     several = [f"*{'?' * (number % 2)}*" for number in range(MOST_PATTERNS)]
-    assert unmatched([*several, TYPE], types) == []
-    [(place, _, expected)] = unmatched([*several, "*", "removed"], types)
+    assert unmatched_types([*several, TYPE], types) == []
+    [(place, _, expected)] = unmatched_types([*several, "*", "removed"], types)
     assert place == MOST_PATTERNS
     assert expected.startswith(f"expected at most {MOST_PATTERNS} patterns")
-    assert "expected a type" in unmatched(["x" * 30_000], types)[0][2]
+    assert "expected a type" in unmatched_types(["x" * 30_000], types)[0][2]
 
 
 def test_of_many_wrong_types_the_first_are_told() -> None:
     """Each is compared with all types, to find the one that was meant; that is not done thousands of times."""
-    types = published("org.example.api", "contractTypes", None)
-    assert len(unmatched([f"creat{number}" for number in range(1000)], types)) == MOST_TOLD
+    types = published_types("org.example.api", "contractTypes", None)
+    assert len(unmatched_types([f"creat{number}" for number in range(1000)], types)) == MOST_REPORTED
 
 
 FILE = """
@@ -151,7 +151,7 @@ def test_what_is_kept_is_read_on() -> None:
     values: dict[str, Any] = {"id": "a", "sink": "https://sink.example.org", "types": ["org.other.thing.created.v1"]}
     with pytest.raises(ConfigurationError, match=r"types\[0\]"):
         subscription_of(values, settings, where="x")
-    kept = kept_subscription(
+    kept = decode_subscription(
         b'{"id": "a", "sink": "https://sink.example.org", "types": ["org.other.thing.created.v1"]}'
     )
     assert kept.types == ("org.other.thing.created.v1",)

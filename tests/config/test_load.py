@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from poller.config import Settings, load
-from poller.config.load import LARGEST, based, find_file, read
-from poller.config.validation import kept_subscription, subscription_of, written
+from poller.config.load import LARGEST, find_file, read_file, with_absolute_paths
+from poller.config.validation import decode_subscription, encode_subscription, subscription_of
 from poller.errors import ConfigurationError
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Complaints, Loader
 
@@ -46,7 +46,7 @@ def test_unreadable_content(content: bytes, message: str, tmp_path: Path) -> Non
     path = tmp_path / "x.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigurationError) as refused:
-        read(path)
+        read_file(path)
     assert str(refused.value) == f"{path}: {message}"
 
 
@@ -61,7 +61,7 @@ def test_unreadable_places(tmp_path: Path) -> None:
         (Path("a\0b"), "cannot be read: not a path"),
     ):
         with pytest.raises(ConfigurationError) as refused:
-            read(path)
+            read_file(path)
         assert str(refused.value) == f"{path}: {message}"
 
 
@@ -69,7 +69,7 @@ def test_a_byte_order_mark(tmp_path: Path) -> None:
     """Editors that begin a file with a byte order mark are forgiven."""
     path = tmp_path / "x.toml"
     path.write_bytes(b"\xef\xbb\xbfa = 1\n")
-    assert read(path) == {"a": 1}
+    assert read_file(path) == {"a": 1}
 
 
 # Loading: everything that is wrong is said at once, where it is wrong, in words that say what to write.
@@ -441,9 +441,9 @@ def test_what_is_kept_names_the_same_file_for_everybody(loaded: Loader, tmp_path
     """Law: what goes into the registry is absolute, by the file and by the command line; what was not said stays so."""
     settings = loaded(SOURCE + FEED + SUBSCRIPTION + 'secret_files = ["secret"]')
     (one,) = settings.subscriptions
-    kept = msgspec.json.decode(written(one))
+    kept = msgspec.json.decode(encode_subscription(one))
     assert kept == {"id": "r", "sink": "https://r.example.org/hooks", "secret_files": [f"{tmp_path}/secret"]}
-    assert kept_subscription(written(one)) == one
+    assert decode_subscription(encode_subscription(one)) == one
     typed = subscription_of(kept | {"secret_files": ["secret"], "auth": {"token_file": "t"}}, settings, where="x")
-    after = msgspec.json.decode(written(based(typed, here := tmp_path / "here")))
+    after = msgspec.json.decode(encode_subscription(with_absolute_paths(typed, here := tmp_path / "here")))
     assert after == kept | {"secret_files": [f"{here}/secret"], "auth": {"token_file": f"{here}/t"}}

@@ -11,7 +11,7 @@ import pytest
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.config.types import SLOWEST
-from poller.config.validation import MOST_PROBLEMS, kept_subscription, subscription_of, written
+from poller.config.validation import MOST_PROBLEMS, decode_subscription, encode_subscription, subscription_of
 from poller.errors import ConfigurationError
 from tests.harness.growth import LINEAR, growth
 
@@ -45,11 +45,11 @@ def settings() -> Settings:
 def test_what_is_kept_is_what_was_given(settings: Settings, values: dict[str, Any]) -> None:
     """Law: kept and read again it is the same subscription, kept again the same bytes; no default is kept."""
     given = subscription_of(values, settings, where="x")
-    kept = written(given)
+    kept = encode_subscription(given)
     assert set(json.loads(kept)) == set(values)
-    assert kept_subscription(kept) == given
-    assert written(kept_subscription(kept)) == kept
-    assert written(subscription_of(dict(reversed(values.items())), settings, where="x")) == kept
+    assert decode_subscription(kept) == given
+    assert encode_subscription(decode_subscription(kept)) == kept
+    assert encode_subscription(subscription_of(dict(reversed(values.items())), settings, where="x")) == kept
 
 
 def test_of_a_subscription_that_is_wrong_everywhere_the_first_problems_are_told(settings: Settings) -> None:
@@ -106,18 +106,18 @@ def test_the_same_as_in_a_file(settings: Settings, tmp_path: Path) -> None:
     file.write_text('[[subscriptions]]\nrate = 50\nretry = { schedule = ["300s"] }\n' + "\n".join(lines), "utf-8")
     (one,) = load(file, {"POLLER_BASE_URL": "https://api.example.org"}).subscriptions
     asked = BASE | {"rate": 50.0, "retry": {"schedule": ["5m"]}}
-    assert written(one) == written(subscription_of(asked, settings, where="x"))
+    assert encode_subscription(one) == encode_subscription(subscription_of(asked, settings, where="x"))
 
 
 def test_what_this_version_cannot_use_is_told() -> None:
     """Law: settings that another version kept are refused in words that repeat nothing of them."""
     for kept in (b'{"id":"a","sink":"https://s.example.org","later":"secret"}', b"secret", b"[" * 100_000):
         with pytest.raises(ConfigurationError, match="this version cannot use") as caught:
-            kept_subscription(kept)
+            decode_subscription(kept)
         assert "secret" not in str(caught.value)
 
 
 def test_a_rate_that_was_kept_and_is_refused_by_now_is_the_slowest() -> None:
     """Law: what an earlier version has kept is read on; its rate meant silence."""
-    assert kept_subscription(json.dumps(BASE | {"rate": 1e-300}).encode()).rate == SLOWEST
-    assert kept_subscription(json.dumps(BASE | {"rate": 0.5}).encode()).rate == 0.5
+    assert decode_subscription(json.dumps(BASE | {"rate": 1e-300}).encode()).rate == SLOWEST
+    assert decode_subscription(json.dumps(BASE | {"rate": 0.5}).encode()).rate == 0.5

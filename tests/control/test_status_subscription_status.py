@@ -9,7 +9,7 @@ import msgspec
 from fakeredis import FakeAsyncRedis
 
 from poller.cli.status import subscription_problems
-from poller.config.validation import subscription_of, written
+from poller.config.validation import encode_subscription, subscription_of
 from poller.control.status import SubscriptionStatus, is_ungranted, subscription_statuses
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health
@@ -52,8 +52,8 @@ async def test_what_its_sink_has_not_granted_is_failing(client: FakeAsyncRedis, 
     async def seen(state: HandshakeState | None, *, validate: bool = True) -> SubscriptionStatus:
         one = subscription_of({"id": "a", "sink": SINK, "validate": validate}, settings, where="x")
         if not (await registry.all()).registered:
-            await registry.add("a", written(one), (), NOW)
-        await registry.change("a", written(one))
+            await registry.add("a", encode_subscription(one), (), NOW)
+        await registry.change("a", encode_subscription(one))
         if state is not None:
             await registry.note_handshake("a", encoded(state))
         return (await subscription_statuses(client, settings, now=NOW))[0]

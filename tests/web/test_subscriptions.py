@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from poller.config.validation import kept_subscription, subscription_of, written
+from poller.config.validation import decode_subscription, encode_subscription, subscription_of
 from poller.control import subscriptions as subscribing
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.cloudevent import envelope_of
@@ -49,7 +49,7 @@ async def created(given: Served, **differing: Any) -> Any:
 
 
 async def kept(given: Served, name: str = "rostering") -> Any:
-    return kept_subscription(bytes((await registry_of(given.settings, given.store).all()).registered[name].settings))
+    return decode_subscription(bytes((await registry_of(given.settings, given.store).all()).registered[name].settings))
 
 
 async def test_a_new_one_is_kept_as_by_the_command_line(given: Served) -> None:
@@ -160,7 +160,7 @@ async def test_the_public_key_is_shown(given: Served, tmp_path: Path) -> None:
         path.chmod(0o600)
     files = [str(file), str(other), str(tmp_path / "none")]
     one = subscription_of({"id": "rostering", "sink": SINK, "secret_files": files}, given.settings, where="x")
-    await registry_of(given.settings, given.store).add("rostering", written(one), (), NOW)
+    await registry_of(given.settings, given.store).add("rostering", encode_subscription(one), (), NOW)
     _, _, shown = await given.ask(ONE, token=None)
     assert shown["publickeys"] == [public_key(secret)]
     assert secret not in str(shown)

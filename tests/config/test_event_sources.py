@@ -12,7 +12,7 @@ from poller.changes.diff import Change, ChangeKind
 from poller.config.event_types import PATHS, event_source, required_sources, unknown_source
 from poller.config.load import load
 from poller.config.settings import Settings
-from poller.config.validation import kept_subscription, subscription_of
+from poller.config.validation import decode_subscription, subscription_of
 from poller.control.feeds import feed_of
 from poller.errors import ConfigurationError
 from poller.source.feed import KNOWN, RoundMode
@@ -115,4 +115,4 @@ def test_what_is_kept_is_read_on(settings: Settings) -> None:
         with pytest.raises(ConfigurationError, match=r"filters\[0\].exact.source = .*expected the source of a feed"):
             subscription_of(values | also, settings, where="--from-json")
     kept = b'{"id":"a","sink":"https://sink.example.org","filters":[{"exact":{"source":"https://o.example.org/t"}}]}'
-    assert kept_subscription(kept).filters
+    assert decode_subscription(kept).filters
