@@ -19,14 +19,13 @@ from collections.abc import (
     Callable,
     Collection,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, cast
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
 import structlog
@@ -542,34 +541,13 @@ async def newest(client: Redis, streams: Mapping[str, str]) -> dict[str, StreamP
     return found
 
 
-# How far somebody has read in each of several streams, as one short text: the id of a server-sent message.
-#
-# A text holds, for each feed, five bytes of a hash of its name and three numbers of seven bits a byte: the two of the
-# entry's id and the event's ``sequence``; twenty characters a feed. So whoever comes back with it goes on in each
-# stream
-# where it was, however they lie to each other; and the next ``sequence`` tells whether something was trimmed away
-# since.
-#
-# Law: what was made here is read as it was meant, or refused. A feed that the text does not hold begins at its
-# beginning.
-#
-# Pure.
-
-_VERSION: Final = b"\x01"
-_NAME_BYTES: Final = 5
-_LARGEST: Final = 2**64
-_MORE: Final = 0x80
-LONGEST: Final = 16 * 1024
-"""Characters of a text."""
-
-
 class StreamPosition(NamedTuple):
-    """The last entry that was given out.
+    """The last entry of a stream that was sent.
 
     Attributes:
         milliseconds: the first number of its id.
-        number: the second.
-        sequence: of its event; 0: not known, or none was given out.
+        number: the second number.
+        sequence: of its event; 0: not known, or none was sent.
     """
 
     milliseconds: int = 0
@@ -582,34 +560,46 @@ class StreamPosition(NamedTuple):
         return f"{self.milliseconds}-{self.number}"
 
 
+_Number = Annotated[int, msgspec.Meta(ge=0)]
+_Part = tuple[bytes, _Number, _Number, _Number]
+
 BEGINNING: Final = StreamPosition()
+LONGEST: Final = 16 * 1024
+"""Characters of a text."""
+
+_decoder: Final = msgspec.msgpack.Decoder(list[_Part])
+_NOT_OURS: Final = "not as it was given out"
 
 
 class StreamPositions:
-    """A place in each stream, and their text."""
+    """A position in each of several streams, and their text: the id of a server-sent message.
+
+    The text is URL-safe base64 of MessagePack: for each feed, by name, ``[hash of 5 bytes, milliseconds, number,
+    sequence]``. 256 feeds take some 8 KiB, which fits a header.
+    """
 
     def __init__(self, places: Mapping[str, StreamPosition]) -> None:
-        """Take the places by feed."""
-        self._places = dict(places)
-        self._parts = {feed: _part(feed, place) for feed, place in sorted(places.items())}
+        """Take the positions by feed."""
+        self._places = dict(sorted(places.items()))
+        self._names = {feed: _hash(feed) for feed in self._places}
 
     def __getitem__(self, feed: str) -> StreamPosition:
-        """The place in a feed's stream."""
+        """The position in a feed's stream."""
         return self._places[feed]
 
     def move(self, feed: str, place: StreamPosition) -> None:
-        """This is the place there now."""
+        """Replace the position in a feed's stream."""
         self._places[feed] = place
-        self._parts[feed] = _part(feed, place)
 
     @property
     def text(self) -> str:
-        """All of them."""
-        return urlsafe_b64encode(_VERSION + b"".join(self._parts.values())).rstrip(b"=").decode()
+        """All positions."""
+        parts = [(self._names[feed], *place) for feed, place in self._places.items()]
+        return urlsafe_b64encode(msgspec.msgpack.encode(parts)).rstrip(b"=").decode()
 
 
 def read_places(text: str, feeds: Iterable[str]) -> dict[str, StreamPosition]:
-    """The places of these feeds.
+    """The positions of these feeds; a feed that the text does not hold begins at its beginning.
 
     Raises:
         ValueError: it is no such text.
@@ -617,50 +607,12 @@ def read_places(text: str, feeds: Iterable[str]) -> dict[str, StreamPosition]:
     if len(text) > LONGEST:
         raise ValueError("too long")
     try:
-        content = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
-    except (Error, UnicodeEncodeError):
-        raise ValueError("not as it was given out") from None
-    if content[:1] != _VERSION:
-        raise ValueError("not as it was given out")
-    found = dict(_parts(content[1:]))
-    return {feed: found.get(_name(feed), BEGINNING) for feed in feeds}
+        parts = _decoder.decode(urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
+    except (Error, UnicodeEncodeError, msgspec.MsgspecError):
+        raise ValueError(_NOT_OURS) from None
+    found = {name: StreamPosition(*numbers) for name, *numbers in parts}
+    return {feed: found.get(_hash(feed), BEGINNING) for feed in feeds}
 
 
-def _name(feed: str) -> bytes:
-    return blake2b(feed.encode(), digest_size=_NAME_BYTES).digest()
-
-
-def _part(feed: str, place: StreamPosition) -> bytes:
-    return _name(feed) + b"".join(map(_written, place))
-
-
-def _written(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last have the highest bit set."""
-    found = bytearray()
-    while number >= _MORE:
-        found.append(number % _MORE + _MORE)
-        number //= _MORE
-    found.append(number)
-    return bytes(found)
-
-
-def _parts(content: bytes) -> Iterator[tuple[bytes, StreamPosition]]:
-    at = 0
-    while at < len(content):
-        name, at = content[at : at + _NAME_BYTES], at + _NAME_BYTES
-        numbers = []
-        for _ in StreamPosition._fields:
-            number, at = _number(content, at)
-            numbers.append(number)
-        yield name, StreamPosition(*numbers)
-
-
-def _number(content: bytes, at: int) -> tuple[int, int]:
-    found, factor = 0, 1
-    while at < len(content) and factor < _LARGEST:
-        byte, at = content[at], at + 1
-        found += byte % _MORE * factor
-        if byte < _MORE and found < _LARGEST:
-            return found, at
-        factor *= _MORE
-    raise ValueError("not as it was given out")
+def _hash(feed: str) -> bytes:
+    return blake2b(feed.encode(), digest_size=5).digest()
