@@ -281,7 +281,7 @@ class Requests:
     async def _learn(self, concluded: Conclusion, outcome: Outcome) -> None:
         self._changed()
         try:
-            if concluded.rest:
+            if concluded.rest is not None:
                 await self._subscriber.rest("sink", concluded.rest)
             await self._subscriber.learn(self._feed, outcome)
         except StoreUnavailable as error:  # the next attempt brings it up again
