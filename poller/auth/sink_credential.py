@@ -142,7 +142,7 @@ def written(one: Brought) -> bytes:
 def kind_of(kept: bytes) -> str:
     """Its credentialtype; "?" where this version cannot use it."""
     try:
-        return str(_read(kept).__struct_config__.tag)
+        return str(read_credential(kept).__struct_config__.tag)
     except ConfigurationError:
         return "?"
 
@@ -153,7 +153,7 @@ def authorization_of(kept: bytes) -> Authorization:
     Raises:
         ConfigurationError: this version cannot use what is kept.
     """
-    match _read(kept):
+    match read_credential(kept):
         case PlainCredential(name, secret):
             joined = b64encode(f"{name}:{secret}".encode()).decode()
             return Authorization(f"Basic {joined}", (joined, secret, name if len(name) >= NAMES else ""))
@@ -177,7 +177,12 @@ def _usable(field: Any, given: Mapping[str, Any]) -> bool:
     return fit is None or bool(fit.fullmatch(value) and len(value.encode()) <= LONGEST)
 
 
-def _read(kept: bytes) -> Brought:
+def read_credential(kept: bytes) -> Brought:
+    """The credential as it was kept.
+
+    Raises:
+        ConfigurationError: this version cannot use what is kept.
+    """
     try:
         found: Brought = msgspec.json.decode(kept, type=Brought)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

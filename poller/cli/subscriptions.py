@@ -259,10 +259,9 @@ async def add(
     else:
         where = "standard input" if from_json == "-" else from_json
         one = subscription_of(_decoded(_text(from_json), where), settings, where=where)
-    one = with_absolute_paths(
-        one, Path.cwd()
-    )  # the daemon that reads it from the registry has another working directory
-    generated = [] if no_secret or one.secret_files else [new_secret(secrets.token_bytes(_SECRET_BYTES))]
+    one = with_absolute_paths(one, Path.cwd())  # the daemon that reads it has another working directory
+    unsigned = no_secret or one.secret_files or not one.is_signed
+    generated = [] if unsigned else [new_secret(secrets.token_bytes(_SECRET_BYTES))]
     async with ready_store(settings) as store:
         all_of = registry.registry_of(settings, store.client)
         await registry.add(all_of, settings, one, secrets=generated, now=store.clock.now())

@@ -32,6 +32,7 @@ _EXPECTED_REDIS: Final = (
 )
 _SECRET_PATH: Final = 8  # characters
 _SECRET_PIECE: Final = 16
+_SUBJECT: Final = re.compile(r"[^*>/%\\]{1,255}")
 _HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 
 
@@ -42,6 +43,21 @@ def check_url(value: str) -> str:
         ValueError: anything else; user, password or a fragment in it; characters outside ASCII.
     """
     _split(value)
+    return value
+
+
+def check_nats_url(value: str) -> str:
+    """A URL of NATS, ``nats://HOST:PORT/SUBJECT`` or ``tls://…``, as written.
+
+    Raises:
+        ValueError: anything else; user and password; a subject that cannot be published to, or one of the server's own.
+    """
+    parts = _split(value, ("nats", "tls"))
+    subject = parts.path.removeprefix("/")
+    if not _SUBJECT.fullmatch(subject) or "" in subject.split(".") or "?" in value:
+        raise ValueError("expected nats://HOST:PORT/SUBJECT or tls://…, with a subject without wildcards")
+    if subject.startswith(("$", "_INBOX.")):
+        raise ValueError("expected a subject that is not one of the server's own ($…, _INBOX)")
     return value
 
 
@@ -164,15 +180,15 @@ def path_secrets(url: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for one in (*whole, *pieces) for text in (one, unquote(one))))
 
 
-def _split(value: str) -> SplitResult:
+def _split(value: str, schemes: tuple[str, str] = ("http", "https")) -> SplitResult:
     try:
         parts = urlsplit(value)
         _ = parts.port
         host = parts.hostname
     except ValueError:  # urlsplit's text repeats what it could not read
         raise ValueError("expected a URL whose host and port can be read") from None
-    if parts.scheme not in {"http", "https"} or not host or re.search(r"[^\x21-\x7e]", value):
-        raise ValueError("expected a URL that begins with http:// or https:// and a host, in ASCII")
+    if parts.scheme not in schemes or not host or re.search(r"[^\x21-\x7e]", value):
+        raise ValueError(f"expected a URL that begins with {schemes[0]}:// or {schemes[1]}:// and a host, in ASCII")
     if "@" in parts.netloc:
         raise ValueError("expected a URL without user and password: a credential goes into auth")
     if "#" in value:
@@ -207,7 +223,7 @@ HostOrNetwork = Annotated[str, AfterValidator(check_host_or_network), WithJsonSc
 RedisUrl = Annotated[str, AfterValidator(check_redis_url), WithJsonSchema(_AS_REDIS)]
 
 
-Kind = Literal["token_file", "token_env", "oauth2", "command", "none"]
+AuthKind = Literal["token_file", "token_env", "oauth2", "command", "user", "credentials_file", "none"]
 
 KINDS = (
     'expected exactly one of { token_file = "…" }, { token_env = "NAME" }, { oauth2 = { … } }, { command = ["…"] } '
@@ -265,14 +281,32 @@ class AuthSettings(Table):
         return self
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> AuthKind:
         """The kind."""
         return self._given()[0]
 
-    def _given(self) -> tuple[Kind, ...]:
-        kinds: tuple[Kind, ...] = ("token_file", "token_env", "oauth2", "command")
-        given = tuple(kind for kind in kinds if getattr(self, kind) is not None)
+    def _given(self) -> tuple[AuthKind, ...]:
+        kinds: tuple[AuthKind, ...] = ("token_file", "token_env", "oauth2", "command", "user", "credentials_file")
+        given = tuple(kind for kind in kinds if getattr(self, kind, None) is not None)
         return (*given, "none") if self.none else given
+
+
+class UserSettings(Table):
+    """A user's name, and where the password is kept."""
+
+    name: Text = Field(description="The name of the user.")
+    password_file: FilePath = Field(description="The file that holds the user's password.")
+
+
+class SinkAuthSettings(AuthSettings):
+    """Exactly one of the kinds; the last two are for NATS sinks alone."""
+
+    user: UserSettings | None = Field(
+        default=None, description="A user of a NATS server, and the file of its password."
+    )
+    credentials_file: FilePath | None = Field(
+        default=None, description="The credentials file of a user of a NATS server, as nsc writes it."
+    )
 
 
 def no_credential() -> AuthSettings:

@@ -10,23 +10,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from poller.config.http import (
-    AuthSettings,
     CaFile,
     ClientCertFile,
     ClientKeyFile,
     HostOrNetwork,
+    SinkAuthSettings,
     SinkHeaders,
-    Url,
-    no_credential,
+    check_nats_url,
+    check_url,
 )
 from poller.config.types import (
     Between,
@@ -132,16 +132,36 @@ class SinkKind(NamedTuple):
         module: of :mod:`poller.delivery.sinks`.
         tls: its scheme with TLS.
         plain: its scheme without, which is for allowed addresses alone.
+        check: of a URL; ValueError: it cannot be used.
+        refuses: keys of a subscription that it has no use for.
+        auth: the kinds of ``auth`` that it has no use for.
     """
 
     module: str
     tls: str
     plain: str
+    check: Callable[[str], str]
+    refuses: frozenset[str] = frozenset()
+    auth: frozenset[str] = frozenset()
 
 
-_WEBHOOK: Final = SinkKind("webhook", "https", "http")
-SINKS: Final[Mapping[str, SinkKind]] = {"https": _WEBHOOK, "http": _WEBHOOK}
+_WEBHOOK: Final = SinkKind("webhook", "https", "http", check_url, auth=frozenset({"user", "credentials_file"}))
+_NATS: Final = SinkKind(
+    "nats", "tls", "nats", check_nats_url, refuses=frozenset({"mode", "secret_files", "headers", "handshake"})
+)
+SINKS: Final[Mapping[str, SinkKind]] = {"https": _WEBHOOK, "http": _WEBHOOK, "tls": _NATS, "nats": _NATS}
 """The kinds of sinks by the scheme of their URL."""
+
+
+def _check_sink(url: str) -> str:
+    return SINKS.get(url.partition("://")[0], _WEBHOOK).check(url)
+
+
+SinkUrl = Annotated[
+    str,
+    AfterValidator(_check_sink),
+    WithJsonSchema({"type": "string", "format": "uri", "pattern": f"^({'|'.join(SINKS)})://[^@#]+$"}),
+]
 
 
 class SubscriptionSettings(Table):
@@ -157,8 +177,9 @@ class SubscriptionSettings(Table):
         description="Host names, addresses and networks (CIDR) that the sink may have even if they are not public, "
         "also with http://; all others have to be public. Default: none.",
     )
-    sink: Url = Field(
-        description="Where events are sent: an https URL; http only with allow_private, or to one of allow_hosts."
+    sink: SinkUrl = Field(
+        description="Where events are sent: an https URL, or tls://HOST:PORT/SUBJECT for NATS JetStream; http and nats "
+        "only with allow_private, or to one of allow_hosts."
     )
     feeds: Annotated[tuple[FeedId, ...], Field(min_length=1), AfterValidator(distinct)] | None = Field(
         default=None, description="The feeds whose events are delivered, as SOURCE/NAME. Default: all."
@@ -185,8 +206,9 @@ class SubscriptionSettings(Table):
         "unsigned.",
     )
     headers: SinkHeaders = Field(default_factory=dict, description="Extra request headers. Default: none.")
-    auth: AuthSettings = Field(
-        default_factory=no_credential, description="Where the sink's credential is kept. Default: none is sent."
+    auth: SinkAuthSettings = Field(
+        default_factory=lambda: SinkAuthSettings(none=True),
+        description="Where the sink's credential is kept. Default: none is sent.",
     )
     ca_file: CaFile = None
     client_cert_file: ClientCertFile = None
@@ -211,9 +233,31 @@ class SubscriptionSettings(Table):
     @field_validator("ca_file", "client_cert_file")
     @classmethod
     def _over_tls(cls, file: Path | None, given: ValidationInfo) -> Path | None:
-        if file is not None and str(given.data.get("sink", "https")).startswith("http:"):
-            raise ValueError("expected only with a sink that is https://")
+        scheme = urlsplit(str(given.data.get("sink", "https://"))).scheme
+        if file is not None and scheme == (kind := SINKS[scheme]).plain:
+            raise ValueError(f"expected only with a sink that is {kind.tls}://")
         return file
+
+    @field_validator("mode", "secret_files", "headers", "handshake")
+    @classmethod
+    def _of_its_kind(cls, value: Any, given: ValidationInfo) -> Any:
+        kind = SINKS[urlsplit(str(given.data.get("sink", "https://"))).scheme]
+        if given.field_name in kind.refuses and value and value != "structured":
+            raise ValueError(f"expected only with a sink that is https://; one that is {kind.tls}:// takes none")
+        return value
+
+    @field_validator("auth")
+    @classmethod
+    def _auth_of_its_kind(cls, auth: SinkAuthSettings, given: ValidationInfo) -> SinkAuthSettings:
+        scheme = urlsplit(str(given.data.get("sink", "https://"))).scheme
+        if auth.kind in SINKS[scheme].auth:
+            raise ValueError(f"expected another kind than {auth.kind}, which is for nats:// and tls:// alone")
+        return auth
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its kind of sink takes signing secrets."""
+        return "secret_files" not in SINKS[urlsplit(self.sink).scheme].refuses
 
     @field_validator("sink")
     @classmethod

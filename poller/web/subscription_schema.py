@@ -59,14 +59,14 @@ def shown_object(
         publickeys: of its signing secrets.
     """
     if one is None:
-        return SubscriptionObject(status.subscription, status.sink, "HTTP", None, {}, status)
+        return SubscriptionObject(status.subscription, status.sink, _protocol(status.sink), None, {}, status)
     values: dict[str, Any] = one.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
     filters = list(values.get("filters", ()))
     source = _source(filters[0]) if filters else None
     return SubscriptionObject(
         id=one.id,
         sink=redacted(one.sink) if whole else host_only(one.sink),
-        protocol="HTTP",
+        protocol=_protocol(one.sink),
         protocolsettings=ProtocolSettings(dict.fromkeys(one.headers, HIDDEN)),
         config={name: values[name] for name in CONFIG if name in values},
         status=status,
@@ -111,6 +111,8 @@ def settings_values(
     if before and HIDDEN in wanted.sink and wanted.sink not in shown:
         wrong.append(InvalidParameter("sink", _SHOWN, host_only(wanted.sink)))
     wrong += wrong_credential(wanted, before, brought)
+    if wanted.protocol not in (None, _protocol(wanted.sink)):
+        wrong.append(InvalidParameter("protocol", f"expected {_protocol(wanted.sink)}, the protocol of this sink"))
     if wrong:
         return wrong
     filters = [*([] if wanted.source is None else [{"exact": {"source": wanted.source}}]), *wanted.filters]
@@ -171,6 +173,11 @@ def _secretive(wanted: SubscriptionRequest, before: SubscriptionSettings, brough
     hidden = HIDDEN in wanted.protocolsettings.headers.values()
     proof = before.auth.kind != "none" or before.client_cert_file is not None
     return hidden or proof or as_it_was(wanted, before, brought)
+
+
+def _protocol(sink: str) -> str:
+    """The protocol of CloudEvents that a sink's URL names."""
+    return "NATS" if sink.startswith(("nats://", "tls://")) else "HTTP"
 
 
 def _source(filter_: Mapping[str, Any]) -> str | None:
@@ -316,7 +323,7 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         types: the only types.
         filters: all must hold.
         config: keys of a ``[[subscriptions]]`` table, those of :data:`CONFIG`.
-        protocol: of CloudEvents.
+        protocol: of CloudEvents; left out: the sink's own.
         protocolsettings: how requests are made.
         sinkcredential: what the sink is sent as Authorization; null for none, left out or as it was shown: as it was.
         status: passed over, so that what was shown can be sent back.
@@ -329,7 +336,7 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     types: tuple[str, ...] | None = None
     filters: tuple[Any, ...] = ()
     config: Mapping[str, Any] = {}
-    protocol: Literal["HTTP"] = "HTTP"
+    protocol: Literal["HTTP", "NATS"] | None = None
     protocolsettings: ProtocolSettings = ProtocolSettings()
     sinkcredential: Mapping[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     status: Any = None

@@ -109,16 +109,16 @@ class _Subscriptions:
         return as_json(await self._object(_name(request), whole=self._admission.is_admin(request)))
 
     async def created(self, request: Request) -> Response:
-        """POST: a new one, with a signing secret."""
+        """POST: a new one, with a signing secret where its kind of sink takes one."""
         wanted = await _wanted(request)
         name = f"s-{self._draw(_ID_BYTES).hex()}" if wanted.id is None else wanted.id
         made = self._settings(wanted, name, None)
-        secret = new_secret(self._draw(_SECRET_BYTES))
+        secret = new_secret(self._draw(_SECRET_BYTES)) if made.is_signed else None
         backing = self._backing
-        new = new_credential(wanted)
+        new, secrets = new_credential(wanted), [secret] if secret else []
         try:
             await subscribing.add(
-                backing.registry, backing.settings, made, secrets=[secret], now=backing.clock.now(), credential=new
+                backing.registry, backing.settings, made, secrets=secrets, now=backing.clock.now(), credential=new
             )
         except StoreUnavailable as error:
             raise RequestRefused(503, _PERHAPS.format(error=error, name=name)) from None

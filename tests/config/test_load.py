@@ -337,6 +337,16 @@ client_key_file = "sinks/key"
 id = "b"
 sink = "https://b.example.org"
 auth = { oauth2 = { token_url = "https://id.example.org", client_id = "c", client_secret_file = "client" } }
+
+[[subscriptions]]
+id = "n"
+sink = "tls://nats.example.org/a"
+auth = { user = { name = "u", password_file = "password" } }
+
+[[subscriptions]]
+id = "o"
+sink = "tls://nats.example.org/a"
+auth = { credentials_file = "poller.creds" }
 """
 
 

@@ -18,6 +18,7 @@ from poller.delivery.feed_consumer import Pair
 from poller.delivery.filters import Predicate, Subscription
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Patience
+from poller.delivery.sinks.base import Sink
 from poller.lifecycle import ended
 from poller.store.consumer_state import DeliveryScripts, PairStore
 from poller.store.keys import FeedKeys, PairKeys
@@ -79,20 +80,25 @@ class _Unnoted:
         return {}
 
 
-def subscription(schedule: timedelta, wanted: Predicate = lambda _: True) -> Subscription:
-    """One that waits so long after each of two failures."""
-    waits = Patience((schedule, schedule), 0.0)
+def subscription(schedule: timedelta, wanted: Predicate = lambda _: True, retries: int = 2) -> Subscription:
+    """One that waits so long after each of so many failures."""
+    waits = Patience((schedule,) * retries, 0.0)
     return Subscription(NAME, wanted, waits, timedelta(days=5), start="earliest", concurrency=4)
 
 
 @asynccontextmanager
 async def delivering(
-    client: Redis, sink: Scripted, *, schedule: timedelta = timedelta(hours=1), wanted: Predicate = lambda _: True
+    client: Redis,
+    sink: Sink,
+    *,
+    schedule: timedelta = timedelta(hours=1),
+    wanted: Predicate = lambda _: True,
+    retries: int = 2,
 ) -> AsyncIterator[Pair]:
     """A pair that delivers while the block runs; it ends as in a crash, but for the lease."""
     clock = asyncio.get_running_loop().time
     subscriber = Subscriber(
-        subscription(schedule, wanted),
+        subscription(schedule, wanted, retries),
         sink,
         _Unnoted(),
         paused_until=None,

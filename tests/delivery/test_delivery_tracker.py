@@ -296,7 +296,9 @@ def test_a_sink_that_is_gone_uses_up_nothing() -> None:
     """410: the event is as it was, and waits for the subscription to be resumed."""
     books = Books(subscription())
     books.take_in([one_of("a", 1)], now=NOW)
-    concluded = books.conclude(books.lanes.take(), answered(410), now=NOW, clock=0, chance=lambda: 0)
+    concluded = books.conclude(
+        books.lanes.take(), answered(410, error="the sink answered 410"), now=NOW, clock=0, chance=lambda: 0
+    )
     assert concluded.rest
     assert books.drafted() is None
     assert sent(books) == ["1-0"]

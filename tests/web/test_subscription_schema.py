@@ -21,7 +21,7 @@ from poller.control.subscriptions import registry_of
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, SubscriptionKeys
 from poller.store.subscriptions import Subscriptions
-from poller.web.subscription_schema import SubscriptionRequest, following
+from poller.web.subscription_schema import SubscriptionRequest, following, settings_values
 from tests.delivery.events import spelled
 from tests.harness.leaks import leaks
 from tests.harness.waiting import until
@@ -248,3 +248,13 @@ async def test_the_sink_and_nobody_else_sees_it(tmp_path: Path, store_url: str) 
         texts += [await stored(client)]
     assert any(one["event"] == "attempt" for one in logged)
     assert not leaks(SECRETS, str((texts, logged)))
+
+
+@pytest.mark.parametrize(("protocol", "refused"), [(None, False), ("NATS", False), ("HTTP", True)])
+def test_the_protocol_is_that_of_the_sink(protocol: Any, refused: bool) -> None:
+    """Law: it may be left out; another one than the sink's scheme names is refused."""
+    wanted = SubscriptionRequest("tls://nats.example.org/hr.events", protocol=protocol)
+    values = settings_values(wanted, "a", None)
+    assert isinstance(values, list) is refused
+    if isinstance(values, list):
+        assert [(one.key, one.expected) for one in values] == [("protocol", "expected NATS, the protocol of this sink")]

@@ -1,0 +1,539 @@
+"""A sink that publishes to NATS JetStream: one event a message, CloudEvents in structured mode.
+
+=============================================  ===================================================
+what happened                                  the outcome
+=============================================  ===================================================
+acknowledged by a stream, repeats included     delivered
+no stream takes the subject                    retry, ``no_stream``
+rights are missing, or the login is refused    retry, ``permission``
+the stream or the account is full              retry, ``stream_full``
+no acknowledgement in time, connection lost    retry
+larger than the server or the stream takes     rejected
+a token or a credentials file cannot be read   not sent
+=============================================  ===================================================
+
+``Nats-Msg-Id`` is the event's id, with ``/`` and the number of the redelivery or the id of the replay behind it. So
+JetStream drops what a lost acknowledgement makes us send again within the duplicate window of the stream, and nothing
+that somebody asks for again.
+
+**Invariants**
+
+* A connection goes to an address that the guard has checked, and to no address that a server announces.
+* With ``tls://`` nothing is sent before TLS is agreed on, no credential either. A server that offers none is refused.
+* A connection that is lost or was denied something is not used again; the next attempt makes a new one.
+* The client's own reconnecting and buffering are off: retries and order belong to the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+import time
+from base64 import b32decode, b64encode
+from binascii import crc_hqx
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import ParseResult, urlsplit
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from poller import __version__
+from poller.auth.base import Credential, EnvironmentToken, SecretFile, SingleFlight
+from poller.auth.sink_credential import PlainCredential, read_credential
+from poller.config.subscriptions import SubscriptionSettings
+from poller.delivery.formats import STRUCTURED_TYPE
+from poller.delivery.outcome import Failure, Outcome, OutcomeKind
+from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, Sink, SinkEvent, SinkParts
+from poller.delivery.sinks.connection import MAY_WANT_A_CERTIFICATE, failure_of
+from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable, SourceError
+from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses, forbidden
+from poller.http.transport import Transport, tls_of
+from poller.lifecycle import ended
+from poller.telemetry import tracing
+from poller.text import hidden, one_line
+
+try:
+    import nats.errors
+    import nats.js.errors
+    from nats.aio.client import Client
+    from nats.aio.transport import TcpTransport
+except ImportError as missing:
+    raise ConfigurationError(
+        'a sink with nats:// or tls:// needs the package nats-py: pip install "poller[nats]"'
+    ) from missing
+
+MESSAGE_ID: Final = "Nats-Msg-Id"
+_PORT: Final = 4222
+_PING: Final = 10  # seconds between pings; a connection that nothing answers on is given up after three
+_CLOSE: Final = 1.0  # seconds that closing a connection may take
+_TOO_LARGE: Final = 10054  # JetStream: "message size exceeds maximum allowed"
+_FULL: Final = frozenset({10002, 10023, 10028, 10047, 10077})  # JetStream: limits of a stream, or of an account
+_DENIED: Final = "permissions violation"
+_UNAUTHORIZED: Final = ("authorization violation", "authentication", "user jwt", "account")
+_JWT: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+([\w.-]+)\s+-+END ")
+_SEED: Final = re.compile(r"-BEGIN USER NKEY SEED-+\s+(S[A-Z2-7]+)\s+-+END ")
+_SEED_BYTES: Final = 36  # two of prefix, the seed, two of checksum
+_REFUSALS: Final = (AddressRefused, SourceError, nats.errors.Error, OSError, ValueError, KeyError, TypeError)
+
+
+def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> NatsSink:
+    """The sink of a subscription to a subject of NATS.
+
+    Raises:
+        ConfigurationError: it has signing secrets, which a message has no place for.
+    """
+    if parts.secrets:
+        raise ConfigurationError("a NATS sink has no signing secrets; remove the subscription and add it without")
+    return NatsSink(
+        settings.sink,
+        timeout=settings.timeout,
+        login=_login_of(settings, parts),
+        allowed=AddressPolicy.of(settings.allow_hosts, private=settings.allow_private),
+        tls=parts.tls,
+    )
+
+
+class Login:
+    """Who connects: a token, a user with a password, a credentials file, or nobody."""
+
+    def __init__(
+        self,
+        credential: Credential | None = None,
+        *,
+        user: str = "",
+        password: Callable[[], str] = str,
+        credentials: SecretFile | None = None,
+    ) -> None:
+        """Take one of them.
+
+        Args:
+            credential: of a token.
+            user: a name.
+            password: of the user; CredentialUnusable: it cannot be read.
+            credentials: a file with a JWT and the seed of a user's nkey.
+        """
+        self._credential = credential
+        self._user = user
+        self._password = password
+        self._credentials = credentials
+        self._token: str | None = None
+
+    async def options(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What the client is told now, and what of it is secret.
+
+        Raises:
+            CredentialUnusable, SourceUnavailable: it cannot be had.
+        """
+        if self._user:
+            password = self._password()
+            return {"user": self._user, "password": password}, (password,)
+        if self._credentials:
+            jwt, key = user_credentials(self._credentials)
+            signs = {"user_jwt_cb": jwt.encode, "signature_cb": lambda nonce: b64encode(key.sign(nonce.encode()))}
+            return signs, (jwt,)
+        self._token = await self._credential.token() if self._credential else None
+        return ({"token": self._token}, (self._token,)) if self._token else ({}, ())
+
+    async def renew(self) -> bool:
+        """Whether there is another token than the one that was refused just now.
+
+        Raises:
+            CredentialUnusable, SourceUnavailable: as :meth:`options`.
+        """
+        return self._credential is not None and self._token is not None and await self._credential.renew(self._token)
+
+
+def _login_of(settings: SubscriptionSettings, parts: SinkParts) -> Login:
+    """By what a request has brought, else by the subscription's ``auth``."""
+    brought = read_credential(parts.brought) if parts.brought else None
+    if isinstance(brought, PlainCredential):
+        secret = brought.secret
+        return Login(user=brought.identifier, password=lambda: secret)
+    if brought is not None:
+        return Login(EnvironmentToken("a request", {"a request": brought.accesstoken}))
+    auth = settings.auth
+    if auth.user is not None:
+        return Login(user=auth.user.name, password=SecretFile(auth.user.password_file, "password").text)
+    if auth.credentials_file is not None:
+        return Login(credentials=SecretFile(auth.credentials_file, "NATS credentials"))
+    return Login(parts.credential)
+
+
+def user_credentials(file: SecretFile) -> tuple[str, Ed25519PrivateKey]:
+    """The JWT and the key of a credentials file, as ``nsc`` writes it.
+
+    Raises:
+        CredentialUnusable: it cannot be read, or is none.
+    """
+    text = file.text()
+    jwt, seed = _JWT.search(text), _SEED.search(text)
+    try:
+        raw = b32decode(seed[1] + "=" * (-len(seed[1]) % 8)) if seed else b""
+    except ValueError:
+        raw = b""
+    whole = len(raw) == _SEED_BYTES and raw[-2:] == crc_hqx(raw[:-2], 0).to_bytes(2, "little")
+    if jwt is None or not whole:
+        raise CredentialUnusable(f"{file.origin} holds no NATS credentials: a user's JWT and the seed of its key")
+    return jwt[1], Ed25519PrivateKey.from_private_bytes(raw[2:-2])
+
+
+class NatsSink(Sink):
+    """The connection to one server and subject; it is made when it is needed."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta,
+        login: Login | None = None,
+        allowed: AddressPolicy | None = None,
+        tls: ssl.SSLContext | None = None,
+        lookup: Lookup | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take where to send and how.
+
+        Args:
+            url: ``nats://HOST:PORT/SUBJECT``, or with ``tls://``.
+            timeout: for a whole attempt, connecting included.
+            login: who connects.
+            allowed: addresses that are allowed beside public ones.
+            tls: whom to trust, and the client's certificate; the system's authorities by default.
+            lookup: how a name is looked up.
+            clock: seconds that only go forward.
+        """
+        self._allowed = allowed or AddressPolicy()
+        self._expected = forbidden(url, self._allowed, tls="tls", plain="nats")
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or _PORT
+        self._subject = parts.path.removeprefix("/")
+        self._with_tls = parts.scheme == "tls"
+        self._seconds = timeout.total_seconds()
+        self._login = login or Login()
+        self._tls = tls
+        self._lookup = lookup
+        self._clock = clock
+        self._words: dict[str, str | int] = {
+            "messaging.system": "nats",
+            "messaging.destination.name": self._subject,
+            "server.address": self._host,
+            "server.port": self._port,
+        }
+        self._secrets: tuple[str, ...] = ()
+        self._connection: _Connection | None = None
+        self._connect = SingleFlight(self._connected)
+        self._is_closed = False
+
+    async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
+        """Publish this event, and wait for the acknowledgement of a stream."""
+        (event,) = batch
+        span = tracing.current()
+        span.tell(self._words)
+        began = self._clock()
+        try:
+            async with asyncio.timeout(self._seconds):
+                connection = await self._open()
+                await connection.publish(self._subject, event.data, _headers(event) | dict(span.carried))
+        except TimeoutError:
+            failed = Outcome(
+                OutcomeKind.RETRY, error=f"no acknowledgement within {self._seconds:g} s", failure=Failure.TIMEOUT
+            )
+        except _REFUSALS as error:
+            failed = self._outcome_of(error)
+        else:
+            return Outcome(OutcomeKind.DELIVERED, seconds=self._clock() - began)
+        return _timed(failed, self._clock() - began)
+
+    async def verify(self, request: PermissionRequest | None = None) -> Permission:  # noqa: ARG002 -- it has no handshake
+        """Connect, and ask whether a stream takes the subject."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                connection = await self._open()
+                stream = await connection.stream_of(self._subject)
+        except TimeoutError:
+            return Permission("unanswered", f"no answer within {self._seconds:g} s", failure=Failure.TIMEOUT)
+        except _Denied as error:  # it may publish all the same
+            return Permission("granted", f"the server answers; which stream takes {self._subject} is not told: {error}")
+        except _REFUSALS as error:
+            outcome = self._outcome_of(error)
+            return Permission("refused", outcome.error, failure=outcome.failure)
+        return Permission("granted", f"the stream {stream} takes {self._subject}")
+
+    def preview(self, batch: Sequence[SinkEvent]) -> Preview:
+        """The message: server, subject, headers and data."""
+        (event,) = batch
+        head = [f"PUB {self._subject}", f"Server: {self._host}:{self._port}"]
+        return Preview([*head, *(f"{name}: {text}" for name, text in _headers(event).items())], event.data)
+
+    async def close(self) -> None:
+        """Close the connection; nothing is sent any more."""
+        self._is_closed = True
+        connection, self._connection = self._connection, None
+        if connection:
+            await connection.close()
+
+    async def _open(self) -> _Connection:
+        connection = self._connection
+        return connection if connection is not None and connection.is_usable else await self._connect()
+
+    async def _connected(self) -> _Connection:
+        """A new connection in place of the one before; with another token where the first one is refused."""
+        if self._is_closed:
+            raise OSError(None, "the sink is closed")
+        if self._expected:
+            raise AddressRefused(f"expected {self._expected}")
+        before, self._connection = self._connection, None
+        if before:
+            await before.close()
+        try:
+            self._connection = await self._login_at()
+        except _Unauthorized:
+            if not await self._login.renew():
+                raise
+            self._connection = await self._login_at()
+        return self._connection
+
+    async def _login_at(self) -> _Connection:
+        options, self._secrets = await self._login.options()
+        try:
+            addresses = await checked_addresses(self._host, self._allowed, self._lookup)
+        except OSError as error:
+            raise _Unresolved(f"{self._host} cannot be resolved: {error.strerror or 'no address'}") from error
+        wire = _GuardedTransport(addresses, self._port, with_tls=self._with_tls)
+        if self._with_tls:
+            options |= {"tls": self._tls or tls_of(Transport()), "tls_hostname": self._host}
+        connection = _Connection(wire, seconds=self._seconds)
+        await connection.open(f"nats://{_bracketed(self._host)}:{self._port}", options)
+        return connection
+
+    def _outcome_of(self, error: Exception) -> Outcome:
+        """What an exception says; nothing that was secret is in it."""
+        kind, failure, text = _meaning_of(error, self._subject, f"{self._host}:{self._port}")
+        return Outcome(kind, error=one_line(hidden(text, *self._secrets)), failure=failure)
+
+
+class _NatsFailure(nats.errors.Error):
+    """A failure that this module has found, with its text."""
+
+    failure = Failure.CLOSED
+
+
+class _Denied(_NatsFailure):
+    failure = Failure.PERMISSION
+
+
+class _Unauthorized(_NatsFailure):
+    failure = Failure.PERMISSION
+
+
+class _Unresolved(_NatsFailure):
+    failure = Failure.DNS
+
+
+class _NotNats(_NatsFailure):
+    failure = Failure.PROTOCOL
+
+
+class _TlsMissing(_NatsFailure):
+    failure = Failure.TLS
+
+
+class _GuardedTransport(TcpTransport):
+    """The client's bytes, to addresses that were checked; the server's first line is read before the client sees it."""
+
+    def __init__(self, addresses: Sequence[str], port: int, *, with_tls: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # of the client
+        self.failure: Exception | None = None
+        self._addresses = addresses
+        self._port = port
+        self._with_tls = with_tls
+        self._greeted = False
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        """Try each address once, whatever the client thinks that the server is called."""
+        if self.failure:
+            raise self.failure
+        for address in self._addresses:
+            try:
+                await super().connect(
+                    uri._replace(netloc=f"{_bracketed(address)}:{self._port}"), buffer_size, connect_timeout
+                )
+            except OSError as error:
+                self.failure = error
+            else:
+                self.failure = None
+                return
+        raise self.failure or OSError(None, "no address")
+
+    async def readline(self) -> bytes:
+        """A line; the greeting without other servers, and with TLS as it is wanted here."""
+        line: bytes = await super().readline()  # type: ignore[no-untyped-call] # of the client
+        if self._greeted:
+            return line
+        self._greeted = True
+        verb, _, rest = line.partition(b" ")
+        try:
+            info = json.loads(rest) if verb.upper() == b"INFO" else None
+        except ValueError:
+            info = None
+        if not isinstance(info, dict):
+            raise _NotNats("what answers is no NATS server")
+        info.pop("connect_urls", None)
+        offered = bool(info.get("tls_required") or info.get("tls_available"))
+        if self._with_tls and not offered:
+            raise _TlsMissing("the server offers no TLS; write nats:// if it is meant to have none")
+        if info.get("tls_required") and not self._with_tls:
+            raise _TlsMissing("the server requires TLS; write tls:// in the subscription's sink")
+        info["tls_required"] = self._with_tls
+        return b"INFO " + json.dumps(info).encode() + b"\r\n"
+
+    def __bool__(self) -> bool:
+        """Keep the client from making one of its own."""
+        return True
+
+
+class _Connection:
+    """One connection of the client, from its login to its end."""
+
+    def __init__(self, wire: _GuardedTransport, *, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._wire = wire
+        self._client = Client()
+        self._stream = self._client.jetstream(timeout=seconds)
+        self._seconds = seconds
+        self._client._transport = wire  # noqa: SLF001 -- the one way in; the tests of addresses fail without it
+        self._lost: asyncio.Future[None] = loop.create_future()
+        self._denied: asyncio.Future[str] = loop.create_future()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may carry another message."""
+        return not self._lost.done() and not self._denied.done()
+
+    async def open(self, url: str, options: dict[str, Any]) -> None:
+        """Connect and log in."""
+        try:
+            await self._client.connect(
+                url,
+                name=f"poller/{__version__}",
+                error_cb=self._on_error,
+                closed_cb=self._on_closed,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=max(1, round(self._seconds)),
+                ping_interval=_PING,
+                **options,
+            )
+        except BaseException as error:
+            await self.close()
+            if self._wire.failure is not None and isinstance(error, nats.errors.NoServersError):
+                raise self._wire.failure from None
+            if isinstance(error, nats.errors.Error) and any(word in str(error).lower() for word in _UNAUTHORIZED):
+                raise _Unauthorized(
+                    f"the server refuses the login ({_said(error)}); check auth of the subscription"
+                ) from error
+            raise
+
+    async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
+        """Have a stream acknowledge this."""
+        await self._unless_ended(self._stream.publish(subject, data, headers=headers))
+
+    async def stream_of(self, subject: str) -> str:
+        """The stream that takes a subject."""
+        name: str = await self._unless_ended(self._stream.find_stream_name_by_subject(subject))
+        return name
+
+    async def close(self) -> None:
+        """End it."""
+        if not self._lost.done():
+            self._lost.set_result(None)
+        with suppress(Exception):  # it is given up, whatever the client or the socket say of it
+            async with asyncio.timeout(_CLOSE):
+                await self._client.close()
+
+    async def _unless_ended(self, asking: Any) -> Any:
+        """The answer, unless the connection ends or something is denied before."""
+        answer = asyncio.ensure_future(asking)
+        try:
+            await asyncio.wait({answer, self._lost, self._denied}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if self._denied.done():
+                raise _Denied(f"{self._denied.result()}; grant publishing to the subject and subscribing to _INBOX.>")
+            raise _NatsFailure(_closed(self._client.last_error))
+        finally:
+            await ended(answer)
+
+    async def _on_error(self, error: Exception) -> None:
+        if _DENIED in str(error).lower() and not self._denied.done():
+            self._denied.set_result(_said(error))
+
+    async def _on_closed(self) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+
+def _meaning_of(error: Exception, subject: str, server: str) -> tuple[OutcomeKind, Failure, str]:
+    """The kind of outcome, the failure, and what to do about it."""
+    if isinstance(error, SourceError):
+        return OutcomeKind.NOT_SENT, Failure.CREDENTIAL, str(error)
+    if isinstance(error, nats.errors.MaxPayloadError):
+        return OutcomeKind.REJECTED, Failure.REQUEST, "the event is larger than max_payload of the server"
+    if isinstance(error, nats.js.errors.APIError) and error.err_code == _TOO_LARGE:
+        return OutcomeKind.REJECTED, Failure.REQUEST, f"the stream does not take the event: {_told(error)}"
+    return OutcomeKind.RETRY, *_failure_of(error, subject, server)
+
+
+def _failure_of(error: Exception, subject: str, server: str) -> tuple[Failure, str]:
+    match error:
+        case nats.js.errors.NoStreamResponseError() | nats.js.errors.NotFoundError():
+            return Failure.NO_STREAM, f"no stream takes the subject {subject}: create one, or correct the sink"
+        case nats.js.errors.APIError() if error.err_code in _FULL:
+            return Failure.STREAM_FULL, f"the stream of {subject} is full: {_told(error)}; raise its limits"
+        case nats.js.errors.APIError():
+            return Failure.PROTOCOL, f"JetStream refuses: {_told(error)}"
+        case nats.errors.Error():
+            return getattr(error, "failure", Failure.CLOSED), _said(error)
+        case AddressRefused() | OSError():
+            return _unconnected(error, server)
+    return Failure.PROTOCOL, "the answer is not one of JetStream"
+
+
+def _unconnected(error: Exception, server: str) -> tuple[Failure, str]:
+    if isinstance(error, ConnectionError) and not error.errno:  # a stream that ends says no more
+        return Failure.CLOSED, f"{server} closed the connection before it was ready; {MAY_WANT_A_CERTIFICATE}"
+    failure, text = failure_of(error)
+    return failure, text if failure in (Failure.ADDRESS, Failure.TLS) else f"cannot connect to {server}: {text}"
+
+
+def _told(error: nats.js.errors.APIError) -> str:
+    return f"{error.description} ({error.err_code})"
+
+
+def _closed(error: Exception | None) -> str:
+    """Why the server has ended a connection, where it said so."""
+    said = "" if isinstance(error, nats.errors.UnexpectedEOF | OSError) else _said(error)
+    return f"the connection was closed: {said}" if said else "the connection was closed before there was an answer"
+
+
+def _said(error: Exception | None) -> str:
+    return str(error or "").removeprefix("nats: ").strip("' ")
+
+
+def _headers(event: SinkEvent) -> dict[str, str]:
+    message_id = f"{event.envelope.id}/{event.repeat}" if event.repeat else event.envelope.id
+    return {MESSAGE_ID: message_id, "Content-Type": STRUCTURED_TYPE}
+
+
+def _timed(outcome: Outcome, seconds: float) -> Outcome:
+    sent = outcome.kind is not OutcomeKind.NOT_SENT
+    return Outcome(outcome.kind, error=outcome.error, failure=outcome.failure, seconds=seconds if sent else 0.0)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,464 @@
+"""Laws of :mod:`poller.delivery.sinks.nats`, on a real NATS server with JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from redis.asyncio import Redis
+
+from poller.auth.base import EnvironmentToken, FileToken, NoCredential, SecretFile
+from poller.config.load import load
+from poller.config.subscriptions import SubscriptionSettings
+from poller.control.sinks import sink_of
+from poller.delivery.cloudevent import envelope_of
+from poller.delivery.delivery_codec import delivery_again, encode, letter_of
+from poller.delivery.outcome import Failure, OutcomeKind
+from poller.delivery.sinks.base import SinkEvent, SinkParts, open_sink
+from poller.delivery.sinks.nats import Login, NatsSink, user_credentials
+from poller.errors import ConfigurationError, CredentialUnusable
+from poller.http.ssrf import AddressPolicy
+from poller.redis.client import commands
+from poller.store import dead_letters as given_up
+from poller.store import replay as replays
+from poller.store.replay import ReplaySpan
+from tests.delivery.events import entry, spelled
+from tests.delivery.nats_server import SUBJECT, NatsServer, administered, credentials, messages, nats_server
+from tests.delivery.pairs import EVENTS, KEYS, delivering, publish
+from tests.harness.waiting import until
+from tests.source.clients import keep
+
+TOKEN = "s3cret-T0ken-0123456789"  # noqa: S105 -- of no use anywhere
+SOON = timedelta(milliseconds=20)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(store_url: str) -> AsyncIterator[Redis]:
+    async with commands(store_url) as one:
+        yield one
+
+
+def event(number: int = 1, **members: Any) -> SinkEvent:
+    data = spelled(id=f"e{number}", **members)
+    return SinkEvent(envelope_of(data), data)
+
+
+@asynccontextmanager
+async def sink_at(url: str, *, seconds: float = 10, **options: Any) -> AsyncIterator[NatsSink]:
+    given = {"allowed": AddressPolicy(private=True), **options}
+    async with NatsSink(url, timeout=timedelta(seconds=seconds), **given) as sink:
+        yield sink
+
+
+async def test_an_event_is_one_message_in_structured_mode(server: NatsServer) -> None:
+    """The very bytes of the entry, its id as the message's, the content type of CloudEvents; verified before."""
+    async with administered(server) as stream, sink_at(server.url()) as sink:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+        assert (await sink.verify()).text == f"the stream S takes {SUBJECT}"
+        whole = entry()
+        sent = SinkEvent(envelope_of(whole), whole)
+        outcome = await sink.send([sent])
+        assert (outcome.kind, outcome.error, outcome.failure) == (OutcomeKind.DELIVERED, "", None)
+        got = await stream.get_msg("S", 1)
+        assert (got.subject, got.data) == (SUBJECT, whole)
+        expected = {"Nats-Msg-Id": sent.envelope.id, "Content-Type": "application/cloudevents+json"}
+        assert (got.headers or {}) == expected
+        shown = sink.preview([sent])
+        assert shown.body == whole
+        assert shown.head[2:] == [f"{name}: {value}" for name, value in expected.items()]
+
+
+async def test_a_repeat_is_dropped_and_what_is_wanted_again_is_not(server: NatsServer) -> None:
+    """Law: the same id within the stream's window is kept once; a redelivery or a replay has an id of its own."""
+    async with administered(server) as stream, sink_at(server.url()) as sink:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+        for one in (event(), event(), event()._replace(repeat="1"), event()._replace(repeat="c0ffee")):
+            assert (await sink.send([one])).is_delivered
+        assert [name for name, _ in await messages(stream)] == ["e1", "e1/1", "e1/c0ffee"]
+
+
+async def test_a_missing_stream_is_a_clear_error(server: NatsServer) -> None:
+    """Law: what nothing keeps was not delivered; the text names the subject and what to do."""
+    async with sink_at(server.url()) as sink:
+        outcome, permission = await sink.send([event()]), await sink.verify()
+    assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.NO_STREAM)
+    assert outcome.error == permission.text == f"no stream takes the subject {SUBJECT}: create one, or correct the sink"
+    assert permission.state == "refused"
+
+
+async def test_a_server_without_jetstream_is_a_clear_error(tmp_path: Path) -> None:
+    """Law: a message that only those get who listen at the moment is not delivered."""
+    with nats_server(tmp_path, jetstream=False) as server:
+        async with sink_at(server.url()) as sink:
+            assert (await sink.send([event()])).failure is Failure.NO_STREAM
+            assert (await sink.verify()).state == "refused"
+
+
+async def test_a_full_stream_is_a_clear_error(server: NatsServer) -> None:
+    """Law: it is tried again, for room may be made; what is too large for the stream or the server never fits."""
+    async with administered(server) as stream, sink_at(server.url()) as sink:
+        await stream.add_stream(name="S", subjects=["hr.>"], max_msgs=1, discard="new", max_msg_size=1000)
+        assert (await sink.send([event(1)])).is_delivered
+        full = await sink.send([event(2)])
+        assert (full.kind, full.failure) == (OutcomeKind.RETRY, Failure.STREAM_FULL)
+        assert full.error == f"the stream of {SUBJECT} is full: maximum messages exceeded (10077); raise its limits"
+        for size in (2000, 2_000_000):
+            large = await sink.send([event(3, data="x" * size)])
+            assert (large.kind, large.failure) == (OutcomeKind.REJECTED, Failure.REQUEST)
+            assert large.error
+        await stream.purge_stream("S")
+        assert (await sink.send([event(2)])).is_delivered
+
+
+@pytest.mark.parametrize(
+    ("rights", "denied"),
+    [
+        (f'publish: {{ deny: "{SUBJECT}" }}', "Publish"),
+        ('subscribe: { deny: "_INBOX.>" }', "Subscription"),
+    ],
+)
+async def test_a_missing_right_is_a_clear_error(tmp_path: Path, rights: str, denied: str) -> None:
+    """Law: the server's refusal is told soon, each time, and not as a timeout; what to grant is named."""
+    user = f"{{ user: poller, password: {TOKEN}, permissions: {{ {rights} }} }}"
+    users = f"{user}, {{ user: admin, password: {TOKEN} }}"
+    with nats_server(tmp_path, f"authorization {{ users: [ {users} ] }}") as server:
+        login = Login(user="poller", password=lambda: TOKEN)
+        admin = {"user": "admin", "password": TOKEN}
+        async with administered(server, **admin) as stream, sink_at(server.url(), login=login) as sink:
+            await stream.add_stream(name="S", subjects=["hr.>"])
+            for _ in range(2):
+                outcome = await sink.send([event()])
+                assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.PERMISSION)
+                assert f"permissions violation for {denied}".lower() in outcome.error.lower()
+                assert "grant publishing to the subject and subscribing to _INBOX.>" in outcome.error
+                assert outcome.seconds < 5
+            assert len(await messages(stream)) == (denied == "Subscription")  # then it is kept, and once
+
+
+async def test_logins_by_token_user_and_credentials_file(tmp_path: Path) -> None:
+    """Law: each is read when it connects; without it, or with another, the login is refused, and nothing is shown."""
+    config, file = credentials(tmp_path)
+    other = keep(tmp_path / "token", TOKEN)
+    for name, text, good in (
+        ("token", f'authorization {{ token: "{TOKEN}" }}', Login(FileToken(other))),
+        ("user", f'authorization {{ user: u, password: "{TOKEN}" }}', Login(user="u", password=lambda: TOKEN)),
+        ("credentials", config, Login(credentials=SecretFile(file, "NATS credentials"))),
+    ):
+        (tmp_path / f"of {name}").mkdir()
+        with nats_server(tmp_path / f"of {name}", text) as server:
+            async with sink_at(server.url(), login=good) as sink:
+                assert (await sink.send([event()])).failure is Failure.NO_STREAM  # it came as far as JetStream
+            for bad in (Login(), Login(user="u", password=lambda: "wrong"), Login(EnvironmentToken("T", {"T": "bad"}))):
+                async with sink_at(server.url(), login=bad) as sink:
+                    outcome = await sink.send([event()])
+                assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.PERMISSION), name
+                assert "check auth of the subscription" in outcome.error
+                assert TOKEN not in outcome.error
+
+
+async def test_what_proves_who_connects_is_missing(server: NatsServer, tmp_path: Path) -> None:
+    """Law: nothing is sent, and it is our own fault; the file is named, and nothing of what it holds."""
+    text = keep(tmp_path / "creds", "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n")
+    for login in (
+        Login(FileToken(tmp_path / "none")),
+        Login(user="u", password=SecretFile(tmp_path / "none", "password").text),
+        Login(credentials=SecretFile(text, "NATS credentials")),
+    ):
+        async with sink_at(server.url(), login=login) as sink:
+            outcome = await sink.send([event()])
+        assert (outcome.kind, outcome.was_sent) == (OutcomeKind.NOT_SENT, False)
+        assert str(tmp_path) in outcome.error
+        assert "a.b.c" not in outcome.error
+
+
+def test_a_credentials_file_is_whole_or_refused(tmp_path: Path) -> None:
+    """Law: one wrong letter in the seed is found by its checksum."""
+    _, file = credentials(tmp_path)
+    jwt, _ = user_credentials(SecretFile(file, "NATS credentials"))
+    assert jwt.count(".") == 2
+    lines = file.read_text().splitlines()
+    seed = next(number for number, line in enumerate(lines) if line.startswith("SU"))
+    lines[seed] = lines[seed][:20] + ("A" if lines[seed][20] != "A" else "B") + lines[seed][21:]
+    with pytest.raises(CredentialUnusable, match="holds no NATS credentials"):
+        user_credentials(SecretFile(keep(tmp_path / "bad", "\n".join(lines)), "NATS credentials"))
+
+
+async def test_a_token_that_was_replaced_is_tried_once_more(tmp_path: Path) -> None:
+    """Law: the file as it is now counts; a login that was refused is made again where there is another token."""
+
+    class Rotating:
+        origin = "the test"
+        asked = 0
+
+        async def token(self) -> str:
+            self.asked += 1
+            return TOKEN if self.asked > 1 else "the-one-before"
+
+        async def renew(self, rejected: str) -> bool:
+            return rejected == "the-one-before"
+
+    with nats_server(tmp_path, f'authorization {{ token: "{TOKEN}" }}') as server:
+        async with sink_at(server.url(), login=Login(Rotating())) as sink:
+            assert (await sink.send([event()])).failure is Failure.NO_STREAM
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def tls_config(directory: Path, authority: trustme.CA, *, verify: bool = False) -> str:
+    """The server's side."""
+    made = authority.issue_cert("127.0.0.1", "nats.example")
+    made.private_key_pem.write_to_path(str(directory / "key.pem"))
+    made.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    files = ", ".join(f'{name}_file: "{directory / name}.pem"' for name in ("cert", "key", "ca"))
+    return f"tls {{ {files}, verify: {str(verify).lower()} }}"
+
+
+async def test_tls_is_agreed_on_before_anything_is_sent(tmp_path: Path, authority: trustme.CA) -> None:
+    """Law: by the name of the URL; the certificate of a stranger is refused, and so is a server that offers none."""
+    config = tls_config(tmp_path, authority) + f'\nauthorization {{ token: "{TOKEN}" }}'
+    login = Login(EnvironmentToken("T", {"T": TOKEN}))
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    with nats_server(tmp_path, config) as server:
+        async with sink_at(server.url("tls"), tls=trusting, login=login) as sink:
+            assert (await sink.send([event()])).failure is Failure.NO_STREAM
+        async with sink_at(server.url("tls"), login=login) as sink:
+            stranger = await sink.send([event()])
+        async with sink_at(server.url("nats"), login=login) as sink:
+            plain = await sink.send([event()])
+    assert stranger.failure is Failure.TLS
+    assert "certificate is not accepted" in stranger.error
+    assert (plain.failure, plain.error) == (
+        Failure.TLS,
+        "the server requires TLS; write tls:// in the subscription's sink",
+    )
+
+
+async def test_a_client_certificate_is_shown(tmp_path: Path, authority: trustme.CA) -> None:
+    """Law: by client_cert_file and client_key_file of the subscription, as for any sink; without it nobody gets in."""
+    config = tls_config(tmp_path, authority, verify=True)
+    own = authority.issue_cert("poller.example")
+    own.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
+    with nats_server(tmp_path, config) as server:
+        table = {"id": "a", "sink": server.url("tls"), "allow_private": True, "ca_file": str(tmp_path / "ca.pem")}
+        refused = {Failure.TLS, Failure.CLOSED, Failure.RESET}
+        for more, failures in (({"client_cert_file": str(tmp_path / "own.pem")}, {Failure.NO_STREAM}), ({}, refused)):
+            async with sink_of(SubscriptionSettings.model_validate(table | more), {}) as sink:
+                outcome = await sink.send([event()])
+            assert outcome.kind is OutcomeKind.RETRY
+            assert outcome.failure in failures
+
+
+async def test_a_server_that_takes_tls_away_gets_no_token() -> None:
+    """Law: with tls:// a greeting without TLS ends it; what somebody in between could strip gains nothing."""
+    got: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.9.10","auth_required":true,"max_payload":1000}\r\n')
+        got.append(await reader.read(1000))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        login = Login(EnvironmentToken("T", {"T": TOKEN}))
+        async with sink_at(f"tls://127.0.0.1:{port}/{SUBJECT}", login=login) as sink:
+            outcome = await sink.send([event()])
+        await until(lambda: got, "the end of the connection")
+    assert (outcome.failure, got) == (Failure.TLS, [b""])
+    assert "the server offers no TLS" in outcome.error
+
+
+async def test_what_is_no_nats_server_is_told() -> None:
+    """Law: whatever answers, the attempt ends with an outcome that says so."""
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}") as sink:
+            outcome = await sink.send([event()])
+    assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.PROTOCOL)
+    assert outcome.error == "what answers is no NATS server"
+
+
+async def test_only_addresses_that_were_checked_are_connected_to(tmp_path: Path) -> None:
+    """Law: a name that leads inwards is refused, and what a server announces is never used, be it gone or not."""
+    touched: list[int] = []
+
+    async def trap(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        touched.append(1)
+        writer.close()
+
+    async def inwards(_: str) -> list[str]:
+        return ["127.0.0.1"]
+
+    async with await asyncio.start_server(trap, "127.0.0.1", 0) as announced:
+        where = announced.sockets[0].getsockname()[1]
+        with nats_server(tmp_path, f'client_advertise: "127.0.0.1:{where}"') as server:
+            async with sink_at(server.url().replace("127.0.0.1", "nats.example"), lookup=inwards) as sink:
+                assert (await sink.send([event()])).failure is Failure.NO_STREAM
+                server.kill()
+                for _ in range(3):
+                    assert (await sink.send([event()])).failure in (Failure.CLOSED, Failure.REFUSED, Failure.RESET)
+            server.start()
+            url = f"tls://nats.example:{server.port}/{SUBJECT}"
+            async with sink_at(url, lookup=inwards, allowed=AddressPolicy()) as sink:
+                refused = await sink.send([event()])
+        assert not touched
+    assert (refused.failure, refused.error) == (
+        Failure.ADDRESS,
+        "the address is refused: nats.example leads to 127.0.0.1, a loopback address",
+    )
+
+
+async def test_a_server_that_does_not_answer_is_a_timeout() -> None:
+    """Law: connecting and greeting are within the attempt's time."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}", seconds=0.3) as sink:
+            outcome = await sink.send([event()])
+            assert (await sink.verify()).failure is Failure.TIMEOUT
+    assert (outcome.failure, outcome.error) == (Failure.TIMEOUT, "no acknowledgement within 0.3 s")
+
+
+async def test_a_server_that_restarts_in_mid_delivery_loses_and_doubles_nothing(
+    server: NatsServer, client: Redis
+) -> None:
+    """Law: each event once in the stream, those of a record in their order, through two kills, by the same engine."""
+    keys = [f"K{number % 7}" for number in range(200)]
+    async with administered(server) as stream:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+    async with sink_at(server.url()) as sink, delivering(client, sink, schedule=SOON, retries=2000) as pair:
+        for part in range(2):
+            for number, key in list(enumerate(keys, 1))[part * 100 : part * 100 + 100]:
+                data = spelled(id=f"e{number}", subject=key, partitionkey=key, sequence=str(number))
+                await client.xadd(EVENTS, {"data": data}, id=f"{number}-0")
+            pair.news()
+
+            async def some(count: int = 20 + part * 100) -> bool:
+                groups = await client.xinfo_groups(EVENTS) if await client.exists(EVENTS) else []
+                return bool(groups) and groups[0]["entries-read"] >= count
+
+            await until(some, "some to be read")
+            server.kill()
+            server.start()
+
+        async def settled() -> bool:
+            groups = await client.xinfo_groups(EVENTS)
+            waiting = groups[0]["pending"] or await client.hlen(KEYS.parked)
+            return groups[0]["entries-read"] == len(keys) and not waiting
+
+        await until(settled, "all to be settled")
+        async with administered(server) as stream:
+            found = await messages(stream)
+        assert not await client.hlen(KEYS.letters)
+    assert sorted(int(one["sequence"]) for _, one in found) == list(range(1, len(keys) + 1))
+    of_record: dict[str, list[int]] = defaultdict(list)
+    for _, one in found:
+        of_record[one["subject"]].append(int(one["sequence"]))
+    assert all(numbers == sorted(numbers) for numbers in of_record.values())
+
+
+async def test_a_redelivery_and_a_replay_arrive_again(server: NatsServer, client: Redis) -> None:
+    """Law: a dead letter that is redelivered, twice too, and a replay pass the stream's window; retries do not."""
+    async with sink_at(server.url()) as sink, administered(server) as stream:
+        async with delivering(client, sink, schedule=SOON) as pair:
+            await publish(client, "K")  # there is no stream: a dead letter after three attempts
+
+            async def letter() -> bytes | None:
+                (raw,) = await given_up.letters(client, [(KEYS, "1-0")])
+                return raw
+
+            raw = await until(letter, "a dead letter")
+            assert "no stream takes" in letter_of(raw).reason
+            await stream.add_stream(name="S", subjects=["hr.>"])
+            again = delivery_again(letter_of(raw))
+            assert again.repeat == "1"
+            await given_up.redeliver(client, KEYS, "1-0", letter=raw, delivery=encode(again))
+            pair.reload()
+
+            async def arrived(count: int) -> bool:
+                return len(await messages(stream)) == count
+
+            await until(lambda: arrived(1), "the redelivery")
+            assert await replays.begin(client, KEYS, ReplaySpan("c0ffee00", "0-0", "1-0"))
+            pair.reload()
+            await until(lambda: arrived(2), "the replay")
+        names = [name.partition("/")[2] for name, _ in await messages(stream)]
+    assert names == ["1", "c0ffee00"]
+    twice = delivery_again(letter_of(raw).__class__(letter_of(raw).event, "", "", repeat="1"))
+    of_replay = delivery_again(letter_of(raw).__class__(letter_of(raw).event, "", "", repeat="c0ffee00"))
+    assert (twice.repeat, of_replay.repeat) == ("2", "c0ffee00/1")
+
+
+BASE = {"id": "a", "sink": "tls://nats.example.org:4222/hr.events"}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"mode": "batch"}, "expected only with a sink that is https://"),
+        ({"mode": "binary"}, "expected only with a sink that is https://"),
+        ({"headers": {"X-A": "1"}}, "expected only with a sink that is https://"),
+        ({"secret_files": ["a"]}, "expected only with a sink that is https://"),
+        ({"validate": True}, "expected only with a sink that is https://"),
+        ({"sink": "nats://nats.example.org/hr.events"}, "nats:// only with allow_private = true"),
+        ({"sink": "tls://nats.example.org"}, "with a subject without wildcards"),
+        ({"sink": "tls://nats.example.org/hr.>"}, "with a subject without wildcards"),
+        ({"sink": "tls://nats.example.org/a..b"}, "with a subject without wildcards"),
+        ({"sink": "tls://nats.example.org/$JS.API.STREAM.DELETE.S"}, "not one of the server's own"),
+        ({"sink": "tls://u:p@nats.example.org/a"}, "a credential goes into auth"),
+        ({"sink": "tls://127.0.0.1/a"}, "this is a loopback address"),
+        ({"sink": "nats://127.0.0.1/a", "allow_private": True, "ca_file": "x"}, "a sink that is tls://"),
+        ({"sink": "https://example.org/", "auth": {"credentials_file": "x"}}, "is for nats:// and tls:// alone"),
+        ({"sink": "ftp://example.org/"}, "begins with http:// or https://"),
+    ],
+)
+def test_what_a_nats_sink_does_not_take_is_refused(more: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Law: with the key, and what is expected, when the file is read."""
+    (tmp_path / "x").write_text("x")
+    with pytest.raises(ValueError, match=r"(?s).*") as refused:
+        SubscriptionSettings.model_validate(BASE | more)
+    assert words in str(refused.value)
+
+
+def test_what_a_nats_sink_takes(tmp_path: Path) -> None:
+    """Law: each kind of login, from a file; signing secrets of the store are refused with a remedy."""
+    file = tmp_path / "poller.toml"
+    user = '{ user = { name = "u", password_file = "p" } }'
+    for auth in (user, '{ credentials_file = "c" }', '{ token_file = "t" }'):
+        file.write_text(
+            '[[sources]]\nname = "a"\nbase_url = "https://api.example.org"\n'
+            '[[sources.feeds]]\nresource = "contractTypes"\n'
+            f'[[subscriptions]]\nid = "s"\nsink = "{BASE["sink"]}"\nauth = {auth}\n'
+        )
+        (one,) = load(file, {}).subscriptions
+        assert not one.is_signed
+        parts = SinkParts(NoCredential(), lambda: datetime.now(UTC))
+        assert isinstance(open_sink(one, parts), NatsSink)
+        with pytest.raises(ConfigurationError, match="no signing secrets"):
+            open_sink(one, SinkParts(NoCredential(), lambda: datetime.now(UTC), secrets=("whsec_x",)))
