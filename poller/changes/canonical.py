@@ -36,6 +36,10 @@ import msgspec
 # that 10 and 1e1 meet in one form; longer ones are Decimal whatever way they are read.
 _INT_DIGITS: Final = 4300
 _DIGITS: Final = b"0123456789"
+MOST_ZEROS: Final = 400_000
+"""Of the numbers of one text that have an exponent, written out."""
+
+_TOO_MANY_ZEROS: Final = f"its exponents stand for more than {MOST_ZEROS} zeros"
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, Overflow, Inexact])
 
 
@@ -46,8 +50,24 @@ def _number(text: str) -> int | Decimal:
         return 0
     exponent = value.as_tuple().exponent
     if isinstance(exponent, int) and exponent >= 0 and value.adjusted() < _INT_DIGITS:
+        _zeros.write(exponent)
         return int(value)
     return value
+
+
+class _Zeros:
+    """How many zeros the exponents of one text may still stand for: ``1e4299`` is six bytes, and 4 300 digits."""
+
+    def __init__(self) -> None:
+        self.left = MOST_ZEROS
+
+    def write(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise ValueError(_TOO_MANY_ZEROS)
+
+
+_zeros: Final = _Zeros()  # one for all texts: the decoder has one function for its numbers, and reads one at a time
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -62,8 +82,10 @@ def parse(raw: bytes) -> Any:
     """The value of a JSON text, numbers exact: dict, list, str, bool, None, int, or Decimal where int will not do.
 
     Raises:
-        ValueError: not JSON, not UTF-8, nested too deep, or a number beyond any exponent; the text says which.
+        ValueError: not JSON, not UTF-8, nested too deep, a number beyond any exponent, or exponents that stand for too
+            many digits; the text says which.
     """
+    _zeros.left = MOST_ZEROS
     try:
         return _fast_decode(raw)
     except RecursionError:
@@ -79,6 +101,7 @@ def parse(raw: bytes) -> Any:
 
 
 def _parse_slowly(raw: bytes) -> Any:
+    _zeros.left = MOST_ZEROS
     try:
         text = raw.decode("utf-8")
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse_constant)

@@ -187,7 +187,7 @@ def span_of(request: Request) -> PageRange:
 
 _KINDS: Final = frozenset({JSON, "application/cloudevents-subscription+json"})
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-_PATH: Final = re.compile(r" - at `\$\.?(.*)`$")
+_PATH: Final = " - at `$"
 
 T = TypeVar("T")
 
@@ -264,8 +264,9 @@ def decoded(body: bytes, shape: type[T]) -> T | list[InvalidParameter]:
 
 def _wrong(said: str, shape: type[Any]) -> InvalidParameter:
     """What msgspec has said; of an unknown key its name, and of the whole object those that are known."""
-    found = _PATH.search(said)
-    place, said = found[1] if found else "", _PATH.sub("", said)
+    head, found, path = said.rpartition(_PATH)
+    place = path.removeprefix(".").removesuffix("`") if found else ""
+    said = head if found else said
     unknown = _UNKNOWN.fullmatch(said)
     if unknown is None:
         return InvalidParameter(place, said)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from poller.changes.canonical import (
     MAX_DEPTH,
+    MOST_ZEROS,
     TOO_DEEP,
     canonical,
     deeper_than,
@@ -302,3 +303,14 @@ def test_an_integer_is_too_long_wherever_it_stands(place: int) -> None:
     assert parse_received(head + b"7" * 4_300 + b",12]}")
     with pytest.raises(ValueError, match="an integer of 4301 digits"):
         parse_received(head + b"-" + b"7" * 4_301 + b",12]}")
+
+
+@pytest.mark.parametrize("other", [b"1", b"7" * 4_400])
+def test_exponents_stand_for_a_bounded_number_of_zeros(other: bytes) -> None:
+    """Law: a text of exponents is not written out into hundreds of times its length; a few, or small ones, are."""
+    few = [b"1e4000"] * (MOST_ZEROS // 4_000)
+    value = parse(b"[%b,%b]" % (other, b",".join(few)))
+    assert value[1:] == [10**4_000] * len(few)
+    with pytest.raises(ValueError, match=f"more than {MOST_ZEROS} zeros"):
+        parse(b"[%b,%b]" % (other, b",".join([*few, b"1e1"])))
+    assert parse(b"[%b]" % b",".join(few)) == value[1:]  # each text has its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import aiohttp
+import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +12,8 @@ from starlette.routing import BaseRoute
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.http.server import listening
 from poller.web.app import application
-from poller.web.http import PROBLEM, InvalidParameter, RequestRefused, at
+from poller.web.http import PROBLEM, InvalidParameter, PauseRequest, RequestRefused, at, decoded
+from tests.harness.growth import LINEAR, growth
 
 SECRET = "s3cret"  # noqa: S105 -- of this test alone
 
@@ -46,3 +48,20 @@ async def test_every_failure_is_a_problem() -> None:
                 assert ("retry-after" in answer.headers) is (status == 503)
         async with http.get(f"{url}/none") as answer:
             assert (answer.status, answer.content_type) == (404, PROBLEM)
+
+
+@pytest.mark.parametrize("text", [" - at `$", "Object contains unknown field `", "`", "\n"])
+def test_an_unknown_key_is_told_in_time_by_its_length(text: str) -> None:
+    """Law: a key that looks like the end of the decoder's message costs no more than another of its length."""
+
+    def told(size: int) -> None:
+        body = msgspec.json.encode({text * (size // len(text)) + "\n": 1})
+        assert isinstance(decoded(body, PauseRequest), list)
+
+    assert growth(told, 8 * 1024) < LINEAR
+
+
+def test_where_a_value_is_wrong_is_told() -> None:
+    """By its path in the object."""
+    assert decoded(b'{"reason":1}', PauseRequest) == [InvalidParameter("reason", "Expected `str`, got `int`")]
+    assert decoded(b'{"x":1}', PauseRequest) == [InvalidParameter("x", "unknown key; known are reason")]
