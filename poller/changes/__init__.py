@@ -1,4 +1,4 @@
-"""The rules: what a record is, when two are equal, what a change is called, what events and commits hold.
+"""Pure rules: what a record is, what changed, and what a commit holds.
 
-Everything here is pure: no await, clock, randomness, environment, network or log. What it needs is passed in.
+No await, clock, randomness, environment, network or log. Start at :mod:`poller.changes.plan`.
 """

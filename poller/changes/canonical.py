@@ -1,12 +1,23 @@
-"""Canonical form: when two records count as equal.
+"""The canonical form of JSON, which decides whether two records are equal.
 
-Key order and white space do not count, ``1`` and ``1.0`` are equal, null and absent differ, array order counts.
-Numbers are compared by their exact decimal value, never by a float near it: ``0.1`` and ``0.1000000000000000000001``
-differ, and so do two integers of thirty digits that differ in the last. Nothing here changes what is published: events
-carry the bytes that were received, the canonical form only decides whether there is something to publish.
+**Invariants**
 
-The fast way is msgspec; JSON that it cannot hold exactly (integers beyond its range) goes the slow way through the
-standard library. Both ways give equal values for equal numbers.
+- Key order and white space do not count, ``1`` and ``1.0`` are equal, null and absent differ, array order counts.
+- Numbers are compared by their exact decimal value, never by a float: ``0.1`` and ``0.1000000000000000000001``
+  differ, and so do two integers of thirty digits that differ in the last.
+- Nothing here changes what is published: events carry the bytes that were received.
+- A received text that passes means one thing only, however numbers, escapes, white space or keys are written: a key
+  that occurs twice in an object, or nesting that is too deep, is refused.
+
+Theory of operation
+-------------------
+msgspec is the fast way; JSON that it cannot hold exactly (integers beyond its range) is read by the standard library.
+Both give equal values for equal numbers.
+
+A repeated key is found without reading the text again. Each key is followed by one colon, and a reader that drops a
+member drops its colon. So the text then has more colons than the value made of it. Colons within strings count on
+both sides, unless written as an escape; a text with such an escape, or with more colons, is read a second time, key
+by key.
 """
 
 from __future__ import annotations
@@ -44,7 +55,7 @@ _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inva
 
 
 def _number(text: str) -> int | Decimal:
-    """The exact value of a JSON number, in the one form that all its spellings share."""
+    """The exact value of a JSON number, in a form that all its spellings share."""
     value = Decimal(text).normalize(_EXACT)
     if not value:
         return 0
@@ -79,7 +90,9 @@ _fast_encode: Final = msgspec.json.Encoder(order="sorted", decimal_format="numbe
 
 
 def parse(raw: bytes) -> Any:
-    """The value of a JSON text, numbers exact: dict, list, str, bool, None, int, or Decimal where int will not do.
+    """The value of a JSON text with exact numbers.
+
+    It is a dict, list, str, bool, None, int, or a Decimal for what is no int.
 
     Raises:
         ValueError: not JSON, not UTF-8, nested too deep, a number beyond any exponent, or exponents that stand for too
@@ -120,15 +133,13 @@ def _parse_slowly(raw: bytes) -> Any:
 
 
 def parse_received(raw: bytes) -> tuple[Any, bytes]:
-    """The value of a JSON text as :func:`parse` has it, and its canonical form; a text that can be misread is refused.
+    """The value and the canonical form of a JSON text from outside.
 
-    For what comes from outside. What is kept already was read this way once.
-
-    An integer of more digits than Python reads is refused too: a consumer that is written in it could read no event
-    with such a record.
+    Text that is stored was read this way once. A text that can be misread is refused. So is an integer of more digits
+    than Python reads: a consumer in Python could read no event with such a record.
 
     Raises:
-        ValueError: see :func:`parse` and :func:`~poller.changes.canonical.refuse_ambiguous`.
+        ValueError: see :func:`parse` and :func:`refuse_ambiguous`.
     """
     try:
         value = parse(raw)
@@ -142,7 +153,10 @@ def parse_received(raw: bytes) -> tuple[Any, bytes]:
 
 
 def _has_long_integer(raw: bytes) -> bool:
-    """Whether more digits than are usable follow each other; such a run holds one of the bytes that are looked at."""
+    """Whether more digits than are usable follow each other.
+
+    Such a run contains at least one of the bytes that are checked.
+    """
     for at in range(_INT_DIGITS, len(raw), _INT_DIGITS + 1):
         if raw[at : at + 1].isdigit():
             before, after = raw[at - _INT_DIGITS : at], raw[at : at + _INT_DIGITS + 1]
@@ -159,7 +173,10 @@ def _refuse_long(digits: str) -> None:
 
 
 def encode(value: Any) -> bytes:
-    """The canonical form of a value from :func:`parse`: keys sorted, no white space, one spelling per number."""
+    """The canonical form of a parsed value.
+
+    Keys are sorted, there is no white space, and each number has one spelling.
+    """
     return _fast_encode(value)
 
 
@@ -174,10 +191,10 @@ def same(left: Any, right: Any) -> bool:
 
 
 def without(pointers: tuple[str, ...]) -> Callable[[Any], Any]:
-    """A function that leaves the given JSON pointers (RFC 6901) out of a value, for the configuration's ``ignore``.
+    """A function that removes JSON pointers (RFC 6901) from a value, for ``ignore``.
 
-    The function returns a new value where it leaves something out and never touches its argument. A pointer to
-    nothing is no error: records may lack the key.
+    It returns a new value if it removes something and never changes its argument. A pointer to nothing is no error:
+    records may lack the key.
     """
     paths = tuple(tuple(map(_unescape, pointer.split("/")[1:])) for pointer in pointers)
 
@@ -202,21 +219,6 @@ def _drop(value: Any, path: tuple[str, ...]) -> Any:
     return {**value, head: _drop(value[head], rest)}
 
 
-# What JSON allows and no two readers agree on: a key that stands twice in one object, and nesting without end.
-#
-# Law: a text that passes means one thing only, so nothing in it is dropped without a word; and what is refused is
-# really
-# so. Neither rests on how numbers, escapes, white space or the order of keys are spelled.
-#
-# How a dropped key is seen without reading anything again: each key of a text has one colon behind it. A reader that
-# drops a member drops its colon too, so that the text has more of them than what was made of it. Colons within
-# strings
-# count on both sides alike, unless the text spells one as an escape; a text with such an escape, or with more colons,
-# is
-# read a second time, key by key.
-#
-# Refuses to know what a record is.
-
 MAX_DEPTH: Final = 100
 """Levels of objects and arrays, the outermost included, that a record may have, or what stands around the records."""
 
@@ -234,7 +236,7 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def refuse_ambiguous(raw: bytes, form: bytes) -> None:
-    """Refuse a JSON text in which a key stands twice, at any depth, or that is nested too deep.
+    """Refuse a JSON text with a repeated key or too many levels.
 
     Args:
         raw: the text.
@@ -261,7 +263,7 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
 
 
 def deeper_than(raw: bytes, levels: int) -> bool:
-    """Whether a JSON text has objects and arrays within each other on more levels than so many."""
+    """Whether a JSON text has more than this number of nested levels."""
     if raw.count(b"{") + raw.count(b"[") <= levels:
         return False
     brackets = _STRINGS.sub(b"", raw).translate(_SQUARE, _NO_BRACKETS)
@@ -276,9 +278,9 @@ def deeper_than(raw: bytes, levels: int) -> bool:
 
 
 def own_members(raw: bytes) -> tuple[dict[str, bytes], frozenset[str]]:
-    """The members of one JSON object, each value as the bytes it stands in; and those keys of it that stand twice.
+    """The members of a JSON object as bytes, and its repeated keys.
 
-    Its values are taken as they are: what is wrong within them is not looked for.
+    Values are taken as they are: errors within them are not looked for.
 
     Raises:
         msgspec.MsgspecError: it is no JSON, or no object.
@@ -294,7 +296,7 @@ def own_members(raw: bytes) -> tuple[dict[str, bytes], frozenset[str]]:
 
 
 def _without(raw: bytes, value: bytes) -> bytes:
-    """A text without one occurrence, whichever, of a part of it."""
+    """The text without one occurrence of a part of it."""
     at = raw.find(value[:_SAMPLE])
     if not raw.startswith(value, at):
         at = raw.find(value)
@@ -302,7 +304,7 @@ def _without(raw: bytes, value: bytes) -> bytes:
 
 
 def _own_keys(raw: bytes) -> list[str]:
-    """The keys of an object itself, the same one as often as it stands there."""
+    """The keys of an object itself, including repetitions."""
     keys = partial(map, itemgetter(0))
     read = json.JSONDecoder(parse_int=str, parse_float=str, object_pairs_hook=keys, strict=False).decode
     return list(read(raw.decode("utf-8", "replace")))

@@ -1,18 +1,19 @@
-"""Whether a reading of several pages has missed records, and for how long the listing is therefore read again.
+"""Confirms full readings of several pages, which may have missed records.
 
 Theory of operation
 -------------------
-Where an API pages by offset, each record that is inserted or removed while a listing is read moves all those behind it
-by one place. A record that moves over the edge of a page in that moment stands on no page of the reading, and as it did
-not change itself, no delta brings it. So a listing of several pages is read in full again at its next turns until one
-of these readings brings no record late: none that neither the readings before nor a delta had brought. A listing that
-keeps moving would be read for ever: after :data:`MOST` readings it is left to the next regular one, and what came late
-is told. A reading that takes longer than a round may counts as one of them: the next one would not end either.
+If an API pages by offset, each insertion or removal while a listing is read moves all records behind it by one place.
+A record that moves over the edge of a page in that moment is on no page of the reading, and as it did not change
+itself, no delta brings it. So a listing of several pages is read in full again at its next turns, until one of these
+readings brings no record late: none that neither an earlier reading nor a delta had brought.
 
-A listing of one page has no edge. Whatever it has, it is read again in the same way after a reading, or a delta, that
-held an element which may be several records in one (:func:`poller.changes.records.is_single`): these were not read.
+**Invariants**
 
-Pure.
+- After :data:`MOST` readings the listing waits for the next regular one, and the number of late records is reported.
+  A reading that takes longer than a round may counts as one of them.
+- A listing of one page has no edge. It is read again only after a reading, or a delta, that held an element which may
+  be several records in one (:func:`poller.changes.records.is_single`).
+- Pure.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ MOST: Final = 5
 
 
 class Confirmation(msgspec.Struct, frozen=True, array_like=True):
-    """A listing that is being confirmed, or was given up after :data:`MOST` readings.
+    """The confirmation of a listing: open, or given up after :data:`MOST` readings.
 
     Attributes:
-        readings: how many have followed the first one, each of which brought records late, could not tell, or
-            took longer than a round may.
+        readings: how many have followed the first one, each of which brought records late, was undecided, or took
+            longer than a round may.
         late: how many records these brought late.
-        listings: of how many listings that is the sum, for a feed that has many.
+        listings: the number of listings in the sum, for a feed that has many.
     """
 
     readings: int = 0
@@ -41,14 +42,14 @@ class Confirmation(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def due(self) -> bool:
-        """Whether another reading is to follow."""
+        """Whether another reading follows."""
         return self.readings < MOST
 
     def after(self, late: int | None) -> Confirmation | None:
         """What is left to be confirmed after another reading; None: nothing.
 
         Args:
-            late: how many records it brought late; None where that cannot be told.
+            late: how many records it brought late; None: unknown.
         """
         if late == 0:
             return None
@@ -58,14 +59,14 @@ class Confirmation(msgspec.Struct, frozen=True, array_like=True):
 def after_reading(
     before: Confirmation | None, *, pages: int, confirming: bool, late: int | None, jumbled: bool = False
 ) -> Confirmation | None:
-    """What is to be confirmed after a complete reading of a listing; None: nothing.
+    """What is left to be confirmed after a complete reading; None: nothing.
 
     Args:
         before: what was to be confirmed before it.
         pages: how many the listing had.
-        confirming: whether the reading continues those before it; False: it begins.
-        late: how many records it brought late; None where that cannot be told.
-        jumbled: whether records in it could not be told apart.
+        confirming: whether the reading continues those before it; False: it is the first.
+        late: how many records it brought late; None: unknown.
+        jumbled: whether some of its records could not be distinguished.
     """
     if pages <= 1 and not jumbled:
         return None
@@ -75,14 +76,17 @@ def after_reading(
 
 
 def after_jumbled_delta(before: Confirmation | None) -> Confirmation:
-    """What is to be confirmed after a delta whose records could not all be told apart: one reading at least."""
+    """What is left to be confirmed after a delta with indistinguishable records.
+
+    At least one reading follows.
+    """
     if before is None or before.due:
         return before or Confirmation()
     return msgspec.structs.replace(before, readings=MOST - 1)
 
 
 def confirmation_of(text: str | None) -> Confirmation | None:
-    """What an earlier round has left in the feed's state; None where another version wrote it."""
+    """Decode the confirmation in the feed's state; None: unknown version."""
     try:
         return msgspec.json.decode(text, type=Confirmation) if text else None
     except msgspec.MsgspecError:

@@ -1,4 +1,11 @@
-"""One record against its snapshot: nothing, or a change that is created, modified or removed."""
+"""Compares a record with its snapshot: no change, created, modified or removed.
+
+**Invariants**
+
+- Objects are compared key by key, at all depths; arrays as a whole, so a JSON pointer (RFC 6901) never holds an
+  array's index.
+- Numbers that are equal as numbers do not differ.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +34,15 @@ _LOST: Final = object()
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a record as last seen.
+    """What is stored of a record as last seen.
 
     Attributes:
-        revision: of its last event (0 where a silent baseline published none).
-        sequence: of its last event (0 likewise).
+        revision: of its last event (0: a silent baseline published none).
+        sequence: of its last event (0: likewise).
         raw: its bytes as last published; of a removed record, as last seen before.
-        removed: a tombstone; keeps the revision, so that a record that returns goes on counting.
-        missing: the last full reading did not hold it and nothing else could confirm that it is gone.
-        unreadable: why it cannot be read, if it cannot: ``raw`` is then what the store holds instead of a record.
+        removed: whether it is a tombstone, which keeps the revision for a record that returns.
+        missing: whether the last full reading did not hold it and nothing else could confirm that it is gone.
+        unreadable: why it cannot be read; ``raw`` is then what the store holds instead of a record.
     """
 
     revision: int
@@ -75,13 +82,13 @@ def compare(
     strip: Callable[[Any], Any] | None = None,
     shape: RecordShape | None = None,
 ) -> Change | None:
-    """Classify one record against its snapshot; None where nothing that counts differs.
+    """Compare a record with its snapshot; None: nothing that counts differs.
 
     Args:
         record: as received.
         snapshot: what is known of it.
-        strip: leaves out what never counts; None: all counts.
-        shape: which fields are asked for, where that is not all.
+        strip: removes what never counts; None: all counts.
+        shape: which fields are requested, if not all.
 
     Raises:
         ValueError: the record's bytes are no usable JSON; the text says why.
@@ -144,29 +151,23 @@ def _known(snapshot: Snapshot) -> Any:
 
 
 def checked(snapshot: Snapshot) -> Snapshot:
-    """The same, marked as unreadable where its bytes are no JSON."""
+    """The same, marked as unreadable if its bytes are no JSON."""
     if snapshot.unreadable or snapshot.removed or _known(snapshot) is not _LOST:
         return snapshot
     return msgspec.structs.replace(snapshot, missing=False, unreadable="not JSON")
 
 
 def lost_snapshot(snapshot: Snapshot) -> Rejected:
-    """For the quarantine: what the store holds instead of a record."""
+    """The quarantine entry for what the store holds instead of a record."""
     reason = f"snapshot of revision {snapshot.revision} cannot be read: {snapshot.unreadable or 'not JSON'}"
     return Rejected(snapshot.raw, reason, is_snapshot=True)
 
 
 def _same_identity(pointer: str, before: Any, value: Any, record: Record) -> bool:
-    """Whether what differs is the case of the letters in the record's id alone: that names the same record."""
+    """Whether only the case of letters in the record's id differs."""
     name = pointer[1:]
     texts = [one.get(name) if isinstance(one, dict) else None for one in (before, value)]
     return texts[1] == record.subject and all(isinstance(text, str) and text.lower() == record.key for text in texts)
-
-
-# What differs between two versions of a record, as JSON pointers (RFC 6901).
-#
-# Objects are compared key by key, all the way down; arrays as a whole, so a pointer never holds an array's index.
-# Numbers that are equal as numbers do not differ.
 
 
 MOST_CHARACTERS: Final = 1_000_000
@@ -174,11 +175,10 @@ MOST_CHARACTERS: Final = 1_000_000
 
 
 def changed_pointers(old: Any, new: Any) -> tuple[str, ...]:
-    """The sorted pointers of everything that differs between two values from :func:`canonical.parse`.
+    """The sorted pointers of all differences between two parsed values.
 
-    Empty if and only if the two have the same canonical form. The empty pointer ``""`` stands for the whole value
-    where one of the two is not an object. Where the pointers would have more than :data:`MOST_CHARACTERS`, those of the
-    record's own members that differ stand for all that differs in them.
+    Empty if and only if the two have the same canonical form. The empty pointer ``""`` stands for the whole value if
+    one of the two is not an object.
     """
     pointers: list[str] = []
     length = 0

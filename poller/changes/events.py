@@ -1,12 +1,12 @@
-"""From a change to the bytes of a CloudEvent in structured JSON (CloudEvents 1.0.2).
+"""Encodes a change as a CloudEvent in structured JSON (CloudEvents 1.0.2).
 
-Law: the same change gives the same ``id`` on every path, for ever. The id is a hash of feed, generation, record key,
-revision and canonical content, so it does not depend on when, by whom or in which mode the change was found. Content
-alone would repeat when a value goes A, B, A; the revision alone would repeat after a failover that rolled it back.
+**Invariants**
 
-The record is embedded as the bytes that were received, never decoded and encoded again: large integers, floats and
-key order arrive as they left the API. This module writes JSON by hand because it lies on the hot path; the tests read
-every event back with the ``cloudevents`` SDK.
+- The same change has the same ``id`` on every path, for ever: a hash of feed, generation, record key, revision and
+  canonical content. It does not depend on when, by whom or in which mode the change was found. Content alone would
+  repeat when a value goes A, B, A; the revision alone would repeat after a failover that rolled it back.
+- The record is embedded as the bytes that were received: large integers, floats and key order are unchanged.
+- JSON is written by hand here, on the hot path; the tests read every event back with the ``cloudevents`` SDK.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cause(StrEnum):
 
 
 class EventFrame:
-    """What all events of one listing share; made once for a listing, used for each of its changes."""
+    """What all events of one listing have in common. Made once per listing."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class EventFrame:
         cause: Cause,
         extensions: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Take the constants of a listing.
+        """Encode the constants of a listing.
 
         Args:
             feed: ``SOURCE/NAME``.
             generation: drawn once when the feed's state was created.
             source: the CloudEvents source, a URI reference.
-            type_stem: the type up to and without the kind, e.g. ``org.example.api.contractType``.
+            type_stem: the type without the kind of change, e.g. ``org.example.api.contractType``.
             cause: the kind of reading.
-            extensions: attributes that each event has besides, which say how it came about and not what it is.
+            extensions: further attributes of each event, which say how it came about and not what it is.
         """
         self._origin = f"{feed}\0{generation}\0".encode()
         self._source = b'","source":' + _quoted(source) + b',"type":"'
@@ -68,7 +68,7 @@ class EventFrame:
         self._extensions = b"".join(b',"%b":%b' % (name.encode(), _quoted(text)) for name, text in extensions.items())
 
     def event_id(self, change: Change) -> str:
-        """32 lower-case hex digits; see the law above."""
+        """32 lower-case hex digits; see the invariants of this module."""
         # No part holds a NUL (keys have none), so the parts cannot run into each other.
         identity = self._origin + f"{change.key}\0{change.revision}\0".encode() + change.canonical
         return blake2b(identity, digest_size=16).hexdigest()

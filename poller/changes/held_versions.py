@@ -1,22 +1,21 @@
-"""Older versions of known records, held back until it is certain that they are meant (``versions = "newest"``).
+"""Older versions of known records, held back until confirmed (``versions = "newest"``).
 
 Theory of operation
 -------------------
-An API behind two unequal backends shows a record now as it is and now as it was. A version that says of itself that it
-was modified before the one that is known is either such an answer, or a record that was restored; only time tells. So
-it is held back: its digest is kept, its content is not needed, for a full reading brings it again if it is meant. The
-same older version in two full readings, the second begun some time after the first one showed it, is published. Any
-other version of the record ends that: a newer one, the known one, none at all; another older one begins anew.
+An API behind two unequal backends shows a record now as it is and now as it was. A version with an earlier
+modification time than the known one is either such an answer or a record that was restored. So it is held back: its
+digest is stored, and if the same version is in two full readings, the second started some time after the first one
+showed it, it is published. Its content is not needed, because the second reading brings it again.
 
-A delta says too little to count as one of the two, but its token moves on: what it showed is noted, and asks for a full
-reading as what a full reading showed asks for the second.
+**Invariants**
 
-Invariants
-----------
-* What is held back is noted in the commit that passes it over, and the note goes in the commit that publishes it.
-* As long as there is a note, a full reading is due at some time.
-
-Pure. Times are milliseconds of the store's clock.
+- Any other version of the record ends the hold: a newer one, the known one, or none. Another older version starts a
+  new one.
+- A delta does not count as one of the two readings, but its token moves on: what it showed is stored too, and asks
+  for a full reading.
+- A held version is stored by the commit that passes it over, and deleted by the commit that publishes it.
+- As long as a version is held, a full reading is due at some time.
+- Pure. Times are milliseconds of the store's clock.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ import msgspec
 
 
 class HeldVersion(msgspec.Struct, frozen=True, array_like=True):
-    """What is noted of a version that is held back.
+    """A version that is held back.
 
     Attributes:
-        digest: of its canonical form, without what is ignored.
+        digest: of its canonical form, without ignored fields.
         seen_at: when a full reading showed it first; 0: only a delta did.
     """
 
@@ -45,9 +44,9 @@ class VersionPolicy(msgspec.Struct, frozen=True):
     """How a reading treats older versions of known records.
 
     Attributes:
-        kept: what is held back, by record key.
-        newest: whether older versions are held back at all; if not, what is noted is published when it is shown.
-        begun: when the reading began; None: it is a delta.
+        kept: held versions by record key.
+        newest: whether older versions are held back; if not, a held version is published when it is shown.
+        begun: when the reading started; None: it is a delta.
         now: the present moment.
         apart: the least time between the two readings.
     """
@@ -59,10 +58,10 @@ class VersionPolicy(msgspec.Struct, frozen=True):
     apart: timedelta = timedelta(minutes=1)
 
     def after(self, held: HeldVersion | None, canonical: bytes) -> HeldVersion | None:
-        """What is noted once this older version was shown; None: it is to be published.
+        """What is held after this older version was shown; None: publish it.
 
         Args:
-            held: what was noted of the record before.
+            held: what was held of the record before.
             canonical: the version's canonical form.
         """
         if not self.newest:
@@ -79,7 +78,7 @@ class VersionPolicy(msgspec.Struct, frozen=True):
 
 
 def full_reading_due(held: Iterable[HeldVersion], *, apart: timedelta) -> int | None:
-    """When a full reading is due for what is held back; None where nothing is."""
+    """When a full reading is due for held versions; None: nothing is held."""
     return min((one.seen_at + _milliseconds(apart) if one.seen_at else 0 for one in held), default=None)
 
 

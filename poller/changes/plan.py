@@ -1,11 +1,15 @@
-"""The plan of a commit: a slice of a page and what was known of its records, turned into one atomic write.
+"""The plan of a commit: records and snapshots in, one atomic write out.
 
-Law: planning the same records against the snapshots that their own commit left behind gives no event, as long as each
-stands in the page once. That is what makes it safe to read a page again after a crash, and what keeps a full reading
-silent when nothing changed.
+**Invariants**
 
-Records are taken in the order in which they came. A record that stands twice in a slice is compared with its own first
-version, so each version that differs becomes an event of its own.
+- Planning the same records against the snapshots of their own commit gives no event, provided that each stands in the
+  page once. So a page may be read again after a crash, and a full reading without changes is silent.
+- Records are processed in the order received. A record that stands twice in a slice is compared with its own first
+  version, and each version that differs becomes an event.
+- A listing's snapshot holds the keys of its records. A record that was in a listing, and is in no listing now, is
+  gone from the feed, whether the other listings were read in this round, a day ago, or are unchanged.
+- Absence removes a record only after a complete reading, only if it is confirmed, and only if the removal guard
+  permits it: an API that loses listings or answers nothing must not empty the feed.
 """
 
 from __future__ import annotations
@@ -31,17 +35,16 @@ class PublishRules(msgspec.Struct, frozen=True):
     """How a feed's records are compared and published.
 
     Attributes:
-        strip: leaves the ignored pointers out of a parsed record, from :func:`canonical.without`; None: all counts.
-        shape: which fields are asked for, where that is not all, or was not the same before; what is known of other
-            fields is kept beneath what was received.
-        round_start: the feed's sequence number when the round began. A version that is older than one that was
-            published in this round is passed over: paging showed the newer one first. What only an older part held
-            comes with the next full reading.
-        partial: records may carry only some of their keys: they are laid over what is known before anything else.
+        strip: removes the ignored pointers from a parsed record, from :func:`canonical.without`; None: all counts.
+        shape: which fields are requested, if that is not all or has changed; known values of other fields are kept.
+        round_start: the feed's sequence number when the round started. A version older than one published in this
+            round is passed over: paging showed the newer one first. What only an older part held comes with the next
+            full reading.
+        partial: whether records may carry only some of their keys; they are merged with what is known first.
         holding: what becomes of versions older than the known one.
-        silent: keep snapshots but publish nothing (a baseline of a feed with ``baseline = "silent"``).
-        again: of a first reading that is begun once more, what the events of known records share instead; they are
-            changes like any other, and never silent. None: all are told in the same way.
+        silent: whether snapshots are stored and nothing is published (``baseline = "silent"``).
+        again: in a baseline that is started again, the frame for events of known records, which are ordinary changes
+            and never silent. None: all events have the same frame.
     """
 
     strip: Callable[[Any], Any] | None = None
@@ -53,20 +56,20 @@ class PublishRules(msgspec.Struct, frozen=True):
     again: EventFrame | None = None
 
     def whole(self, record: Record, snapshot: Snapshot | None) -> Record:
-        """The record, laid over what is known of it where it may be a part."""
+        """The record, merged with its snapshot if it may be a part."""
         if snapshot is None or not self.partial or checked(snapshot).unreadable:
             return record
         return merged(record, snapshot.raw)
 
     def kept(self, raw: bytes, snapshot: Snapshot | None) -> bytes:
-        """What is kept of a record: its bytes, above those of fields that were not asked for."""
+        """The bytes to store: the record's, over those of fields that were not requested."""
         if self.shape is None or snapshot is None or snapshot.removed or snapshot.unreadable:
             return raw
         return overlaid(snapshot.raw, raw)
 
 
 class _CommitBuilder:
-    """A commit while it is being planned."""
+    """Collects what goes into a commit."""
 
     def __init__(self, frame: EventFrame, sequence: int, recorded: str) -> None:
         self._frame = frame
@@ -99,7 +102,7 @@ class _CommitBuilder:
         self.snapshots[change.key] = Snapshot(change.revision - 1, 0, raw)
 
     def holds(self, change: Change, holding: VersionPolicy) -> bool:
-        """Whether this older version is held back; that is noted."""
+        """Whether this older version is held back; that is recorded."""
         before = self.held_of(change.key, holding)
         held = holding.after(before, change.canonical)
         if before is None or (held is not None and held.digest != before.digest):
@@ -112,13 +115,13 @@ class _CommitBuilder:
         return True
 
     def release(self, key: str, holding: VersionPolicy) -> None:
-        """Nothing of this record is held back any more."""
+        """Forget the held version of this record."""
         if self.held_of(key, holding) is not None:
             self._digest.update(b"%b -" % key.encode())
             self.held[key] = None
 
     def held_of(self, key: str, holding: VersionPolicy) -> HeldVersion | None:
-        """What is held back of a record."""
+        """The held version of a record."""
         return self.held[key] if key in self.held else holding.kept.get(key)
 
     def reject(self, rejected: Rejected) -> None:
@@ -127,7 +130,7 @@ class _CommitBuilder:
         self.tally.quarantined += 1
 
     def readable(self, snapshot: Snapshot | None, change: Change) -> Snapshot | None:
-        """The snapshot, or None where it could not be read: then it goes to the quarantine, and is replaced."""
+        """The snapshot; None: it is unreadable, goes to the quarantine and is replaced."""
         if snapshot is None or not (snapshot.unreadable or change.changed == EVERYTHING):
             return snapshot
         self._digest.update(snapshot.raw)
@@ -217,13 +220,6 @@ def _superseded(record: Record, snapshot: Snapshot, round_start: int | None) -> 
     return is_older(record.modified, modified_of(snapshot.raw))
 
 
-# What is kept of one listing among the many of a feed: when it was read, and which records it held.
-#
-# The records are what makes a removal safe: one that a listing held, and that no listing holds now, is gone from the
-# feed, whether the other listings were read in this round, a day ago, or answered that they are unchanged.
-#
-# Keys are packed, for there are many: a UUID in its usual spelling takes 16 bytes, any other key its text.
-
 _UUID_LENGTH: Final = 36
 _COOLING: Final = 0.5  # of the heat, with each reading
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -259,7 +255,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def confirming(self) -> bool:
-        """Whether it is to be read again at its next turn."""
+        """Whether it is due to be read again at its next turn."""
         return self.confirmation is not None and self.confirmation.due
 
     @property
@@ -283,7 +279,7 @@ class SubstreamSnapshot(msgspec.Struct, frozen=True, array_like=True):
         return SubstreamSnapshot(begun, begun, gone, heat, packed(keys), dict(validators), unidentified, confirmation)
 
     def unchanged(self, begun: int) -> SubstreamSnapshot:
-        """The listing once a reading that began then found it unchanged."""
+        """The listing after a reading that found it unchanged."""
         return msgspec.structs.replace(self, tried=begun, read=begun, heat=self.heat * _COOLING)
 
     def failed(self, begun: int, *, keys: Iterable[str] = (), in_baseline: bool = False) -> SubstreamSnapshot:
@@ -319,11 +315,8 @@ def _text(key: bytes | str) -> str:
     return key if isinstance(key, str) else str(UUID(bytes=key))
 
 
-# The value that a plan ends in and that the store writes, and the count of what went into it.
-
-
 class RecordCounts(msgspec.Struct, gc=False):
-    """How many records went which way. Adds up over slices with ``+=``.
+    """Counts of records by what became of them. ``+=`` adds up slices.
 
     ``backwards`` counts versions older than the known one, published or held back, each once; they are counted under
     another name as well.
@@ -345,7 +338,7 @@ class RecordCounts(msgspec.Struct, gc=False):
 
     @property
     def changes(self) -> int:
-        """How many events were published, or would have been but for a silent baseline."""
+        """The number of published events, and of those that a silent baseline kept back."""
         return self.created + self.modified + self.removed
 
     def count(self, kind: ChangeKind) -> None:
@@ -382,7 +375,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     @property
     def next_sequence(self) -> int:
-        """The feed's sequence number once this is committed."""
+        """The feed's sequence number after this commit."""
         return self.sequence + len(self.events)
 
     @property
@@ -391,27 +384,17 @@ class Commit(msgspec.Struct, frozen=True):
         return not (self.snapshots or self.events or self.rejected or self.marks or self.listings or self.held)
 
 
-# Finding what is gone: the records that a complete full reading did not hold, and what becomes of them.
-#
-# The API shows no deletes, so absence is all there is to go by, and absence has other causes: a listing that forgets,
-# an
-# API that answers nothing to everyone. Therefore three rules, each of which can only keep a record, never remove one:
-#
-# * only a reading that was completed counts;
-# * absence must be confirmed (by asking for the record itself or, where that cannot be, by a second full reading);
-# * where too much is missing at once, nothing is removed until an operator says so.
-
 _SHELVES: Final = 256
 _MASK: Final = 2**64 - 1
-# Below so many records a share says nothing: one of five is not a sign of an API that went wrong.
+# A share of fewer records than this is not significant: one missing record of five is no sign of an API fault.
 FEW: Final = 50
 
 
 class SeenKeys:
-    """The record keys of a full reading, at eight bytes each, for readings are long and memory is not.
+    """The record keys of a full reading, at eight bytes each.
 
-    Keys are held as 64-bit hashes. Should two of a feed's keys ever share one, the worst that happens is that a removal
-    goes unnoticed for as long as the other one is there.
+    Keys are held as 64-bit hashes. If two keys of a feed have the same hash, a removal goes unnoticed while the other
+    record exists; nothing worse.
     """
 
     def __init__(self) -> None:
@@ -419,13 +402,13 @@ class SeenKeys:
         self._sorted = True
 
     def update(self, keys: Iterable[str]) -> None:
-        """Note that these keys were there."""
+        """Add keys."""
         for number in map(_number, keys):
             self._shelves[number % _SHELVES].append(number)
         self._sorted = False
 
     def __contains__(self, key: object) -> bool:
-        """Whether it was."""
+        """Whether the key was added."""
         if not self._sorted:
             self._shelves = [array("Q", sorted(shelf)) for shelf in self._shelves]
             self._sorted = True
@@ -435,7 +418,7 @@ class SeenKeys:
         return place < len(shelf) and shelf[place] == number
 
     def __bool__(self) -> bool:
-        """Whether there was any."""
+        """Whether any key was added."""
         return any(self._shelves)
 
 
@@ -444,11 +427,11 @@ def _number(key: object) -> int:
 
 
 class RemovalGuard(msgspec.Struct, frozen=True):
-    """How much may be missing at once before it is taken for a fault of the API.
+    """The largest number of missing records that is not taken for an API fault.
 
     Attributes:
-        percent: of the records known to be there; None where ``records`` or nothing is the bound.
-        records: a number of records; None likewise.
+        percent: of the live records; None: ``records`` is the bound, or there is none.
+        records: a number of records; None: likewise.
     """
 
     percent: float | None = 10.0
@@ -460,7 +443,7 @@ class RemovalGuard(msgspec.Struct, frozen=True):
         Args:
             missing: how many known records the reading did not hold.
             live: how many known records are not removed yet.
-            anything_read: whether the reading held any record at all: nothing for everything is never a removal.
+            anything_read: whether the reading held any record; an empty reading never removes everything.
         """
         if not missing or (self.percent is None and self.records is None):
             return False

@@ -1,11 +1,20 @@
-"""A record: one object of a page, its identity read, its bytes kept exactly as they were received.
+"""Records: the objects of a page, with identity and bytes as received.
 
-Identity is the id field alone. Ids of UUID shape are one whatever the case of their letters (the reference allows
-both); all others count as they stand, the integer 1 and the text "1" as two. A record without a usable identity cannot
-be compared with anything: it becomes :class:`Rejected`, with the reason, and the rest of its page goes on.
+**Invariants**
 
-What is rejected stands in the listing all the same, and nobody may take it for gone: :func:`identities` reads its id
-from the bytes alone, whatever is wrong with the rest of them.
+- Identity is the id field alone. Ids of UUID shape are compared without regard to case (the reference allows both);
+  all others as they are, the integer 1 and the text "1" as two.
+- A record without a usable identity becomes :class:`Rejected`, with the reason, and the rest of its page is used. It
+  still counts as listed: :func:`identities` reads its id from the bytes alone.
+- Of each usable record of a page one version is left, so that reading the page again finds nothing new: the one
+  modified last, or if they do not say, the one that came last. A version that cannot be used is not chosen.
+- Of partial records all versions count: each is merged with those before it. Merging concerns an object's own members
+  and no deeper. A key that was received has the received value, null included; a key that was not received keeps its
+  value. Values are copied as bytes; known keys keep their order, new ones follow.
+- If the requested fields change, a known key that is not requested any more keeps its value and is not compared; a
+  key that was not requested before and is not known is stored without an event. So a change of configuration is no
+  storm of events, and no change of a record is lost.
+- Pure.
 """
 
 from __future__ import annotations
@@ -62,11 +71,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """One object of a page.
 
     Attributes:
-        key: its identity within the feed; what snapshots are filed under.
+        key: its identity within the feed, the key of its snapshot.
         subject: its id as received.
         raw: its bytes as received.
-        modified: ``lastModifiedAt`` where that is an RFC 3339 time, else None.
-        qualification: ``qualificationID`` in lower case where it names one, else None.
+        modified: ``lastModifiedAt`` if it is an RFC 3339 time, else None.
+        qualification: ``qualificationID`` in lower case if it is a UUID, else None.
     """
 
     key: str
@@ -77,9 +86,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """Something in a page that cannot be used as a record: its bytes, and the reason in words.
+    """Bytes of a page that cannot be used as a record, and the reason.
 
-    Or a snapshot that cannot be read: what was kept of a record that is in the page, or that is gone.
+    Or an unreadable snapshot: what was stored of a record that is in the page, or that is gone.
     """
 
     raw: bytes
@@ -126,11 +135,11 @@ def record_reader(id_field: str) -> Callable[[bytes], Record | Rejected]:
 
 
 def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
-    """The keys that a record may have whose bytes cannot be used; None where its id cannot be read.
+    """The keys that an unusable record may have; None: unknown.
 
-    There are several where the id stands in it several times. What is wrong elsewhere does not count: text that is no
-    UTF-8, half a surrogate, raw control characters, levels without end. Bytes that may hold several records have none;
-    nor have those with more ids, or more brackets, than there are by mistake.
+    There are several if the id occurs in it several times. What is wrong elsewhere does not count: text that is no
+    UTF-8, half a surrogate, raw control characters, too many levels. Bytes that may hold several records have none;
+    nor have those with too many ids or brackets for a mistake.
     """
     if not is_single(raw):
         return None
@@ -154,10 +163,10 @@ def identities(raw: bytes, id_field: str) -> frozenset[str] | None:
 
 
 def is_single(raw: bytes) -> bool:
-    """Whether bytes that cannot be used are one value, as far as their strings and brackets stand where JSON has them.
+    """Whether unusable bytes are one value, judged by their strings and brackets.
 
-    Bytes of which that is not so may hold several records: an unescaped quotation mark in one record makes the end of a
-    string its beginning, up to the next such mark in another record. Where that would be long to find out, they may.
+    If not, they may hold several records: an unescaped quotation mark in one record makes the end of a string its
+    start, up to the next such mark in another record. If it would take long to find out, they may.
     """
     if len(raw) > _SEARCHED and sum(map(raw.count, _MARKED)) > _SEARCHED:
         return False
@@ -213,12 +222,12 @@ def _key(subject: str) -> str:
 
 
 def subject_of(key: str) -> str:
-    """The id that a key was made of, but for the case of a UUID's letters."""
+    """The id of a key, except for the case of a UUID's letters."""
     return key.removeprefix(_INTEGER)
 
 
 def is_older(modified: str | None, than: str | None) -> bool:
-    """Whether one RFC 3339 time is before another; False where one of them is not known."""
+    """Whether one RFC 3339 time is before another; False: one is unknown."""
     if modified is None or than is None:
         return False
     return datetime.fromisoformat(modified) < datetime.fromisoformat(than)
@@ -233,7 +242,7 @@ def modified_of(raw: bytes) -> str | None:
 
 
 def with_bytes(record: Record, raw: bytes) -> Record:
-    """The same record with other bytes, which are sound JSON: what they say beside its identity is read out of them."""
+    """The same record with other bytes, which are sound JSON."""
     beside = _decode_beside(raw)
     return Record(record.key, record.subject, raw, _moment(beside.modified), _reference(beside.qualification))
 
@@ -271,56 +280,35 @@ def _reference(value: Any) -> str | None:
     return value.lower() if isinstance(value, str) and _UUID(value) else None
 
 
-# Records that come in part: what is known, overlaid by what was received.
-#
-# Law: a key that was not received keeps its value, a key that was received has the received one, null included. Each
-# value is carried over as the bytes in which it came; only between the top-level members is anything written anew.
-# The
-# known keys keep their order, new ones follow. So parts merged one after the other give the record that they are of,
-# and
-# a part merged twice is merged once.
-#
-# What is merged is an object's own members and no deeper: a value is received whole or not at all.
-
 _CHECKED_AT_ONCE: Final = 256  # records
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def merged(part: Record, known: bytes) -> Record:
-    """The whole record: its known bytes overlaid by the part that was received.
+    """The whole record: its known bytes with the received part over them.
 
     Args:
         part: as received.
         known: the bytes of a record that was used before.
 
     Raises:
-        ValueError: the part is not usable; the text says why, as :func:`~poller.changes.canonical.parse_received` does.
+        ValueError: the part is not usable; the text says why, as :func:`~poller.changes.canonical.parse_received`
+            does.
     """
     parse_received(part.raw)  # a key that stands in it twice would be lost in what follows
     return with_bytes(part, overlaid(known, part.raw))
 
 
 def overlaid(known: bytes, received: bytes) -> bytes:
-    """One JSON object with the members of both; where both have a key, the received value."""
+    """One JSON object with the members of both; received values replace known ones."""
     return _encode({**_members(known), **_members(received)})
-
-
-# Several versions of one record in one page: what paging shows while records change.
-#
-# Law: of each record that can be used one version is left, so that reading the page again finds nothing new. That is
-# the
-# version modified last where they say when, else the one that came last. Of records that come in part all versions
-# count:
-# each is laid over those before it, in the same order.
-#
-# A version that cannot be used is not chosen, and displaces none that can: it becomes :class:`Rejected`.
 
 
 def latest_versions(
     records: Sequence[Record | Rejected], *, partial: bool = False
 ) -> Generator[None, None, Sequence[Record | Rejected]]:
-    """One version of each record of a page; for :func:`~poller.lifecycle.in_turns`, for a page may be all versions.
+    """One version of each record of a page; runs in :func:`~poller.lifecycle.in_turns`.
 
     Args:
         records: in the order received.
@@ -364,42 +352,26 @@ def _settled(versions: list[Record], *, partial: bool) -> Record:
 
 
 def _in_order(versions: list[Record]) -> list[Record]:
-    """As they came, but those that say when they were modified in that order, in each other's places."""
+    """The versions in order of modification; those without a time keep their places."""
     dated = iter(
         sorted((datetime.fromisoformat(one.modified), place) for place, one in enumerate(versions) if one.modified)
     )
     return [versions[next(dated)[1]] if one.modified else one for one in versions]
 
 
-# Records whose fields were asked for, or not: what of them can be compared with what is known.
-#
-# Theory of operation
-# -------------------
-# A record holds the fields that were asked for, and what is kept of it may hold others: from before the configuration
-# named fewer, or not yet those that it names since. Two rules, so that a change of the fields is no storm of events,
-# and
-# no change of a record is lost by it:
-#
-# * a known key that is not asked for any more is not missing: it is kept as it was, beneath what was received, and is
-#   compared again once it is asked for again;
-# * a key that was not asked for before and is not known is not new: it is taken over without an event.
-#
-# Everything else counts. Pure.
-
-
 class RecordShape(msgspec.Struct, frozen=True):
-    """What is asked for.
+    """The requested fields, now and before.
 
     Attributes:
-        asked: the keys that are asked for; None: all.
-        before: the keys that were asked for before, where others are asked for now; None: all, or the same.
+        asked: the requested keys; None: all.
+        before: the keys that were requested before, if others are requested now; None: all, or the same.
     """
 
     asked: frozenset[str] | None
     before: frozenset[str] | None
 
     def counted(self, known: Any, received: Any) -> tuple[Any, Any]:
-        """What of a known record and of a received one is compared; parsed values both."""
+        """The parts of a known and a received record that are compared; parsed values."""
         if not (isinstance(known, dict) and isinstance(received, dict)):
             return known, received
         asked, before = self.asked, self.before
@@ -411,11 +383,11 @@ class RecordShape(msgspec.Struct, frozen=True):
 
 
 def shape_of(before: tuple[str, ...] | None, now: tuple[str, ...]) -> RecordShape | None:
-    """The shape where these fields are asked for now and those were before; None where all count anyway.
+    """The shape for these requested fields; None: all fields count.
 
     Args:
-        before: empty for all, None where it is not known.
-        now: empty for all.
+        before: the fields requested before; empty: all, None: unknown.
+        now: the fields requested now; empty: all.
     """
     differs = bool(before) and before is not None and set(before) != set(now)
     if not now and not differs:

@@ -1,10 +1,11 @@
-"""The JSON Schemas of events, for those who read them: CloudEvents attributes, ``data``, and the records of the API.
+"""JSON Schemas of events: CloudEvents attributes, ``data``, and the API's records.
 
-Law: every event that this program publishes is valid under the schema of its type. Whatever the API sends is published
-as it came, and the reference leaves open which fields a record has, which of them may be null and how some are written.
-So the fields that it knows are described and nothing is demanded of them; only the id must be there.
+**Invariants**
 
-The keywords used mean the same in JSON Schema 2020-12 and in draft 7, which AsyncAPI builds on.
+- Every event that this program publishes is valid under the schema of its type. The reference leaves open which
+  fields a record has, which may be null and how some are written, so known fields are described and only the id is
+  required.
+- The keywords used mean the same in JSON Schema 2020-12 and in draft 7, which AsyncAPI builds on.
 """
 
 from __future__ import annotations
@@ -91,19 +92,19 @@ _OMITTED: Final[Schema] = {
 
 
 def record_schema(type_name: str, *, id_field: str = "id") -> Schema:
-    """A record of this kind; of a kind that the reference does not have, any object with an id."""
+    """A record of this kind; of an unknown kind, any object with an id."""
     fields = FIELDS.get(type_name)
     identity: Schema = {"type": ["string", "integer"]}
     return {"type": "object", "required": [id_field], "properties": {id_field: identity, **(fields or {})}}
 
 
 def event_schema(type_stem: str, kind: ChangeKind, *, id_field: str = "id") -> Schema:
-    """The events of one kind of change of one kind of record, as structured CloudEvents JSON.
+    """The schema of the events of one type, as structured CloudEvents JSON.
 
     Args:
-        type_stem: the type up to and without the kind, e.g. ``org.example.api.contractType``.
+        type_stem: the type without the kind of change, e.g. ``org.example.api.contractType``.
         kind: created, modified or removed.
-        id_field: the record's id.
+        id_field: the field that holds the record's id.
     """
     event_type = f"{type_stem}.{kind}.v1"
     type_name = type_stem.rpartition(".")[2]

@@ -1,4 +1,15 @@
-"""The list envelope: ``results``, ``deltaToken``, ``pageToken``, with each record left as the bytes it came in."""
+"""The list envelope (``results``, ``deltaToken``, ``pageToken``), with records as received.
+
+**Invariants**
+
+- A single bad record (nested too deep, ``NaN``, half a surrogate) does not cost its page. A page is read as one JSON
+  text; if that fails, it is cut along its brackets, commas and strings, and each record is judged later. The envelope
+  around the records has to be JSON; a page that was cut off is none.
+- An unescaped quotation mark shifts where strings end, so that one element may hold several records; see
+  :func:`poller.changes.records.is_single`.
+- No part of an unknown answer is repeated in an error, because it may echo what was sent, even the credential. Of its
+  keys only those are named that lists are commonly wrapped in; all others are counted.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +40,8 @@ class Page(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         records: each record's bytes, in the order received.
         delta_token: for a later delta.
-        page_token: for a further page; None on the last one.
-        ending: in what way there is no page token, where there is none.
+        page_token: for the next page; None: it is the last one.
+        ending: in what way the page token is missing, if it is.
     """
 
     records: list[bytes]
@@ -49,7 +60,7 @@ _decode: Final = msgspec.json.Decoder(_Envelope).decode
 
 
 def decode_page(body: bytes, *, most: int = MAX_RECORDS) -> Generator[None, None, Page]:
-    """Read an answer. Records that are no JSON stay in it as they are, for whoever reads them to refuse.
+    """Read an answer. Records that are no JSON stay in it and are rejected later.
 
     For :func:`~poller.lifecycle.in_turns`: yields where the answer has to be cut piece by piece.
 
@@ -85,7 +96,10 @@ def decode_page(body: bytes, *, most: int = MAX_RECORDS) -> Generator[None, None
 
 
 def _counted(body: bytes, most: int) -> Generator[None, None, tuple[_Envelope, list[bytes]]]:
-    """The parts of an answer that may have too many records: made one by one, each zero of them takes 100 bytes."""
+    """The parts of an answer that may have too many records.
+
+    Made in one piece, each zero of them would take 100 bytes.
+    """
     parts = yield from split_results(body, most)
     if parts is None:
         raise SourceNonsense(f"the answer is not a list envelope, or not whole ({_looks(body)})")
@@ -105,14 +119,14 @@ def _read(body: bytes) -> _Envelope:
         what = str(error) if found is None else f"expected the key {_RESULTS}, found {found}"
         raise SourceNonsense(f"the answer is not a list envelope: {what}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # None of the body is shown: what is not ours to read may echo what we sent, the credential too.
+        # None of the body is shown: an unknown answer may echo the request, even the credential.
         raise SourceNonsense(f"the answer is not JSON ({_looks(body)}): {error}") from None
     except RecursionError:
         raise SourceNonsense(f"the answer is {TOO_DEEP}") from None
 
 
 def _refuse_ambiguous(body: bytes) -> None:
-    """What stands around the records must mean one thing; the records are judged one by one, later."""
+    """Refuse an ambiguous envelope; the records are judged one by one, later."""
     members, repeated = own_members(body)
     if twice := repeated.intersection(_Envelope.__struct_encode_fields__):
         raise SourceNonsense(f"the answer is not a list envelope: {', '.join(sorted(twice))} stands in it twice")
@@ -132,11 +146,6 @@ def _token(token: str | None, name: str) -> str | None:
     return token
 
 
-# An answer that is a JSON object and no list envelope: which keys it has instead.
-#
-# Law: what is not ours to read may echo what we sent, the credential too, and a key may as well as a value. So of its
-# keys only those are repeated that lists are commonly wrapped in; all others are counted.
-
 _COMMON: Final = re.compile(
     "data|items?|records?|results?|values?|entries|elements|contents?|list|rows|objects|hits|documents|resources|"
     "response|payload|body|embedded|pages?|paging|pagination|meta|metadata|links?|previous|cursor|"
@@ -150,7 +159,10 @@ _keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def keys_instead(body: bytes, wanted: str) -> str | None:
-    """``data, next and 2 others``, or ``none``; None where the body is no JSON object, or has the key ``wanted``."""
+    """The keys of another envelope, such as ``data, next and 2 others``, or ``none``.
+
+    None: the body is no JSON object, or has the key ``wanted``.
+    """
     try:
         found = list(_keys(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -167,15 +179,6 @@ def keys_instead(body: bytes, wanted: str) -> str | None:
 def _plain(key: str) -> str:
     return key.lower().translate(_JOINING_MARKS) if len(key) <= _LONGEST else ""
 
-
-# A list envelope with a record in it that is no JSON, taken apart all the same.
-#
-# A quotation mark that is not escaped shifts where strings end, so that one element may hold several records; see
-# :func:`poller.changes.records.is_single`.
-#
-# The fast way reads a page as one JSON text, so that a single bad record (nested too deep, ``NaN``, half a surrogate)
-# would cost the whole page. Here the page is cut along its brackets, commas and strings alone: what lies between is
-# judged record by record, later. The envelope around the records has to be JSON; a page that was cut off is none.
 
 LONGEST: Final = 8 * 1024 * 1024  # bytes; cutting is slow, and a page like that is no accident
 _AT_ONCE: Final = 10_000  # brackets and the like; some milliseconds
@@ -194,9 +197,9 @@ _LONGEST_KEY: Final = 6 * len(_RESULTS) + 2  # as written: each of its letters m
 
 
 def split_results(body: bytes, most: int = MAX_RECORDS) -> Generator[None, None, tuple[list[bytes], bytes] | None]:
-    """The elements of the envelope's ``results``, as they stand, and the envelope with none of them.
+    """The elements of the envelope's ``results`` as bytes, and the envelope without them.
 
-    None where there is no such array, or where it does not end.
+    None: there is no such array, or it does not end.
 
     Raises:
         SourceNonsense: they are more than ``most``.
@@ -227,7 +230,10 @@ def split_results(body: bytes, most: int = MAX_RECORDS) -> Generator[None, None,
 
 
 def _start(body: bytes) -> Generator[None, None, int | None]:
-    """Where the first element of ``results`` begins: the key of the envelope itself, not of a record."""
+    """Where the first element of ``results`` begins.
+
+    The key is that of the envelope itself, not of a record.
+    """
     depth = 0
     for count, mark in enumerate(_STRUCTURE.finditer(body), start=1):
         if not count % _AT_ONCE:
