@@ -268,7 +268,7 @@ class BodyDecoder:
         return bytes(decoded)
 
     def _is_over(self, piece: bytes) -> bool:
-        """Whether this comes after the last member: a further one begins with a magic number, padding does not."""
+        """Whether this comes after the last member: padding, which has no magic number."""
         self._over = self._over or (self._zlib is not None and self._zlib.eof and not piece.startswith(_MAGIC))
         return self._over
 
@@ -375,7 +375,7 @@ class HttpSession:
         return self
 
     async def _client(self) -> httpx.AsyncClient:
-        """The client with the certificates as they are now; one with former certificates ends its requests."""
+        """The client with the present certificates; an earlier one ends its requests."""
         tls = self._certificates.context()
         if self._http is None or tls is not self._tls:
             self._tls = tls

@@ -338,7 +338,7 @@ class RoundWriter:
 
 
 def _batched(several: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Parts that are gone through within a millisecond or so: whatever else the process does waits no longer."""
+    """Parts that take about a millisecond each, so that other tasks need not wait."""
     for start in range(0, len(several), _AT_ONCE):
         yield several[start : start + _AT_ONCE]
 

@@ -142,6 +142,9 @@ class Turns(MemoryStore):
             self.before_asked = self.turns
         return await super().known(record_keys)
 
+    def restart(self) -> None:
+        self.turns, self.before_asked = 0, None
+
     async def count(self) -> None:
         while True:
             await asyncio.sleep(0)
@@ -159,7 +162,7 @@ async def test_a_page_of_thousands_gives_way_to_others(raw: bytes) -> None:
     page = at_once(decode_page(b'{"results":[%b]}' % b",".join(records)))
     counting = asyncio.create_task(store.count())
     for feed in (FEED, FEED, PARTIAL):
-        store.turns, store.before_asked = 0, None
+        store.restart()
         writer = RoundWriter(feed, store, store.state, gone, lambda: NOON)
         await writer.page(page, mode=RoundMode.DELTA, path="/contractTypes", seen=SeenKeys())
         assert writer.tally.records == count
