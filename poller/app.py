@@ -292,7 +292,9 @@ async def _rounds(
         return result.ok
 
     stores = [polled.store for polled in feeds]
-    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=clock.sleep), name="leases")
+    renewing = asyncio.create_task(
+        keep_renewed([store.lease for store in stores], ttl=ttl, sleep=clock.sleep), name="leases"
+    )
     good: list[bool] = []
     try:
         for last in (False, True):

@@ -33,6 +33,7 @@ class Lease:
     held = True
 
     def __init__(self, ledger: list[str]) -> None:
+        self.lease = self
         self._ledger = ledger
 
     async def renew(self) -> bool:

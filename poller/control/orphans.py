@@ -29,11 +29,10 @@ from poller.redis.client import servers
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, EntryId
 from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, group_of, remembered_key
-from poller.store.lease import in_whose_hands, member_name, nonce_of
+from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
 from poller.store.members import MemberConfiguration, Members, Seen, members_seen
 from poller.store.recovery import known_feeds, note_unread
 from poller.store.retention import groups_of
-from poller.store.scripts import Scripts, answered
 from poller.store.stats import Backlog, backlogs
 from poller.store.stream import last_id
 from poller.store.subscriptions import Registered, Subscriptions, forget_feed, health_field
@@ -253,8 +252,9 @@ async def forget(
     """
     prefix = settings.redis.prefix
     lost = await forgettable(client, settings, feed, now=clock.now())
-    keys, scripts, nonce = FeedKeys.of(prefix, feed), Scripts(client), nonce_of(member_name())
-    await _take(client, scripts, keys, nonce, clock)
+    keys = FeedKeys.of(prefix, feed)
+    lease = Lease(client, LeaseScripts(client), keys.lease, token=nonce_of(member_name()), ttl=LEASE)
+    await _acquire(lease, feed, client, clock)
     try:
         members = MemberKeys.of(prefix)
         _refuse_claimed(feed, await members_seen(client, members))
@@ -269,7 +269,7 @@ async def forget(
         names |= {name.removeprefix(_OURS) for name in groups if name.startswith(_OURS)}
         pairs = [PairKeys.of(prefix, feed, name) for name in sorted(names)]
         await until_let_go(client, [pair.lease for pair in pairs], clock)
-        if not await forget_feed(client, keys, pairs, nonce=nonce):
+        if not await forget_feed(client, keys, pairs, nonce=lease.token):
             await note_unread(client, remembered_key(prefix), feed)
             raise PollerError(  # noqa: TRY301 -- what follows lets go of the lease in any case
                 f"another process has taken the lease of {feed}; nothing was deleted: try again"
@@ -278,20 +278,18 @@ async def forget(
             with translated(client):
                 await client.hdel(SubscriptionKeys.of(prefix).health, *(health_field(name, feed) for name in names))
     except BaseException:
-        with answered(client):
-            await scripts.renew([keys.lease], [nonce, 0])
+        await lease.release()
         raise
     return ForgottenFeed(feed, lost.stream_length, lost.undelivered)
 
 
-async def _take(client: Redis, scripts: Scripts, keys: FeedKeys, nonce: str, clock: Clock) -> None:
+async def _acquire(lease: Lease, feed: str, client: Redis, clock: Clock) -> None:
     for _ in range(round(LEASE_PATIENCE / _PAUSE)):
-        with answered(client):
-            if await scripts.take([keys.lease], [nonce, int(LEASE.total_seconds() * 1000)]) is None:
-                return
+        if await lease.acquire() is None:
+            return
         await clock.sleep(_PAUSE)
     raise PollerError(
-        f"a process has the lease of {keys.feed}{await in_whose_hands(client, keys.lease)}: a round may be under way; "
+        f"a process has the lease of {feed}{await in_whose_hands(client, lease.key)}: a round may be under way; "
         "nothing was deleted, try again when that has ended"
     )
 

@@ -30,9 +30,9 @@ from poller.delivery.operational_events import announce
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of, unless
 from poller.redis.errors import let_in
-from poller.store.consumer_state import DeliveryScripts, PairStore
+from poller.store.consumer_state import DeliveryScripts
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
-from poller.store.lease import keep_renewed
+from poller.store.lease import Lease, keep_renewed
 from poller.store.members import members_now
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
@@ -417,5 +417,5 @@ class _ConsumerLeases:
     def __init__(self, running: Mapping[str, SubscriptionRunner]) -> None:
         self._running = running
 
-    def __iter__(self) -> Iterator[PairStore]:
-        return iter([store for running in self._running.values() for store in running.stores])
+    def __iter__(self) -> Iterator[Lease]:
+        return iter([store.lease for running in self._running.values() for store in running.stores])

@@ -26,8 +26,7 @@ from poller.daemon.schedule import SOONEST, Schedule
 from poller.lifecycle import ended, first_of
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.store.commands import Asking
-from poller.store.feed import HeldElsewhere
-from poller.store.lease import keep_renewed, release_all
+from poller.store.lease import HeldElsewhere, keep_renewed, release_all
 
 ROLE: Final = "poll"
 _FIRST, _TURN, _AGAIN, _ASKED = "first", "turn", "again", "asked"  # why a round is run, for the log
@@ -66,7 +65,9 @@ async def poll_until(
         sharing.add(lot)
     schedule.start()
     membership.join(ROLE)
-    renewing = asyncio.create_task(keep_renewed(stores, ttl=ttl, sleep=clock.sleep), name="leases")
+    renewing = asyncio.create_task(
+        keep_renewed([store.lease for store in stores], ttl=ttl, sleep=clock.sleep), name="leases"
+    )
     taking = asyncio.create_task(sharing.run(), name="shares")
     obeying = asyncio.create_task(
         obey(Asking(client, prefix), lots, member=membership.name, clock=clock), name="orders"
@@ -125,8 +126,8 @@ class FeedLease:
         """Nothing is polled yet."""
         self.name = self.feed = polled.feed.id
         self.busy = False
-        self.lease = polled.store.keys.lease
-        self.nonce = polled.store.nonce.encode()
+        self.lease = polled.store.lease.key
+        self.nonce = polled.store.lease.token.encode()
         self._polled = polled
         self._schedule = schedule
         self._siblings = siblings
@@ -151,7 +152,7 @@ class FeedLease:
 
     async def take(self) -> HeldElsewhere | None:
         """Take the lease; None: it is ours."""
-        return await self._polled.store.take()
+        return await self._polled.store.lease.acquire()
 
     def begin(self) -> None:
         """Poll it, from now on."""
@@ -182,7 +183,7 @@ class FeedLease:
 
     async def confirmed(self) -> bool:
         """Whether it is ours beyond doubt: the lease was renewed just now."""
-        return self._ours and await self._polled.store.renew()
+        return self._ours and await self._polled.store.lease.renew()
 
     async def broken_off(self) -> bool:
         """End the round that is under way, in order; whether there was one."""

@@ -27,9 +27,8 @@ from poller.delivery.operational_events import Announcement, Kind, announce
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
-from poller.store.lease import nonce_of
+from poller.store.lease import Lease, LeaseScripts, nonce_of
 from poller.store.retention import Overrun, Rule, Trimmer, TrimScripts, Watched
-from poller.store.scripts import Scripts, answered
 from poller.store.subscriptions import Registry, Subscriptions
 from poller.telemetry.logs import LogOnce
 
@@ -94,7 +93,7 @@ class RetentionRole:
         self._rule = Rule(rule.age, rule.max_bytes)
         scripts = TrimScripts(client, shebang=shebang)
         self._scripts = scripts
-        self._leases = Scripts(client, shebang=shebang)
+        self._leases = LeaseScripts(client, shebang=shebang)
         self._configurations = configurations
         self._clock = clock
         self._member = member
@@ -150,14 +149,12 @@ class RetentionRole:
         return _StreamState(name, _OrphanedStream(nonce), trimmer, self._rule, self._clock)
 
     async def _retain_orphan(self, lease: str, feed: _StreamState) -> None:
-        nonce, milliseconds = feed.nonce, int(self._settings.lease.ttl.total_seconds() * 1000)
+        own = Lease(self._client, self._leases, lease, token=feed.nonce, ttl=self._settings.lease.ttl)
         try:
-            with answered(self._client):
-                if await self._leases.take([lease], [nonce, milliseconds]) is not None:
-                    return  # another process is at it, or polls the feed all the same
+            if await own.acquire() is not None:
+                return  # another process is at it, or polls the feed all the same
             await self._retain(feed)
-            with answered(self._client):
-                await self._leases.renew([lease], [nonce, 0])
+            await own.release()
             self._let_go()
         except StoreError as error:  # it runs out by itself
             _log.debug("not trimmed", feed=feed.name, error=str(error))

@@ -24,12 +24,11 @@ from poller.source.client import ApiClient, record_round, round_span
 from poller.source.conditional import ConditionalReader
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.round import run_round
-from poller.store.feed import FeedStore, named_qualifications
+from poller.store.feed import FeedStore, Scripts, named_qualifications
 from poller.store.feed_state import Loss
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.lease import member_name, nonce_of
 from poller.store.recovery import Memory
-from poller.store.scripts import Scripts
 from poller.store.subscriptions import milliseconds_of
 from poller.telemetry.metrics import KINDS, ROUNDS, RoundCosts, counted
 

@@ -286,7 +286,7 @@ class SubscriptionRunner:
         self.stores.append(store)
         return LeaseKeeper(
             _Informed(pair, self, subscriber),
-            store,
+            store.lease,
             subscription=self._name,
             watch=self._shared.watch,
             changed=lambda: self._shares(subscriber),

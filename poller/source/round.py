@@ -72,7 +72,6 @@ from poller.source.paging import DetectedCapabilities, Get, capabilities_of
 from poller.source.substreams import Named, SubstreamReader
 from poller.source.writer import RoundStore, RoundWriter, settle_absent
 from poller.store.commands import Pause
-from poller.store.feed import HeldElsewhere
 from poller.store.feed_state import (
     CONFIRMATION,
     DELTA_TOKEN,
@@ -101,6 +100,7 @@ from poller.store.feed_state import (
     FeedState,
     fields_mark,
 )
+from poller.store.lease import HeldElsewhere
 
 
 async def run_round(

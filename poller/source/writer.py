@@ -46,8 +46,9 @@ from poller.source.envelope import Page
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Get, slices
 from poller.store.commands import Pause
-from poller.store.feed import Absent, HeldElsewhere
+from poller.store.feed import Absent
 from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, SECOND_LOOK, TOMBSTONES, FeedState
+from poller.store.lease import HeldElsewhere
 from poller.telemetry import tracing
 
 _AT_ONCE: Final = 1000  # records that are read without a pause

@@ -38,14 +38,13 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
-from poller.errors import Fenced, GroupGone
+from poller.errors import GroupGone
 from poller.store.entry_id import EARLIEST
-from poller.store.feed import HeldElsewhere
 from poller.store.keys import PairKeys, group_of
-from poller.store.lease import in_whose_hands
+from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import BEGINNING, Beginning
 from poller.store.replay import ReplayPlace, ReplaySpan, replay_of
-from poller.store.scripts import RENEW, TAKE, answered, in_any_case, lua, until_answered
+from poller.store.scripts import answered, in_any_case, lua, until_answered
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
@@ -78,7 +77,7 @@ class PairStore:
     """The store of one subscription to one feed, as its dispatcher sees it.
 
     Attributes:
-        claimed: whether the lease may be ours: it was asked for, and neither refused nor let go since.
+        lease: of the feed consumer.
     """
 
     def __init__(
@@ -117,45 +116,14 @@ class PairStore:
         self._scripts = scripts
         self._events = events
         self._group = group_of(subscription)
-        self.nonce = nonce
-        self.claimed = False
-        self._lease = lease
+        self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, clock=clock)
         self._beginning = Beginning(client, keys, events, feed_state, since, asked)
-        self._clock = clock
-        self._held_until = 0.0
         self._serial = 0
 
     @property
     def held(self) -> bool:
         """Whether the lease is ours beyond doubt."""
-        return self._clock() < self._held_until
-
-    async def take(self) -> HeldElsewhere | None:
-        """Take or renew the lease; None: it is ours.
-
-        Raises:
-            StoreError: see :func:`~poller.redis.client.translated`.
-        """
-        until, self.claimed = self._term(), True
-        with answered(self._client):
-            left = await self._scripts.take([self.keys.lease], [self.nonce, self._milliseconds()])
-        self._held_until, self.claimed = (until, True) if left is None else (0.0, False)
-        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
-
-    async def renew(self) -> bool:
-        """Keep the lease for another term. False: it is lost."""
-        until = self._term()
-        with answered(self._client):
-            kept = await self._scripts.renew([self.keys.lease], [self.nonce, self._milliseconds()])
-        self._held_until = until if kept else 0.0
-        return bool(kept)
-
-    async def release(self) -> None:
-        """Let the lease go, if it is ours."""
-        self._held_until = 0.0
-        with answered(self._client):
-            await self._scripts.renew([self.keys.lease], [self.nonce, 0])
-        self.claimed = False
+        return self.lease.held
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
         """See to it that the group is there: where it was, or, for a new one, at the end or the beginning.
@@ -255,42 +223,30 @@ class PairStore:
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
         replay = settlement.replay or ReplayPlace("", "")
         self._serial += 1
-        checks: list[str | bytes | int] = [self.nonce, self._serial, self._group, settlement.place, now_ms]
+        checks: list[str | bytes | int] = [self.lease.token, self._serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
         arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
         # Not sent again, all of it would be delivered again.
         send = partial(self._scripts.settle, names, arguments)
-        if not await until_answered(self._client, send, lease=self._lease):
-            raise await self._fenced("nothing was written")
+        if not await until_answered(self._client, send, lease=self.lease.ttl):
+            raise await self.lease.fenced("nothing settled")
 
     async def _read(self, after: str, most: int) -> list[Entry]:
         with answered(self._client):
             try:
                 answer = await self._scripts.read(
-                    [self.keys.lease, self._events], [self.nonce, self._group, CONSUMER, after, most]
+                    [self.keys.lease, self._events], [self.lease.token, self._group, CONSUMER, after, most]
                 )
             except ResponseError as error:
                 if str(error).startswith("NOGROUP"):
                     raise GroupGone(f"{self._events} has no group {self._group}") from None
                 raise
         if answer == 0:
-            raise await self._fenced("nothing was read")
+            raise await self.lease.fenced("nothing read")
         return [_entry(*found) for found in answer[0][1]] if answer else []
-
-    async def _fenced(self, text: str) -> Fenced:
-        self._held_until = 0.0
-        whose = await in_whose_hands(self._client, self.keys.lease)
-        return Fenced(f"the lease of {self.keys.lease} is not ours any more; {text}{whose}")
-
-    def _term(self) -> float:
-        """When a lease that is taken now runs out; looked at before it is asked for, so never late."""
-        return self._clock() + self._lease.total_seconds()
 
     async def _place(self) -> bytes | None:
         return cast("bytes | None", await self._client.hget(self.keys.state, _PLACE))
-
-    def _milliseconds(self) -> int:
-        return int(self._lease.total_seconds() * 1000)
 
 
 def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
@@ -311,13 +267,12 @@ READ: Final = lua("read_entries")
 SETTLE: Final = lua("settle_deliveries")
 
 
-class DeliveryScripts:
-    """The scripts, registered once for a client and shared by its pairs."""
+class DeliveryScripts(LeaseScripts):
+    """The scripts of deliveries, registered once for a client and shared by its feed consumers."""
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
         """Register them; ``shebang`` is their first line where the server knows it."""
+        super().__init__(client, shebang=shebang)
         first = in_any_case(shebang)  # what is delivered may be trimmed
-        self.take: AsyncScript = client.register_script(first + TAKE)
-        self.renew: AsyncScript = client.register_script(first + RENEW)
         self.read: AsyncScript = client.register_script(first + READ)
         self.settle: AsyncScript = client.register_script(first + SETTLE)

@@ -19,12 +19,13 @@ from typing import Any, Final, cast
 import msgspec
 import structlog
 from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
 
 from poller.changes.diff import Snapshot, checked
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import Rejected
-from poller.errors import Fenced, Stale, StoreError
+from poller.errors import Stale, StoreError
 from poller.failpoints import reach
 from poller.lifecycle import finished
 from poller.redis.errors import translated
@@ -32,9 +33,9 @@ from poller.store import snapshots as held_versions
 from poller.store.commands import Pause, pause_of
 from poller.store.feed_state import TOMBSTONES, FeedState, marked, state_of
 from poller.store.keys import FeedKeys
-from poller.store.lease import in_whose_hands
+from poller.store.lease import HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import Memory, loss_marks
-from poller.store.scripts import Scripts, answered, until_answered
+from poller.store.scripts import COMMIT, answered, lua, until_answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary, kept_versions
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
@@ -52,10 +53,14 @@ _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for oth
 _log = structlog.get_logger("poller.store")
 
 
-class HeldElsewhere(msgspec.Struct, frozen=True):
-    """Another process has the feed's lease, for so long if it does not renew it."""
+class Scripts(LeaseScripts):
+    """The scripts of feeds, registered once for a client."""
 
-    remaining: timedelta
+    def __init__(self, client: Redis, *, shebang: str = "") -> None:
+        """Register them; ``shebang`` is their first line where the server knows it."""
+        super().__init__(client, shebang=shebang)
+        self.begin: AsyncScript = client.register_script(shebang + lua("begin_round"))
+        self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 
 class Absent(msgspec.Struct, frozen=True):
@@ -77,9 +82,8 @@ class FeedStore:
 
     Attributes:
         keys: of the feed.
-        held: whether the lease is ours, as far as is known.
+        lease: of the feed.
         appended: bytes of events that were committed here.
-        nonce: proves that the lease is ours, to whoever else writes for the feed in this process.
     """
 
     def __init__(  # noqa: D417 -- see below
@@ -107,34 +111,17 @@ class FeedStore:
         """
         self.keys = keys
         self.memory = memory or Memory()
-        self.held = False
+        self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, certain=False)
         self.appended = 0
-        self.nonce = nonce
         self._client = client
         self._scripts = scripts
-        self._lease = lease
         self._draw = draw
         self._now_ms = now_ms
         self._sleep = sleep
         self._generation = ""
         self._sequence = 0
-        self._term = 0
+        self._asked = 0
         self._codec: SnapshotCodec | None = None
-
-    async def take(self) -> HeldElsewhere | None:
-        """Renew or take the lease, and nothing else; None: it is ours.
-
-        Raises:
-            StoreError: see :func:`~poller.redis.client.translated`.
-        """
-        if not self.held:
-            self._codec = None  # while the lease was not ours, another may have added a dictionary
-        self.held = True  # as in begin
-        self._term += 1
-        with answered(self._client):
-            left = await self._scripts.take([self.keys.lease], [self.nonce, self._milliseconds()])
-        self.held = left is None
-        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
 
     async def begin(self) -> FeedState | HeldElsewhere | Pause:
         """Renew or take the lease, and read the feed's state; create it where there is none, or not all of it.
@@ -145,23 +132,24 @@ class FeedStore:
             StoreError: see :func:`~poller.redis.client.translated`. What was lost is found again the next time.
         """
         await self.memory.recall()
-        if not self.held:
-            self._codec = None  # while the lease was not ours, another may have added a dictionary
-        held = self.held
-        self.held = True  # until told otherwise: it may have been granted though the answer never comes
-        self._term += 1
+        before = self.lease.claimed
+        if not before or self._asked != self.lease.asked:
+            self._codec = None  # while the lease was not ours, another process may have added a dictionary
+        until = self.lease.claim()
+        self._asked = self.lease.asked
         with answered(self._client):
             answer = await self._scripts.begin(*self._beginning())
         if isinstance(answer, bytes):
-            self.held = held
+            self.lease.claimed = before
             return pause_of(answer)
         if isinstance(answer, int):
-            self.held = False
+            self.lease.lose()
             return HeldElsewhere(timedelta(milliseconds=max(answer, 0)))
         state, found = self._state(answer[0], now_ms=int(answer[2])), answer[1].decode()
         if state.generation != self._generation:
             self._codec = None  # the dictionaries are gone with the state that they belonged to
-        self.held, self._generation, self._sequence = True, state.generation, state.sequence
+        self.lease.grant(until)
+        self._generation, self._sequence = state.generation, state.sequence
         state = await self._without_loss(state, found)
         if state.tombstones is None and state.kept_records and state.loss is None:
             marks = {TOMBSTONES: str(await self._tombstones())}
@@ -175,8 +163,8 @@ class FeedStore:
         names = [keys.lease, keys.state, keys.snapshots, keys.dictionaries, keys.qualifications, keys.listings]
         before = (" ".join(known.lineage), known.sequence) if known else ("", 0)
         return [*names, keys.events, keys.pause, keys.held_versions], [
-            self.nonce,
-            self._milliseconds(),
+            self.lease.token,
+            self.lease.milliseconds,
             self._draw(),
             *before,
         ]
@@ -197,20 +185,19 @@ class FeedStore:
         except ValueError as error:
             raise StoreError(f"{self.keys.state} holds what this version cannot read: {error}") from None
 
-    async def renew(self) -> bool:
-        """Keep the lease for another term. False: it is lost."""
-        term = self._term
-        with answered(self._client):
-            kept = bool(await self._scripts.renew([self.keys.lease], [self.nonce, self._milliseconds()]))
-        if not kept and term == self._term:  # a round that began meanwhile knows better
-            self.held = False
-        return kept
+    @property
+    def held(self) -> bool:
+        """Whether the lease is ours, as far as is known."""
+        return self.lease.held
+
+    @property
+    def nonce(self) -> str:
+        """What proves that the lease is ours, to others that write for the feed in this process."""
+        return self.lease.token
 
     async def release(self) -> None:
-        """Let the lease go, if it is ours."""
-        self.held = False
-        with answered(self._client):
-            await self._scripts.renew([self.keys.lease], [self.nonce, 0])
+        """Let another process have the feed, if the lease is ours."""
+        await self.lease.release()
         reach("lease.released")
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
@@ -312,21 +299,19 @@ class FeedStore:
     async def _write(self, commit: Commit) -> None:
         codec = await self._loaded()
         dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
-        arguments = commit_arguments(commit, codec, dictionary, nonce=self.nonce, now_ms=self._now_ms())
+        arguments = commit_arguments(commit, codec, dictionary, nonce=self.lease.token, now_ms=self._now_ms())
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
         names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
         answer = until_answered(
-            self._client, lambda: self._scripts.commit(names, arguments), lease=self._lease, sleep=self._sleep
+            self._client, lambda: self._scripts.commit(names, arguments), lease=self.lease.ttl, sleep=self._sleep
         )
         outcome = await told(commit, counted(answer))
         reach("commit.sent")
         if outcome == b"FENCED":
-            self.held = False
-            whose = await in_whose_hands(self._client, keys.lease)
-            raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was written{whose}")
+            raise await self.lease.fenced("commit rejected, nothing written")
         if outcome == b"STALE":
             raise Stale(f"{keys.state} is not what this round was planned on; nothing was written")
         self._codec = codec
@@ -344,9 +329,6 @@ class FeedStore:
             except ValueError as error:
                 raise StoreError(f"{self.keys.dictionaries} holds what this version cannot read: {error}") from None
         return self._codec
-
-    def _milliseconds(self) -> int:
-        return int(self._lease.total_seconds() * 1000)
 
 
 def _read(stored: Mapping[str, bytes], codec: SnapshotCodec) -> tuple[dict[str, Snapshot], dict[str, str]]:

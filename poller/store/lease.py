@@ -1,8 +1,16 @@
-"""Keeping leases alive between and during rounds.
+"""Leases: who may work on a feed or a feed consumer now, for how long, and the token that proves it.
 
-A process keeps the lease of each feed that it polls from its first round to its end, renewed every third of its
-lifetime, so that no other process polls in between. It may lose one all the same (a pause, a store that was away): it
-learns so here or from its next commit, and takes it again with its next round if nobody else has it.
+A process keeps the lease of what it works on from the first round or delivery to the last one, renewed every third of
+its lifetime, so that no other process works in between. It may lose one all the same (a pause, a store that was away):
+it learns so from a renewal or a commit, and acquires it again if no other process has it.
+
+**Invariants**
+
+- A term is counted from before the store is asked, so a lease never seems to last longer than it does.
+- A lease whose answer is lost counts as claimed: it is released in the end.
+- The answer to an earlier question never overrules the answer to a later one.
+- The owner's name is for people and other processes. The token is random and never leaves the process but for the
+  store.
 """
 
 from __future__ import annotations
@@ -12,6 +20,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -19,33 +28,173 @@ from typing import Any, Final, Protocol, cast
 
 import msgspec
 from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
 
-from poller.errors import StoreError, StoreUnavailable
+from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.redis.errors import translated
-from poller.store.scripts import LONGEST_LEASE_MS
+from poller.store.scripts import LONGEST_LEASE_MS, answered, in_any_case, lua
 
 RELEASE_SECONDS: Final = 1.5
 _SIDE_BY_SIDE: Final = 100
 
 
-class Lease(Protocol):
-    """What is to be kept; see :class:`poller.store.feed.FeedStore`."""
+class HeldElsewhere(msgspec.Struct, frozen=True):
+    """Another process has the lease, for so long if it does not renew it."""
+
+    remaining: timedelta
+
+
+class LeaseScripts:
+    """The scripts of leases, registered once for a client."""
+
+    def __init__(self, client: Redis, *, shebang: str = "") -> None:
+        """Register them; ``shebang`` is their first line where the server knows it."""
+        first = in_any_case(shebang)
+        self.acquire: AsyncScript = client.register_script(first + lua("acquire_lease"))
+        self.renew: AsyncScript = client.register_script(first + lua("renew_lease"))
+
+
+class Lease:
+    """One lease of this process.
+
+    Attributes:
+        key: where it stands.
+        token: what stands there while it is ours; :func:`nonce_of` draws one.
+        ttl: how long it lives without being renewed.
+        claimed: whether it may be ours: it was asked for, and neither refused, lost nor released since.
+        asked: how often it was asked for.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        scripts: LeaseScripts,
+        key: str,
+        *,
+        token: str,
+        ttl: timedelta,
+        certain: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            client: without retries of its own.
+            scripts: of that client.
+            key: where it stands.
+            token: proves that it is ours.
+            ttl: how long it lives without being renewed.
+            certain: whether it counts as held only while its term lasts; else until an answer says otherwise, which is
+                enough for work whose every write checks the lease.
+            clock: seconds that only go forward, and while this process is stopped, too.
+        """
+        self.key = key
+        self.token = token
+        self.ttl = ttl
+        self.claimed = False
+        self.asked = 0
+        self._client = client
+        self._scripts = scripts
+        self._certain = certain
+        self._clock = clock
+        self._held_until = 0.0
 
     @property
     def held(self) -> bool:
-        """Whether it is ours, as far as is known."""
+        """Whether it is ours: beyond doubt, or as far as is known; see ``certain``."""
+        return self._clock() < self._held_until if self._certain else self.claimed
+
+    @property
+    def milliseconds(self) -> int:
+        """How long it lives, for scripts."""
+        return int(self.ttl.total_seconds() * 1000)
+
+    async def acquire(self) -> HeldElsewhere | None:
+        """Acquire or renew it; None: it is ours.
+
+        Raises:
+            StoreError: see :func:`~poller.redis.client.translated`.
+        """
+        until = self.claim()
+        with answered(self._client):
+            left = await self._scripts.acquire([self.key], [self.token, self.milliseconds])
+        if left is None:
+            self.grant(until)
+            return None
+        self.lose()
+        return HeldElsewhere(timedelta(milliseconds=int(left)))
+
+    async def renew(self) -> bool:
+        """Keep it for another term. False: it is lost."""
+        asked, until = self.asked, self._term()
+        with answered(self._client):
+            kept = bool(await self._scripts.renew([self.key], [self.token, self.milliseconds]))
+        if kept:
+            self._held_until = until
+        elif asked == self.asked:  # else a later question is answered, or will be
+            self.lose()
+        return kept
+
+    async def release(self) -> None:
+        """Let another process have it, if it is ours."""
+        self._held_until = 0.0
+        self.claimed = self.claimed and self._certain
+        with answered(self._client):
+            await self._scripts.renew([self.key], [self.token, 0])
+        self.claimed = False
+
+    def claim(self) -> float:
+        """A script is about to ask for it; gives the end of its term for :meth:`grant`."""
+        self.claimed = True
+        self.asked += 1
+        return self._term()
+
+    def grant(self, until: float) -> None:
+        """The script was answered: it is ours."""
+        self._held_until, self.claimed = until, True
+
+    def lose(self) -> None:
+        """It is not ours."""
+        self._held_until, self.claimed = 0.0, False
+
+    async def fenced(self, consequence: str) -> Fenced:
+        """The error of work whose script found that it is not ours; says who has it, where the store tells."""
+        self.lose()
+        return Fenced(f"lost lease {self.key}{await _to_whom(self._client, self.key)}; {consequence}")
+
+    def _term(self) -> float:
+        return self._clock() + self.ttl.total_seconds()
+
+
+class Renewable(Protocol):
+    """What :func:`keep_renewed` needs of a :class:`Lease`."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is ours."""
         ...
 
     async def renew(self) -> bool:
         """Keep it for another term."""
         ...
 
+
+class Releasable(Protocol):
+    """What :func:`release_all` needs: a :class:`Lease`, or what has one."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is ours."""
+        ...
+
     async def release(self) -> None:
-        """Let it go."""
+        """Let another process have it."""
         ...
 
 
-async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, sleep: Callable[[float], Awaitable[None]]) -> None:
+async def keep_renewed(
+    leases: Iterable[Renewable], *, ttl: timedelta, sleep: Callable[[float], Awaitable[None]]
+) -> None:
     """Renew those that are held, every third of their lifetime, until cancelled.
 
     Many are renewed side by side: a busy event loop makes each answer wait, and in a row the last would come too late.
@@ -61,7 +210,7 @@ async def keep_renewed(leases: Iterable[Lease], *, ttl: timedelta, sleep: Callab
                 break  # the others would wait for the same store
 
 
-async def _renewed(lease: Lease) -> bool:
+async def _renewed(lease: Renewable) -> bool:
     """Whether the store answered."""
     try:
         await lease.renew()
@@ -72,7 +221,7 @@ async def _renewed(lease: Lease) -> bool:
     return True
 
 
-async def release_all(leases: Iterable[Lease], *, within: float = RELEASE_SECONDS) -> None:
+async def release_all(leases: Iterable[Releasable], *, within: float = RELEASE_SECONDS) -> None:
     """Let go of those that are held, so that another process can go on at once.
 
     A store that does not answer ends it, at the latest after so many seconds: leases run out by themselves.
@@ -88,11 +237,6 @@ async def release_all(leases: Iterable[Lease], *, within: float = RELEASE_SECOND
                     except StoreError:
                         continue
 
-
-# Who has a lease: the process's name in front of the nonce that proves it.
-#
-# The name is for people and for the other processes, and anybody may know it. The nonce is random, and nobody may: it
-# never leaves the process but for the store.
 
 _SHOWN: Final = 24  # characters of a machine's name
 
@@ -115,14 +259,21 @@ def owner_of(lease: bytes | None) -> str | None:
 
 
 async def in_whose_hands(client: Redis, lease: str) -> str:
-    """Who has a lease now, as the end of a message; empty where nobody has it or the store does not say."""
+    """Who has a lease now, as the end of a message; empty where it is free or the store does not say."""
+    owner = await _owner(client, lease)
+    return f"; {owner} has it" if owner else ""
+
+
+async def _to_whom(client: Redis, lease: str) -> str:
+    owner = await _owner(client, lease)
+    return f" to {owner}" if owner else ""
+
+
+async def _owner(client: Redis, lease: str) -> str | None:
     with suppress(StoreError), translated(client):
-        owner = owner_of(cast("bytes | None", await client.get(lease)))
-        return f"; {owner} has it" if owner else ""
-    return ""
+        return owner_of(cast("bytes | None", await client.get(lease)))
+    return None
 
-
-# Looking at many leases at once: who has them, and for how long. Reads only.
 
 _AT_ONCE: Final = 500  # in one pipeline; more would keep the store busy for others
 

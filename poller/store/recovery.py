@@ -365,8 +365,12 @@ _LATER: Final = 1.25
 class Remembering(Protocol):
     """A feed's store; see :class:`poller.store.feed.FeedStore`."""
 
-    held: bool
     memory: Memory
+
+    @property
+    def held(self) -> bool:
+        """Whether its lease is ours, as far as is known."""
+        ...
 
 
 async def overhear(

@@ -465,7 +465,7 @@ class Trimmer:
             with answered(self._client):
                 gone: bytes | int = await script(names, arguments)
             if gone == FENCED:
-                raise Fenced(f"the lease of {keys.lease} is not ours any more; nothing was trimmed")
+                raise Fenced(f"lost lease {keys.lease}; nothing trimmed")
             if not isinstance(gone, int):  # CHANGED
                 return total or None
             total += gone

@@ -23,7 +23,6 @@ from importlib.resources import files
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
-from redis.commands.core import AsyncScript
 from redis.exceptions import NoScriptError
 
 from poller.errors import StoreUnavailable
@@ -47,12 +46,6 @@ def lua(name: str) -> str:
     return "\n".join([*parts, text[len(head) :].replace("LONGEST_LEASE_MS", str(LONGEST_LEASE_MS))])
 
 
-BEGIN: Final = lua("begin_round")
-
-TAKE: Final = lua("acquire_lease")
-
-RENEW: Final = lua("renew_lease")
-
 ORDER: Final = lua("request_order")
 
 DROP: Final = lua("drop_quarantined")
@@ -70,17 +63,6 @@ def in_any_case(shebang: str) -> str:
         shebang: the first line of the others; empty where the server does not know it.
     """
     return shebang and f"{shebang.rstrip()} flags=allow-oom\n"
-
-
-class Scripts:
-    """The scripts, registered once for a client and shared by its feeds."""
-
-    def __init__(self, client: Redis, *, shebang: str = "") -> None:
-        """Register them; ``shebang`` is their first line where the server knows it."""
-        self.begin: AsyncScript = client.register_script(shebang + BEGIN)
-        self.take: AsyncScript = client.register_script(in_any_case(shebang) + TAKE)
-        self.renew: AsyncScript = client.register_script(in_any_case(shebang) + RENEW)
-        self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 
 @contextmanager

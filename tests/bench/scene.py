@@ -21,9 +21,9 @@ from poller.source.client import ApiClient
 from poller.source.feed import KNOWN, Feed, RoundResult
 from poller.source.paging import ListQuery
 from poller.source.round import run_round
-from poller.store.feed import FeedStore
+from poller.store.feed import FeedStore, Scripts
 from poller.store.keys import FeedKeys
-from poller.store.scripts import SHEBANG, Scripts
+from poller.store.scripts import SHEBANG
 
 PAGE = 1000
 RESOURCE = KNOWN["employmentUnavailabilities"]

@@ -161,7 +161,7 @@ class Stage:
             stream=stream,
             sinks=sinks,
             woken=max(len(outcome.chapter.strikes) if fault.replaces else 0, self.replicas.lines(_REPLACED)),
-            refused=self.replicas.lines("is not ours any more"),
+            refused=self.replicas.lines("lost lease "),
             remarks=tuple(self.remarks),
         )
 

@@ -69,7 +69,7 @@ async def test_something_is_left_until_all_is_settled(client: Redis, settings: S
     store = PairStore(
         client, DeliveryScripts(client), A, events=KEYS.events, subscription="a", nonce="m/n", lease=LEASE
     )
-    assert await store.take() is None
+    assert await store.lease.acquire() is None
     await store.open("earliest")
     assert await left(client, settings) is True  # unread
     await store.read(most=3)

@@ -19,11 +19,9 @@ from poller.daemon.health import StoreMonitor
 from poller.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.client import commands
-from poller.store.feed import HeldElsewhere
 from poller.store.keys import FeedKeys, MemberKeys, PairKeys
-from poller.store.lease import keep_renewed, nonce_of
+from poller.store.lease import HeldElsewhere, Lease, LeaseScripts, keep_renewed, nonce_of
 from poller.store.members import MemberConfiguration, Members
-from poller.store.scripts import Scripts
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, strain, turns, until
 from tests.telemetry.series import grown
@@ -48,8 +46,8 @@ class Script:
     """A lease and its runs: each turn goes as it is told; after the last one they go on until they are stopped."""
 
     feed = "acme/a"
-    keys = PairKeys.of("p", "acme/a", "s")
-    nonce = "me/1"
+    key = PairKeys.of("p", "acme/a", "s").lease
+    token = "me/1"  # noqa: S105 -- of a test
 
     def __init__(self, *turns: Exception) -> None:
         self.turns = list(turns)
@@ -60,7 +58,7 @@ class Script:
         self._stopped = False
         self._changed = asyncio.Event()
 
-    async def take(self) -> HeldElsewhere | None:
+    async def acquire(self) -> HeldElsewhere | None:
         self.held = self.claimed = True
         return None
 
@@ -229,27 +227,25 @@ class Lot:
     def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
         self.name = self.feed = name
         self.lease = FeedKeys.of("poller", name).lease
-        self._nonce = nonce_of(member)
-        self.nonce = self._nonce.encode()
-        self.held = False
+        self._lease = Lease(client, LeaseScripts(client), self.lease, token=nonce_of(member), ttl=ttl, certain=False)
+        self.nonce = self._lease.token.encode()
         self.busy = False
         self.begun = 0
         self.working = False
         self.quick = asyncio.Event()  # while it is not set, whoever wants to take the lease does not come to it
         self.quick.set()
-        self._scripts = Scripts(client)
-        self._ttl = int(ttl.total_seconds() * 1000)
         self._changed = changed
 
     async def take(self) -> HeldElsewhere | None:
         await self.quick.wait()
-        left = await self._scripts.take([self.lease], [self._nonce, self._ttl])
-        self.held = left is None
-        return None if left is None else HeldElsewhere(timedelta(milliseconds=int(left)))
+        return await self._lease.acquire()
 
     async def renew(self) -> bool:
-        self.held = bool(await self._scripts.renew([self.lease], [self._nonce, self._ttl]))
-        return self.held
+        return await self._lease.renew()
+
+    @property
+    def held(self) -> bool:
+        return self._lease.held
 
     def begin(self) -> None:
         assert self.held
@@ -265,8 +261,7 @@ class Lot:
     async def end(self) -> None:
         assert not self.busy
         self.lost()
-        self.held = False
-        await self._scripts.renew([self.lease], [self._nonce, 0])
+        await self._lease.release()
 
     async def release(self) -> None:
         await self.end()
@@ -295,7 +290,7 @@ class Awkward(Lot):
         self.taking.set()
         await self.go_on.wait()
         if self.unanswered:
-            self.held = False
+            self._lease.lose()
             raise self.unanswered.pop(0)
         return found
 

@@ -57,7 +57,8 @@ class Rounds:
         async def release() -> None:
             self.say(f"{name} let go")
 
-        store = SimpleNamespace(keys=FeedKeys.of("p", feed.id), nonce="me/1", held=True, release=release)
+        lease = SimpleNamespace(key=FeedKeys.of("p", feed.id).lease, token="me/1")  # noqa: S106 -- of a test
+        store = SimpleNamespace(lease=lease, held=True, release=release)
         api: Any = SimpleNamespace(share=lambda part: self.log.append(str(part)))
         return cast("PolledFeed", SimpleNamespace(feed=feed, store=store, api=api, timing=SELDOM, round=round_))
 

@@ -114,7 +114,7 @@ async def delivering(
         nonce=token_hex(4),
         lease=timedelta(seconds=30),
     )
-    assert await store.take() is None
+    assert await store.lease.acquire() is None
     pair = Pair(FEED, subscriber, store, now=lambda: datetime.now(UTC), clock=clock, chance=lambda: 0.0)
     running = asyncio.create_task(pair.run())
     try:
@@ -122,7 +122,7 @@ async def delivering(
         assert not running.done(), running
     finally:
         await ended(running)
-        await store.release()
+        await store.lease.release()
 
 
 async def publish(client: Redis, *keys: str, start: int = 1) -> None:

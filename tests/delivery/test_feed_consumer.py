@@ -52,7 +52,7 @@ class Scene:
             nonce=nonce,
             lease=timedelta(seconds=seconds),
         )
-        assert await store.take() is None
+        assert await store.lease.acquire() is None
         return store
 
     async def add(self, *ids: str) -> None:
@@ -372,7 +372,7 @@ async def two_waiting(scene: Scene, clock: Callable[[], float]) -> PairStore:
         lease=timedelta(seconds=30),
         clock=clock,
     )
-    assert await store.take() is None
+    assert await store.lease.acquire() is None
     await scene.add("a0", "b0")
     return store
 

@@ -60,7 +60,7 @@ async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str
             since = len(sleeper.lines)
             sleeper.send(signal.SIGCONT)
             told = await sleeper.until(
-                lambda line: "is not ours any more; nothing was written" in (line.get("error") or ""),
+                lambda line: "commit rejected, nothing written" in (line.get("error") or ""),
                 "its commit to be refused",
                 since=since,
             )

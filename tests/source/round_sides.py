@@ -18,8 +18,9 @@ from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, 
 from poller.source.feed import KNOWN, Feed, RoundResult
 from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
-from poller.store.feed import Absent, HeldElsewhere
+from poller.store.feed import Absent
 from poller.store.feed_state import FeedState, state_of
+from poller.store.lease import HeldElsewhere
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -15,7 +15,7 @@ from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreError, Sto
 from poller.source.feed import RoundMode, RoundResult, resource_of
 from poller.source.paging import Params
 from poller.source.round import run_round
-from poller.store.feed import HeldElsewhere
+from poller.store.lease import HeldElsewhere
 from tests.source.round_sides import ACHIEVEMENTS, DOWN, FEED, GONE, NOON, Round, Script, records
 
 

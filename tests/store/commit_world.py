@@ -13,11 +13,11 @@ from poller.changes.events import Cause, EventFrame
 from poller.changes.plan import Commit, PublishRules, plan, plan_removals
 from poller.changes.records import Record, record_reader
 from poller.redis.client import commands
-from poller.store.feed import FeedStore
+from poller.store.feed import FeedStore, Scripts
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.recovery import Memory, Remembered
-from poller.store.scripts import COMMIT, SHEBANG, Scripts
+from poller.store.scripts import COMMIT, SHEBANG
 from poller.store.snapshots import SnapshotCodec
 from tests.store.commit_model import Planned
 

@@ -10,10 +10,9 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.store.commands import AskedOrder, Asking, Order, OrderAnswer, Pause, give, pause, pause_of, resume
-from poller.store.feed import FeedStore
+from poller.store.feed import FeedStore, Scripts
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, answer_key, orders_key
-from poller.store.scripts import Scripts
 
 AT = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 ONE = AskedOrder("1", "acme/contractTypes", "resync", AT)
@@ -136,7 +135,7 @@ async def test_a_paused_feed_is_begun_by_nobody(store_client: Redis, store: Feed
 
 async def test_who_has_the_lease_keeps_it(store_client: Redis, store: FeedStore) -> None:
     """Law: a pause takes no lease away, so what is done under it, such as retention, goes on."""
-    assert await store.take() is None
+    assert await store.lease.acquire() is None
     await pause(store_client, KEYS, WANTED)
     assert await store.begin() == WANTED
     assert store.held

@@ -56,7 +56,7 @@ class Scene:
 
     async def opened(self, nonce: str = "one") -> PairStore:
         store = self.store(nonce)
-        assert await store.take() is None
+        assert await store.lease.acquire() is None
         await store.open("earliest")
         return store
 
@@ -78,23 +78,23 @@ async def scene(any_store: str) -> AsyncIterator[Scene]:
 async def test_one_process_has_the_lease(scene: Scene) -> None:
     """The other one is told how long it lasts; who lets it go lets it be taken at once."""
     one, two = scene.store("one"), scene.store("two")
-    assert await one.take() is None
-    other = await two.take()
+    assert await one.lease.acquire() is None
+    other = await two.lease.acquire()
     assert other is not None
     assert timedelta(0) < other.remaining <= TTL
     assert (one.held, two.held) == (True, False)
-    assert not await two.renew()
-    await two.release()
-    assert await one.renew()
-    await one.release()
+    assert not await two.lease.renew()
+    await two.lease.release()
+    assert await one.lease.renew()
+    await one.lease.release()
     assert not one.held
-    assert await two.take() is None
+    assert await two.lease.acquire() is None
 
 
 async def test_a_lease_without_an_end_is_another_s(scene: Scene) -> None:
     """A key that somebody made by hand is nobody's leave to deliver."""
     await scene.client.set(KEYS.lease, "someone")
-    assert await scene.store().take() is not None
+    assert await scene.store().lease.acquire() is not None
 
 
 async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Scene) -> None:
@@ -103,12 +103,12 @@ async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Sc
     One of minutes may be another configuration's, and stays.
     """
     await scene.client.set(KEYS.lease, "gone", ex=3600)
-    other = await scene.store().take()
+    other = await scene.store().lease.acquire()
     assert other is not None
     assert other.remaining <= TTL
     assert 0 < await scene.client.pttl(KEYS.lease) <= TTL.total_seconds() * 1000
     await scene.client.set(KEYS.lease, "slow", ex=590)
-    other = await scene.store().take()
+    other = await scene.store().lease.acquire()
     assert other is not None
     assert other.remaining > timedelta(seconds=500)
 
@@ -118,7 +118,7 @@ async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
     store = await scene.opened()
     scene.clock.now += 29
     assert store.held
-    assert await store.renew()
+    assert await store.lease.renew()
     scene.clock.now += 29
     assert store.held
     scene.clock.now += 1
@@ -133,11 +133,11 @@ async def test_a_lease_counts_from_the_asking(scene: Scene, again: bool) -> None
         store = scene.store(client=client)
         try:
             if again:
-                assert await store.take() is None
+                assert await store.lease.acquire() is None
             await client.script_flush()  # so that the script itself is sent, whose reply comes with the answer
             held = proxy.hold_reply(to=b"EVAL")
             scene.clock.now = 100.0
-            asking = asyncio.create_task(store.renew() if again else store.take())
+            asking = asyncio.create_task(store.lease.renew() if again else store.lease.acquire())
             async with patience("the answer to be under way"):
                 await held.struck.wait()
             scene.clock.now += 20
@@ -178,7 +178,7 @@ async def test_whoever_takes_over_finds_what_was_read_and_not_settled(scene: Sce
     assert [entry for entry, _ in await store.read(most=9)] == [*entries, foreign]
     await store.settle(Settlement([entries[1]]), now_ms=1)
     await scene.client.xdel(FEED.events, entries[2])
-    await store.release()
+    await store.lease.release()
     heir = await scene.opened("two")
     assert await heir.pending("0", most=2) == [(entries[0], b"1"), (entries[2], None)]
     assert await heir.pending(entries[2], most=9) == [(entries[3], b"4"), (foreign, b"")]
@@ -245,7 +245,7 @@ async def test_a_settlement_that_comes_late_writes_nothing(scene: Scene) -> None
     late = scene.store()  # the same process, and its first settlement once more
     await late.settle(Settlement([one], {one: b"p"}), now_ms=1)
     assert await store.parked() == {}
-    await store.release()
+    await store.lease.release()
     heir = await scene.opened("two")
     await heir.settle(Settlement([], {one: b"p"}), now_ms=1)
     assert await store.parked() == {one: b"p"}
@@ -308,7 +308,7 @@ async def test_where_a_new_group_begins(scene: Scene) -> None:
     """At the end, or at the beginning; and there it begins again when it is lost before anything was delivered."""
     before = await scene.add(b"1")
     store = scene.store()
-    await store.take()
+    await store.lease.acquire()
     await store.open("now")
     after = await scene.add(b"2")
     await scene.client.xgroup_destroy(FEED.events, "sub:s")
@@ -323,7 +323,7 @@ async def test_where_a_new_group_begins(scene: Scene) -> None:
 async def test_a_stream_that_is_not_there_yet(scene: Scene) -> None:
     """A subscription may be older than its feed's first event, and gets it."""
     store = scene.store()
-    await store.take()
+    await store.lease.acquire()
     await store.open("now")
     entries = await scene.add(b"1")
     assert [entry for entry, _ in await store.read(most=9)] == entries

@@ -12,10 +12,10 @@ from redis.asyncio import Redis
 from poller.changes.plan import Commit
 from poller.changes.records import Rejected
 from poller.store.dead_letters import DeadLetter, LetterId, drop, drop_all, letter_id, newest, opened
-from poller.store.feed import QUARANTINE_BYTES, FeedStore, rejected_digest
+from poller.store.feed import QUARANTINE_BYTES, FeedStore, Scripts, rejected_digest
 from poller.store.feed_state import FeedState
 from poller.store.keys import FeedKeys
-from poller.store.scripts import DROP, Scripts
+from poller.store.scripts import DROP
 
 FEED = "acme/contractTypes"
 KEYS = FeedKeys.of("poller", FEED)

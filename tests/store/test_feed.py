@@ -21,10 +21,10 @@ from poller.changes.plan import Commit, PublishRules, SubstreamSnapshot, packed,
 from poller.changes.records import Rejected, record_reader
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
-from poller.store.feed import FeedStore, HeldElsewhere, named_qualifications, rejected_digest
+from poller.store.feed import FeedStore, Scripts, named_qualifications, rejected_digest
 from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from poller.store.keys import FeedKeys
-from poller.store.scripts import Scripts
+from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import SAMPLES
 from tests.store.records import unavailability
 from tests.stores import flushed, with_options
@@ -260,10 +260,10 @@ async def test_one_process_has_the_lease_at_a_time(opened: Open) -> None:
     refused = await second.begin()
     assert isinstance(refused, HeldElsewhere)
     assert timedelta() < refused.remaining <= timedelta(seconds=60)
-    assert not await second.renew()
+    assert not await second.lease.renew()
     await second.release()  # not its own: stays
     assert isinstance(await second.begin(), HeldElsewhere)
-    assert await first.renew()
+    assert await first.lease.renew()
     await first.release()
     await begun(second)
 

@@ -13,9 +13,9 @@ from poller.changes.plan import Commit
 from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
-from poller.store.feed import FeedStore
+from poller.store.feed import FeedStore, Scripts
 from poller.store.keys import FeedKeys, PairKeys
-from poller.store.scripts import SHEBANG, Scripts
+from poller.store.scripts import SHEBANG
 from tests.store.test_feed import begun
 
 KEYS = FeedKeys.of("p", "acme/a")
@@ -50,7 +50,7 @@ async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(clien
     await client.config_set("maxmemory", 1)
     committing = asyncio.create_task(store.commit(commit))
     while not committing.done():
-        assert await store.renew()
+        assert await store.lease.renew()
         await asyncio.wait({committing}, timeout=0.05)
     with pytest.raises(StoreUnavailable, match="maxmemory"):
         await committing
@@ -63,7 +63,7 @@ async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(clien
     await store.commit(commit)
     assert await client.xlen(KEYS.events) == 2
     await client.config_set("maxmemory", 1)
-    await store.release()
+    await store.lease.release()
     assert not await client.exists(KEYS.lease)
 
 
@@ -72,17 +72,17 @@ async def test_deliveries_go_on(client: Redis) -> None:
     keys = PairKeys.of("p", "acme/a", "s")
     scripts = DeliveryScripts(client, shebang=SHEBANG)
     pair = PairStore(client, scripts, keys, events=KEYS.events, subscription="s", nonce="n", lease=timedelta(seconds=9))
-    assert await pair.take() is None
+    assert await pair.lease.acquire() is None
     await pair.open("earliest")
     added = [await client.xadd(KEYS.events, {"data": "{}"}) for _ in range(2)]
     await client.config_set("maxmemory", 1)
-    assert await pair.take() is None
+    assert await pair.lease.acquire() is None
     entries = await pair.read(most=2)
     assert [entry.encode() for entry, _ in entries] == added
     first, second = (entry for entry, _ in entries)
     await pair.settle(Settlement(acked=(first, second), parked={second: b"later"}, place=second), now_ms=1)
     assert await client.hkeys(keys.parked) == [second.encode()]
     assert (await client.xpending(KEYS.events, "sub:s"))["pending"] == 0
-    assert await pair.renew()
-    await pair.release()
+    assert await pair.lease.renew()
+    await pair.lease.release()
     assert not await client.exists(keys.lease)

@@ -12,11 +12,11 @@ from redis.asyncio import Redis
 from poller.changes.plan import Commit
 from poller.errors import Stale
 from poller.store.commands import Order, give
-from poller.store.feed import FeedStore, HeldElsewhere
+from poller.store.feed import FeedStore, Scripts
 from poller.store.feed_state import DELTA_TOKEN, READ_AT, FeedState, Loss
 from poller.store.keys import remembered_key
+from poller.store.lease import HeldElsewhere
 from poller.store.recovery import NOTE_EVERY, Memory, notes
-from poller.store.scripts import Scripts
 from poller.store.snapshots import SAMPLES
 from tests.harness.waiting import turns
 from tests.store.records import unavailability

@@ -175,7 +175,7 @@ def pair(client: Redis, *, subscribed: int, asked: int = 0) -> PairStore:
 async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0) -> PairStore:
     """A pair that has its lease and its group."""
     found = pair(client, subscribed=subscribed, asked=asked)
-    await found.take()
+    await found.lease.acquire()
     await found.open(start)
     return found
 
@@ -292,7 +292,7 @@ async def test_a_pair_that_is_lost_again_before_its_feed_is_begun_misses_nothing
     await set_back(real, 1)
     there = await opened(real, "now", subscribed=NOW - HOUR)
     await flushed(real)
-    await there.take()
+    await there.lease.acquire()
     await there.open("now")
     await one.round(1)
     await one.round(1, reason="a change")
@@ -303,7 +303,7 @@ async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> Non
     """Law: also where the group was there before, and so nobody had to ask how the feed began."""
     one = Process(real, "a")
     await one.round(1)
-    await (await opened(real, "earliest", subscribed=NOW - HOUR)).release()
+    await (await opened(real, "earliest", subscribed=NOW - HOUR)).lease.release()
     await give(real, KEYS, Order.ANEW)
     await one.round(1)
     there = await opened(real, "earliest", subscribed=NOW - HOUR)

@@ -40,7 +40,7 @@ async def test_one_at_a_time(store_client: Redis) -> None:
 async def test_its_place_goes_along_with_settlements(store_client: Redis) -> None:
     """Law: the place moves, and the replay ends, only while it is the one that was asked for last."""
     store = pair(store_client)
-    assert await store.take() is None
+    assert await store.lease.acquire() is None
     await begin(store_client, KEYS, SPAN)
     await store.settle(Settlement(replay=ReplayPlace("r", "5-0")), now_ms=1)
     assert await store.replay() == ReplaySpan("r", "5-0", "9-0")
@@ -57,7 +57,7 @@ async def test_what_is_read_of_it(any_store: str) -> None:
     """Law: entries come from behind its place up to its end, so many at a time; and the stream is looked up around."""
     async with commands(any_store) as client:
         store = pair(client)
-        assert await store.take() is None
+        assert await store.lease.acquire() is None
         assert await first(client, EVENTS) is None
         assert await last_read(client, EVENTS, "a") is None
         for number in range(1, 6):

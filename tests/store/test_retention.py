@@ -72,7 +72,7 @@ async def delivering(client: Redis, *, read: int, settled: Settlement) -> PairSt
         nonce="n",
         lease=timedelta(seconds=30),
     )
-    assert await store.take() is None
+    assert await store.lease.acquire() is None
     await store.open("earliest")
     await store.read(most=read)
     await store.settle(settled, now_ms=1)

@@ -16,10 +16,9 @@ from redis.asyncio import Redis
 from poller.changes.plan import Commit
 from poller.errors import Fenced, Stale, StoreRefused
 from poller.redis.client import commands
-from poller.store.feed import FeedStore
+from poller.store.feed import FeedStore, Scripts
 from poller.store.feed_state import FeedState
 from poller.store.keys import FeedKeys
-from poller.store.scripts import Scripts
 from poller.telemetry.metrics import (
     STEPS,
     MetricDescription,

@@ -25,9 +25,7 @@ from poller.daemon.cluster.assignment import LeaseMoves, SurplusLease, moves, of
 from poller.daemon.cluster.membership import MemberRank, Membership, StoreObserver
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended
-from poller.store.feed import HeldElsewhere
-from poller.store.keys import PairKeys
-from poller.store.lease import RELEASE_SECONDS, Held, Lease, held_leases
+from poller.store.lease import RELEASE_SECONDS, Held, HeldElsewhere, Releasable, held_leases
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import LeaseKind, lease_changed, leases_held
 
@@ -262,15 +260,15 @@ _AFTER_LOSS: Final = 2.0
 _AFTER_FAULT: Final = 5.0
 
 
-class ConsumerLease(Lease, Protocol):
-    """The pair's lease; see :class:`poller.store.consumer_state.PairStore`."""
+class ConsumerLease(Releasable, Protocol):
+    """The feed consumer's lease; see :class:`poller.store.lease.Lease`."""
 
-    keys: PairKeys
-    nonce: str
+    key: str
+    token: str
     claimed: bool
 
-    async def take(self) -> HeldElsewhere | None:
-        """Take it; None: it is ours."""
+    async def acquire(self) -> HeldElsewhere | None:
+        """Acquire it; None: it is ours."""
         ...
 
 
@@ -298,7 +296,7 @@ class LeaseKeeper:
     def __init__(
         self,
         pair: LeasedWork,
-        store: ConsumerLease,
+        lease: ConsumerLease,
         *,
         subscription: str,
         watch: StoreObserver,
@@ -310,7 +308,7 @@ class LeaseKeeper:
 
         Args:
             pair: what is run.
-            store: its lease.
+            lease: under which it runs.
             subscription: its id.
             watch: told when the store is away.
             changed: is called when the pair is begun or at rest, and may be taken or handed back.
@@ -318,10 +316,10 @@ class LeaseKeeper:
             clock: of this process.
         """
         self.name, self.feed = f"{subscription} {pair.feed}", pair.feed
-        self.lease = store.keys.lease
-        self.nonce = store.nonce.encode()
+        self.lease = lease.key
+        self.nonce = lease.token.encode()
         self._pair = pair
-        self._store = store
+        self._held = lease
         self._watch = watch
         self._changed = changed
         self._let_go = let_go
@@ -337,7 +335,7 @@ class LeaseKeeper:
     @property
     def held(self) -> bool:
         """Whether the lease is ours, as far as is known."""
-        return self._store.held
+        return self._held.held
 
     @property
     def ours(self) -> bool:
@@ -347,11 +345,11 @@ class LeaseKeeper:
     @property
     def busy(self) -> bool:
         """Whether it can neither be taken nor handed back now: something went wrong a moment ago."""
-        return self._pausing or not (self._idle.is_set() or self._store.held)
+        return self._pausing or not (self._idle.is_set() or self._held.held)
 
     async def take(self) -> HeldElsewhere | None:
         """Take the lease; None: it is ours."""
-        held = await self._store.take()
+        held = await self._held.acquire()
         self._watch.worked(self.name)
         return held
 
@@ -371,7 +369,7 @@ class LeaseKeeper:
         """Deliver no more; when what is in flight has ended, or soon, let the lease go."""
         self.lost()
         await self._idle.wait()
-        await self._store.release()
+        await self._held.release()
 
     def stop(self) -> None:
         """Have :meth:`run` return, once what is in flight has ended, or soon."""
@@ -390,10 +388,10 @@ class LeaseKeeper:
                     await self._run()
         finally:
             self._watch.worked(self.name)
-            if self._store.claimed:
+            if self._held.claimed:
                 with suppress(StoreError, TimeoutError):  # it runs out by itself
                     async with asyncio.timeout(RELEASE_SECONDS):
-                        await self._store.release()
+                        await self._held.release()
                 self._let_go()
 
     async def _run(self) -> None:
@@ -407,7 +405,7 @@ class LeaseKeeper:
             self._pausing = True
             await self._clock.wait(self._stop, wait)
             self._pausing = False
-            if not self._store.held and not self._stop.is_set():
+            if not self._held.held and not self._stop.is_set():
                 self._turn.clear()
         self._changed()
 
