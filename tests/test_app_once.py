@@ -19,7 +19,8 @@ from poller.config.load import load
 from poller.config.settings import Settings
 from poller.daemon.round_runner import PolledFeed
 from poller.errors import ConfigurationError
-from poller.source.feed import KNOWN, RoundMode, RoundResult
+from poller.resources import RESOURCES
+from poller.source.feed import RoundMode, RoundResult
 from tests.harness.clock import FakeClock
 from tests.harness.waiting import turns
 from tests.servers import running
@@ -44,7 +45,7 @@ class Lease:
 
 
 def polled(round_: Callable[[], Awaitable[RoundResult]], lease: Lease | None = None) -> PolledFeed:
-    feed = SimpleNamespace(resource=KNOWN["contractTypes"])
+    feed = SimpleNamespace(resource=RESOURCES["contractTypes"])
     return cast("PolledFeed", SimpleNamespace(feed=feed, store=lease or Lease([]), round=round_))
 
 

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from poller.cli.options import RESOURCES, CommandLine, GlobalOptions, utc_now
+from poller.cli.options import CommandLine, GlobalOptions, utc_now
 from poller.cli.output import Line, count, warn, write_line, write_styled
 from poller.errors import ConfigurationError, PollerError, StoreUnavailable
+from poller.resources import RESOURCES
 
 if TYPE_CHECKING:
     import asyncio

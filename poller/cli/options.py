@@ -31,14 +31,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand
 
+from poller.resources import RESOURCES
+
 if TYPE_CHECKING:
     import asyncio
 
     from poller.config.settings import Settings
     from poller.telemetry.logs import Level
-
-RESOURCES: Final = ("contractTypes", "evidenceVariants", "employmentUnavailabilities", "achievements")
-"""Feeds of the source that the environment alone configures; a copy, for completion imports no configuration."""
 
 COMPLETION_PATIENCE: Final = 0.1  # seconds
 WATCH_SECONDS: Final = "2"

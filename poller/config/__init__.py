@@ -24,7 +24,8 @@ from poller.config.settings import (
 )
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.config.subscriptions import BatchSettings, FilterSettings, RetrySettings, SubscriptionSettings
-from poller.config.types import RESOURCES, Threshold
+from poller.config.types import Threshold
+from poller.resources import RESOURCES
 
 __all__ = [
     "RESOURCES",

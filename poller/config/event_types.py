@@ -24,17 +24,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from poller.config.errors import Key
+from poller.resources import RESOURCES, type_name_of
 
 KINDS: Final = ("created", "modified", "removed")
 """Of changes; each alone stands for all types of that kind."""
-
-TYPE_NAMES: Final = {
-    "evidenceVariants": "evidenceVariant",
-    "employmentUnavailabilities": "employmentUnavailability",
-    "contractTypes": "contractType",
-    "achievements": "achievement",
-}
-"""What a record of a known resource is called in event types."""
 
 LONGEST_PATTERN: Final = 256
 """Characters. Making a pattern of a text takes time by the square of its length."""
@@ -57,7 +50,7 @@ def published_types(prefix: str, resource: str, type_name: str | None) -> tuple[
         resource: of the feed.
         type_name: as configured; None: the default.
     """
-    name = type_name or TYPE_NAMES.get(resource) or resource.removesuffix("s")
+    name = type_name or type_name_of(resource)
     return tuple(f"{prefix}.{name}.{kind}.v1" for kind in KINDS)
 
 
@@ -120,14 +113,6 @@ def _expected(entry: str, types: Collection[str]) -> str:
     return f"expected a type that a feed publishes; {hint}"
 
 
-PATHS: Final = {
-    "evidenceVariants": "/evidenceVariants",
-    "employmentUnavailabilities": "/employmentUnavailabilities",
-    "contractTypes": "/contractTypes",
-    "achievements": "/qualifications/{id}/achievements",
-}
-"""Where the known resources are listed, below ``base_url``."""
-
 _NAMED: Final = 4
 _ID: Final = re.escape("{id}")
 
@@ -140,7 +125,8 @@ def event_source(prefix: str, resource: str, path: str | None) -> str:
         resource: of the feed.
         path: as configured; None: the default.
     """
-    return prefix + (path or PATHS.get(resource, ""))
+    known = RESOURCES.get(resource)
+    return prefix + (path or (known.path if known else ""))
 
 
 def required_sources(filters: Any) -> Iterator[tuple[Key, str]]:

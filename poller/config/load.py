@@ -30,9 +30,9 @@ from pydantic import BaseModel, ValidationError
 from poller.config.errors import ABSENT, ConfigProblem, Key, shown_key, shown_problem
 from poller.config.http import AuthSettings, holds_password
 from poller.config.settings import RedisSettings, Settings, broken_relations
-from poller.config.types import RESOURCES
 from poller.config.validation import problems_of
 from poller.errors import ConfigurationError
+from poller.resources import RESOURCES
 
 READ_TOKEN: Final = "POLLER_READ_TOKEN"  # noqa: S105  # a variable's name
 ADMIN_TOKEN: Final = "POLLER_ADMIN_TOKEN"  # noqa: S105  # likewise

@@ -28,8 +28,6 @@ from poller.config.http import (
     reversed_host,
 )
 from poller.config.types import (
-    ACHIEVEMENTS,
-    RESOURCES,
     Between,
     Concurrency,
     DetailPath,
@@ -55,6 +53,7 @@ from poller.config.types import (
     distinct,
     format_duration,
 )
+from poller.resources import ACHIEVEMENTS, RESOURCES
 
 MINUTE = timedelta(seconds=60)
 _ANY_DAY = datetime(2026, 1, 1, tzinfo=UTC)

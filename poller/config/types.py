@@ -310,10 +310,6 @@ Rate = Annotated[
 Concurrency = Annotated[Whole, Field(ge=1, le=10_000)]
 
 
-ACHIEVEMENTS: Final = "achievements"
-RESOURCES: Final = ("evidenceVariants", "employmentUnavailabilities", "contractTypes", ACHIEVEMENTS)
-"""The resources that need no ``path``."""
-
 _SEGMENTS: Final = r"(?:/(?!(?:\.|%2[Ee]){1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+"
 _ID: Final = r"(?!\.{1,2}$)[A-Za-z0-9._~-]{1,128}"
 _A_MONDAY: Final = datetime(2024, 1, 1, tzinfo=UTC)

@@ -16,8 +16,9 @@ from poller.config.http import AuthSettings
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings, SourceSettings
 from poller.http.transport import Transport
+from poller.resources import resource_of
 from poller.source.client import ApiClient, ClientLimits
-from poller.source.feed import Feed, resource_of
+from poller.source.feed import Feed
 from poller.source.paging import ListQuery
 from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import SourceSeries

@@ -12,13 +12,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Literal
-from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -28,96 +26,13 @@ from poller.changes.events import Cause, EventFrame
 from poller.changes.plan import RecordCounts, RemovalGuard
 from poller.changes.records import Record, Rejected, record_reader, subject_of
 from poller.errors import RoundTimeExceeded
+from poller.resources import Resource
 from poller.source.paging import DetectedCapabilities, ListQuery
 from poller.source.retry import PATIENCE
 from poller.store.feed_state import PROGRESS, FeedState, Loss
 
-PARENT: Final = "{id}"
-
 # Dots alone between slashes. URL parsers, proxies and servers take them for a step to another path, some of them after
 # they have decoded what was encoded.
-_STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search
-
-
-class Resource(msgspec.Struct, frozen=True):
-    """A kind of record and where it is listed.
-
-    Attributes:
-        name: as in the reference and the configuration.
-        type_name: the part of the event type that names it.
-        path: of the list endpoint, with ``{id}`` where there is one listing for each qualification.
-        detail_path: of the single record, with ``{id}``; None where there is none.
-        delta: whether the reference lets the list endpoint take a ``sinceDeltaToken``.
-    """
-
-    name: str
-    type_name: str
-    path: str
-    detail_path: str | None = None
-    delta: bool = True
-
-    @property
-    def per_qualification(self) -> bool:
-        """Whether there is one listing for each qualification."""
-        return PARENT in self.path
-
-    def listing_path(self, qualification: str | None) -> str:
-        """The path of one listing."""
-        return self.path.replace(PARENT, qualification) if qualification is not None else self.path
-
-    def record_path(self, subject: str) -> str | None:
-        """The path of a single record.
-
-        None where there is no such endpoint, or where the id leads to another path: a 404 from there says nothing of
-        the record.
-        """
-        if self.detail_path is None or _STEPS(unquote(subject)):
-            return None
-        return self.detail_path.replace(PARENT, quote(subject, safe=""))
-
-
-KNOWN: Final = {
-    resource.name: resource
-    for resource in (
-        Resource("evidenceVariants", "evidenceVariant", "/evidenceVariants", "/evidenceVariants/{id}"),
-        Resource(
-            "employmentUnavailabilities",
-            "employmentUnavailability",
-            "/employmentUnavailabilities",
-            "/employmentUnavailabilities/{id}",
-        ),
-        Resource("contractTypes", "contractType", "/contractTypes", "/contractTypes/{id}"),
-        Resource("achievements", "achievement", "/qualifications/{id}/achievements", delta=False),
-    )
-}
-
-
-def resource_of(
-    name: str, *, path: str | None = None, detail_path: str | None = None, type_name: str | None = None
-) -> Resource:
-    """The resource of a feed, from its name and what the configuration says beside it.
-
-    Args:
-        name: one of the reference's four, or any other with a path.
-        path: the list endpoint, from the root of the API.
-        detail_path: the single record, with ``{id}``.
-        type_name: default: the name without a plural s.
-
-    Raises:
-        LookupError: an unknown name without a path; the configuration refuses that earlier.
-    """
-    known = KNOWN.get(name)
-    if known is None and path is None:
-        raise LookupError(f"{name} is not one of {', '.join(KNOWN)} and has no path")
-    if known is None:
-        return Resource(name, type_name or name.removesuffix("s"), path or "", detail_path)
-    return Resource(
-        name,
-        type_name or known.type_name,
-        path or known.path,
-        detail_path or known.detail_path,
-        delta=known.delta,
-    )
 
 
 # This many fresh tokens refused in a row mean that the API accepts none.

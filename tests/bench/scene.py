@@ -17,8 +17,9 @@ from redis.asyncio import Redis
 
 from poller.auth.base import EnvironmentToken
 from poller.redis.client import commands
+from poller.resources import RESOURCES
 from poller.source.client import ApiClient
-from poller.source.feed import KNOWN, Feed, RoundResult
+from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery
 from poller.source.round import run_round
 from poller.store.feed import FeedStore, Scripts
@@ -26,7 +27,7 @@ from poller.store.keys import FeedKeys
 from poller.store.scripts import SHEBANG
 
 PAGE = 1000
-RESOURCE = KNOWN["employmentUnavailabilities"]
+RESOURCE = RESOURCES["employmentUnavailabilities"]
 
 
 @contextmanager

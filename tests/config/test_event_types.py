@@ -13,7 +13,6 @@ from poller.config.event_types import (
     LONGEST_PATTERN,
     MOST_PATTERNS,
     MOST_REPORTED,
-    TYPE_NAMES,
     published_types,
     type_test,
     unmatched_types,
@@ -22,7 +21,6 @@ from poller.config.load import load
 from poller.config.validation import decode_subscription, subscription_of
 from poller.control.feeds import feed_of
 from poller.errors import ConfigurationError
-from poller.source.feed import KNOWN
 
 TYPE = "org.example.api.contractType.modified.v1"
 
@@ -55,7 +53,6 @@ def test_a_kind_is_no_part_of_a_prefix() -> None:
 
 def test_types_are_those_of_the_events() -> None:
     """What the configuration expects to be published is what rounds publish, for known resources and for others."""
-    assert {one.name: one.type_name for one in KNOWN.values()} == TYPE_NAMES
     assert set(KINDS) == set(ChangeKind)
     for type_name in (None, "post"):
         settings = load(None, {"POLLER_BASE_URL": "https://api.example.org"})

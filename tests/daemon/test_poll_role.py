@@ -18,7 +18,8 @@ from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.poll_role import FeedLease, SourceGroup, lots_of
 from poller.daemon.round_runner import PolledFeed, RoundObserver
 from poller.daemon.schedule import PollTiming, Schedule
-from poller.source.feed import Feed, RoundMode, RoundResult, resource_of
+from poller.resources import resource_of
+from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.paging import ListQuery
 from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import ROUNDS

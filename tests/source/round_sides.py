@@ -15,7 +15,8 @@ from poller.changes.diff import Snapshot
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.errors import PollerError, SourceRefused, SourceUnavailable, Stale, StoreError
-from poller.source.feed import KNOWN, Feed, RoundResult
+from poller.resources import RESOURCES
+from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
 from poller.store.feed import Absent
@@ -28,7 +29,7 @@ GONE = SourceRefused("GET /contractTypes: the API answered 410", status=410)
 DOWN = SourceUnavailable("GET /contractTypes: the API answered 503 (3 attempts)")
 FEED = Feed(
     id="acme/contractTypes",
-    resource=KNOWN["contractTypes"],
+    resource=RESOURCES["contractTypes"],
     query=ListQuery(),
     event_source="https://api.example.org/v1",
     type_prefix="org.example.api",
@@ -36,7 +37,7 @@ FEED = Feed(
     apart=timedelta(0),  # how long confirmations wait is its own law, in test_removing
 )
 ACHIEVEMENTS = msgspec.structs.replace(
-    FEED, id="acme/achievements", resource=KNOWN["achievements"], delta=False, qualifications=("q1", "q2")
+    FEED, id="acme/achievements", resource=RESOURCES["achievements"], delta=False, qualifications=("q1", "q2")
 )
 
 

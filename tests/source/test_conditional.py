@@ -25,7 +25,7 @@ from tests.source.round_sides import ACHIEVEMENTS, DAY, FEED, Clock, MemoryStore
 
 FULL = msgspec.structs.replace(FEED, delta=False, removals=False)
 REMOVING = msgspec.structs.replace(FULL, removals=True)
-LISTED = msgspec.structs.replace(REMOVING, resource=msgspec.structs.replace(FEED.resource, detail_path=None))
+LISTED = msgspec.structs.replace(REMOVING, resource=FEED.resource._replace(detail_path=None))
 MINUTE = timedelta(minutes=1)
 
 

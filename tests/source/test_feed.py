@@ -11,7 +11,8 @@ import pytest
 from poller.changes.confirmation import MOST, Confirmation, confirmation_of
 from poller.changes.plan import Commit, RecordCounts
 from poller.errors import SourceUnavailable
-from poller.source.feed import KNOWN, Feed, Progress, RoundMode, RoundResult, decode_progress, resource_of
+from poller.resources import RESOURCES, resource_of
+from poller.source.feed import Feed, Progress, RoundMode, RoundResult, decode_progress
 from poller.source.paging import Params
 from poller.source.round import run_round
 from poller.store.feed_state import DELTA_TOKEN, HELD_ORIGIN, ORIGIN, PROGRESS
@@ -303,14 +304,14 @@ def test_the_four_resources_are_those_of_the_reference(
     assert found is not None
     assert (found.name, found.type_name, found.path) == (name, type_name, path)
     assert (found.detail_path, found.delta) == (detail_path, delta)
-    assert len(KNOWN) == 4
+    assert len(RESOURCES) == 4
 
 
 def test_only_achievements_have_a_listing_for_each_qualification() -> None:
     """There the id goes into the path; elsewhere the path stands as it is."""
-    assert [name for name, resource in KNOWN.items() if resource.per_qualification] == ["achievements"]
-    assert KNOWN["achievements"].listing_path("q-1") == "/qualifications/q-1/achievements"
-    assert KNOWN["contractTypes"].listing_path(None) == "/contractTypes"
+    assert [name for name, resource in RESOURCES.items() if resource.per_qualification] == ["achievements"]
+    assert RESOURCES["achievements"].listing_path("q-1") == "/qualifications/q-1/achievements"
+    assert RESOURCES["contractTypes"].listing_path(None) == "/contractTypes"
 
 
 def test_any_other_list_endpoint_can_be_described() -> None:
@@ -326,7 +327,7 @@ def test_any_other_list_endpoint_can_be_described() -> None:
 @pytest.mark.parametrize("subject", [".", "..", "a/..", "../a", "a/./b", "a\\..", "%2e", "%2E%2e", "a%2F.."])
 def test_an_id_that_leads_to_another_path_has_none_of_its_own(subject: str) -> None:
     """Law: what a URL parser takes for a step to another path, now or after it has decoded it, is not asked for."""
-    assert KNOWN["contractTypes"].record_path(subject) is None
+    assert RESOURCES["contractTypes"].record_path(subject) is None
     assert resource_of("staff", path="/staff", detail_path="/staff/{id}/all").record_path(subject) is None
 
 
@@ -335,8 +336,8 @@ def test_an_id_that_leads_to_another_path_has_none_of_its_own(subject: str) -> N
 )
 def test_any_other_id_is_one_segment_of_the_path(subject: str, path: str) -> None:
     """Law: dots beside other characters are an id like any other; where there is no such endpoint, none has a path."""
-    assert KNOWN["contractTypes"].record_path(subject) == f"/contractTypes/{path}"
-    assert KNOWN["achievements"].record_path(subject) is None
+    assert RESOURCES["contractTypes"].record_path(subject) == f"/contractTypes/{path}"
+    assert RESOURCES["achievements"].record_path(subject) is None
 
 
 def test_a_known_resource_can_be_overridden_in_part() -> None:

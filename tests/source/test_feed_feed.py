@@ -10,7 +10,8 @@ import pytest
 
 from poller.changes.diff import Change, ChangeKind
 from poller.changes.events import Cause
-from poller.source.feed import KNOWN, Feed, RoundMode, due_mode
+from poller.resources import RESOURCES
+from poller.source.feed import Feed, RoundMode, due_mode
 from poller.source.paging import ListQuery
 from poller.store.feed_state import FeedState
 
@@ -18,7 +19,7 @@ NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 FEED = Feed(
     id="acme/contractTypes",
-    resource=KNOWN["contractTypes"],
+    resource=RESOURCES["contractTypes"],
     query=ListQuery(),
     event_source="https://api.example.org/v1",
     type_prefix="org.example.api",

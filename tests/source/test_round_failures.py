@@ -12,7 +12,8 @@ import pytest
 
 from poller.changes.plan import Commit
 from poller.errors import Fenced, SourceNonsense, SourceRefused, StoreError, StoreUnavailable
-from poller.source.feed import RoundMode, RoundResult, resource_of
+from poller.resources import resource_of
+from poller.source.feed import RoundMode, RoundResult
 from poller.source.paging import Params
 from poller.source.round import run_round
 from poller.store.lease import HeldElsewhere

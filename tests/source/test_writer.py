@@ -14,7 +14,8 @@ import pytest
 from poller.changes.diff import Snapshot
 from poller.changes.plan import RemovalGuard, SeenKeys
 from poller.errors import PollerError, SourceRefused, SourceUnavailable
-from poller.source.feed import KNOWN, Feed, Resource, RoundMode
+from poller.resources import RESOURCES, Resource
+from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
 from poller.source.writer import commits_in_order, settle_absent
 from poller.store.feed import Absent
@@ -542,7 +543,7 @@ async def test_a_qualification_that_is_gone_takes_its_achievements_with_it_after
     """404 on a listing counts as empty, and a second reading has to say the same before anything is removed."""
     one, two = "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b51", "0aa7d5cc-3d2b-4f5e-8a73-0d7d5a1b1b52"
     feed = msgspec.structs.replace(
-        FULL, resource=KNOWN["achievements"], qualifications=(one, two), breaker=RemovalGuard(None, None)
+        FULL, resource=RESOURCES["achievements"], qualifications=(one, two), breaker=RemovalGuard(None, None)
     )
     paths = {name: f"/qualifications/{name}/achievements" for name in (one, two)}
 

@@ -1,0 +1,101 @@
+"""The resources of the API: what a record is called, and where it is listed and read.
+
+Pure, and light to import: completion of the command line reads the names from here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+ACHIEVEMENTS: Final = "achievements"
+PARENT: Final = "{id}"
+_STEPS: Final = re.compile(r"(?:^|[/\\])\.{1,2}(?:[/\\]|$)").search
+
+
+class Resource(NamedTuple):
+    """A kind of record and where it is listed.
+
+    Attributes:
+        name: as in the reference and the configuration.
+        type_name: the part of the event type that names it.
+        path: of the list endpoint, with ``{id}`` where there is one listing for each qualification.
+        detail_path: of the single record, with ``{id}``; None where there is none.
+        delta: whether the reference lets the list endpoint take a ``sinceDeltaToken``.
+    """
+
+    name: str
+    type_name: str
+    path: str
+    detail_path: str | None = None
+    delta: bool = True
+
+    @property
+    def per_qualification(self) -> bool:
+        """Whether there is one listing for each qualification."""
+        return PARENT in self.path
+
+    def listing_path(self, qualification: str | None) -> str:
+        """The path of one listing."""
+        return self.path.replace(PARENT, qualification) if qualification is not None else self.path
+
+    def record_path(self, subject: str) -> str | None:
+        """The path of a single record.
+
+        None where there is no such endpoint, or where the id leads to another path: a 404 from there says nothing of
+        the record.
+        """
+        if self.detail_path is None or _STEPS(unquote(subject)):
+            return None
+        return self.detail_path.replace(PARENT, quote(subject, safe=""))
+
+
+RESOURCES: Final = {
+    resource.name: resource
+    for resource in (
+        Resource("evidenceVariants", "evidenceVariant", "/evidenceVariants", "/evidenceVariants/{id}"),
+        Resource(
+            "employmentUnavailabilities",
+            "employmentUnavailability",
+            "/employmentUnavailabilities",
+            "/employmentUnavailabilities/{id}",
+        ),
+        Resource("contractTypes", "contractType", "/contractTypes", "/contractTypes/{id}"),
+        Resource(ACHIEVEMENTS, "achievement", "/qualifications/{id}/achievements", delta=False),
+    )
+}
+"""Those of the reference, which need no ``path``, by name."""
+
+
+def type_name_of(name: str) -> str:
+    """What a record of a resource is called in event types, where nothing else is configured."""
+    return RESOURCES[name].type_name if name in RESOURCES else name.removesuffix("s")
+
+
+def resource_of(
+    name: str, *, path: str | None = None, detail_path: str | None = None, type_name: str | None = None
+) -> Resource:
+    """The resource of a feed, from its name and what the configuration says beside it.
+
+    Args:
+        name: one of the reference's four, or any other with a path.
+        path: the list endpoint, from the root of the API.
+        detail_path: the single record, with ``{id}``.
+        type_name: default: the name without a plural s.
+
+    Raises:
+        LookupError: an unknown name without a path; the configuration refuses that earlier.
+    """
+    known = RESOURCES.get(name)
+    if known is None and path is None:
+        raise LookupError(f"{name} is not one of {', '.join(RESOURCES)} and has no path")
+    if known is None:
+        return Resource(name, type_name or type_name_of(name), path or "", detail_path)
+    return Resource(
+        name,
+        type_name or known.type_name,
+        path or known.path,
+        detail_path or known.detail_path,
+        delta=known.delta,
+    )
