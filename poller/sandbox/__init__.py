@@ -1,9 +1,9 @@
-"""The Read API simulated over real HTTP: something to poll in demonstrations, end-to-end tests and benchmarks.
+"""The simulated Read API over real HTTP, for demonstrations, tests and benchmarks.
 
-``resources``, ``listing``, ``model``, ``tokens``, ``reading`` and ``answer`` are pure: a history of versions and what
-the API says about it. ``records``, ``seed`` and ``mutate`` make its content up. ``server``, ``control`` and ``serving``
-put it on a socket. ``layers``, ``switches`` and ``profiles`` are the ways in which it misbehaves, each a function
-around ``answer``; ``switching`` and ``wire`` are their shells. ``receiver`` is the other side: who gets webhooks.
+``history`` and ``api`` are pure: versions of records, and what the API says about them. ``data`` makes up their
+content. ``server`` and ``control`` put them on a socket. ``faults`` are the ways in which the API misbehaves, each a
+function around :func:`~poller.sandbox.api.answer`. ``receiver`` receives webhooks. Start at
+:mod:`poller.sandbox.server`.
 
-Nothing here imports the rest of the program, on purpose: what checks the poller must not share its mistakes.
+Nothing here imports the rest of the program: what checks the poller must not share its mistakes.
 """

@@ -1,10 +1,15 @@
-"""What a list request asks for: its query parameters, checked, as one place in a round.
+"""The API as one pure function from request and history to answer.
 
-Law: the first request of a round fixes where the round begins, its delta token, its page size and its fields; a page
-token carries all of them. Parameters sent again beside a page token may repeat the round's, never contradict it; only
-``limit`` may change. Parameters that are not known are ignored.
+**Invariants**
 
-It does not know: the records.
+- An answer depends on the request and the history only, not on sockets, credentials or time. All that the
+  well-behaved API says passes through :func:`answer`; a misbehaving one is a function of the same type around it
+  (:data:`Respond`).
+- The first request of a round fixes where the round starts, its delta token, page size and fields; a page token
+  carries all of them. Parameters repeated with a page token must not contradict it; only ``limit`` may change.
+  Unknown parameters are ignored.
+- A token has a checksum and says what it is for; any other text is refused. Tokens are self-contained: they do not
+  show whether the listing or version that they name exists.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ class BadParameter(ValueError):
 
 
 class Parameters(msgspec.Struct, frozen=True):
-    """The known query parameters of a list request, well-formed; None (of fields: empty) where not sent."""
+    """The parameters of a list request, well-formed; None or empty: not sent."""
 
     page_token: str | None
     limit: int | None
@@ -143,14 +148,6 @@ def _token(parameter: str, text: str, kind: type[Token], listing: tuple[str, str
     return token
 
 
-# The API itself: one pure function from what was asked and the history to the answer.
-#
-# Law: an answer depends on the request and the history and on nothing else. All that the well-behaved API says passes
-# through :func:`answer`, so a misbehaving one is a function of the same type around it (:data:`Respond`).
-#
-# It does not know: sockets, credentials (the server checks them before it asks), time.
-
-
 class SandboxRequest(msgspec.Struct, frozen=True):
     """A GET of the API.
 
@@ -183,7 +180,7 @@ class WireMode(Enum):
 
 
 class SandboxResponse(msgspec.Struct, frozen=True):
-    """A response: status, body, the headers beyond its length and date, and how it is sent if not as a whole."""
+    """A response: status, body, further headers, and how it is sent."""
 
     status: int
     body: bytes
@@ -198,7 +195,7 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def answer(history: History, ask: SandboxRequest) -> SandboxResponse:
-    """What the API says: 200 with a record or a list envelope, 400 or 404 with an error body."""
+    """The API's answer: a record or list envelope, or an error body."""
     if ask.id is not None:
         return _single(history, ask.resource, ask.id)
     if ask.qualification is not None and not history.knows_qualification(ask.qualification):
@@ -235,7 +232,7 @@ def _envelope(history: History, at: PageToken) -> bytes:
 
 
 def _shown(rows: list[Version], fields: tuple[str, ...]) -> list[bytes]:
-    """The records' own bytes, untouched where all fields are wanted: this is what makes pages cheap."""
+    """The records' own bytes, untouched if all fields are requested."""
     records = [row.record for row in rows if row.record is not None]
     return [_selected(record, fields) for record in records] if fields else records
 
@@ -244,12 +241,6 @@ def _selected(record: bytes, fields: tuple[str, ...]) -> bytes:
     members = _members.decode(record)
     return msgspec.json.encode({name: value for name, value in members.items() if name in fields})
 
-
-# Page tokens and delta tokens: opaque to readers, self-contained for the API.
-#
-# Law: a token that this module did not make is not read: a checksum is part of it, and so is what it is good for.
-#
-# It does not know: whether the listing or the version that a token names exists.
 
 _CHECKSUM_BYTES = 6
 

@@ -1,9 +1,10 @@
-"""The sandbox's own calls under ``/_sandbox``: put and remove records, make changes, read the history.
+"""The sandbox's calls under ``/_sandbox``: change records, read the history, misbehave.
 
-Law: the log shows every version there ever was, in order, one to a line, with the record's own bytes. No credential is
-asked for: this is a tool on a loopback address.
+**Invariants**
 
-It does not know: the API beside it.
+- The log shows every version in order, one to a line, with the record's own bytes.
+- A call that makes the API misbehave has done its work when it answers (204); the next request meets the effect.
+- No credential is needed: this is a tool on a loopback address.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Control:
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def change(self, request: Request) -> Response:
-        """Make ``count`` changes (default 1) at once: ``{"version"}``."""
+        """Make ``count`` changes (default 1): ``{"version"}``."""
         for _ in range(_number(request, "count", default=1, most=_MOST_CHANGES)):
             mutate(self._history, self._rng, self._now())
         return await self.version(request)
@@ -152,12 +153,6 @@ def _json(value: object, status: int = HTTPStatus.OK) -> Response:
     return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
 
-# The sandbox's calls under ``/_sandbox`` that make the API misbehave on command.
-#
-# Law: a call has done its work when it answers (204); the next request meets what it did. No credential is asked for.
-#
-# It does not know: what the switches do to answers.
-
 _DONE: Final = HTTPStatus.NO_CONTENT
 
 
@@ -180,7 +175,7 @@ class SwitchControl:
         ]
 
     async def expire(self, request: Request) -> Response:
-        """All delta tokens given so far are refused from now on; with ``pages=1`` all page tokens instead."""
+        """Refuse all delta tokens given so far; with ``pages=1`` all page tokens."""
         self._switches.expire(pages=_flag(request, "pages", default="0"))
         return Response(status_code=_DONE)
 
@@ -203,7 +198,7 @@ class SwitchControl:
         return Response(status_code=_DONE)
 
     async def forget(self, request: Request) -> Response:
-        """No listing shows the record, GET by id still does; with ``on=0`` it is listed again."""
+        """Hide the record from listings, not from GET by id; ``on=0``: list it again."""
         resource = request.path_params["resource"]
         if resource not in RESOURCES:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"no such resource; there are {', '.join(RESOURCES)}")

@@ -1,9 +1,13 @@
-"""Changes that the sandbox makes by itself, as people at their desks would.
+"""Made-up records: the first ones, and the changes that follow.
 
-Law: one call is one version. Most calls alter one or two fields of a record, to values that differ from the present
-ones, and its ``lastModifiedAt``; every other member keeps its bytes. Some calls make a new record. None removes one.
+**Invariants**
 
-It does not know: when or how often it is called.
+- All chance comes from ``rng``, all time from ``at``: the same arguments give the same records, byte for byte, in the
+  same order.
+- One call of :func:`mutate` is one version. Most calls alter one or two fields of a record, to other values, and its
+  ``lastModifiedAt``; every other member keeps its bytes. Some calls make a new record. None removes one.
+- A posted record stays as posted, byte for byte; missing fields are written in front of it. So a test can post
+  numbers, spellings and orders that no encoder would write.
 """
 
 from __future__ import annotations
@@ -30,12 +34,6 @@ if TYPE_CHECKING:
     from poller.sandbox.history import History
 
 
-# Records made up: what a plausible one of each resource looks like.
-#
-# Law: all chance comes from the ``rng`` passed in, all time from ``at``; the same two give the same record.
-#
-# It does not know: the history. Which employment, qualification or variant a record belongs to is told to it.
-
 Record = dict[str, Any]
 
 
@@ -50,7 +48,7 @@ def instant(at: datetime) -> str:
 
 
 def date_near(rng: Random, at: datetime, *, days: tuple[int, int]) -> str:
-    """A calendar date between so many days from ``at``."""
+    """A random calendar date between two numbers of days from ``at``."""
     return (at + timedelta(days=rng.randint(*days))).date().isoformat()
 
 
@@ -134,7 +132,7 @@ def _stamps(at: datetime) -> Record:
     return {"createdAt": instant(at), "lastModifiedAt": instant(at)}
 
 
-# The words that made-up records are made of. Several languages, so that nobody gets by with ASCII.
+# Words in several languages, because ASCII alone would hide faults.
 
 REASONS = (
     "holiday",
@@ -284,24 +282,21 @@ def _create(history: History, resource: str, rng: Random, at: datetime) -> Versi
 
 
 def _employment(history: History, rng: Random) -> str:
-    """One that is known already, so that employments have several records; now and then somebody new."""
+    """Usually a known employment, so that some have several records; sometimes a new one."""
     known = None if rng.random() < _SHARE_OF_NEW else history.pick(EMPLOYMENT_UNAVAILABILITIES.name, rng)
     return _named(known, "employmentID") or new_id(rng)
 
 
 def _named(version: Version | None, name: str) -> str | None:
-    """The text under a name in a record, if there is one: posted records need not be plausible."""
+    """The text under a name in a record, if any.
+
+    Posted records need not be plausible.
+    """
     if version is None or version.record is None:
         return None
     value = msgspec.json.decode(_members.decode(version.record).get(name, b"null"))
     return value if isinstance(value, str) else None
 
-
-# The records that a sandbox begins with.
-#
-# Law: the same number of records, ``rng`` and ``at`` give the same records, byte for byte, in the same order.
-#
-# It does not know: what a record looks like (``records``), or what happens to it later (``mutate``).
 
 _MOST_QUALIFICATIONS = 200
 _MOST_CONTRACT_TYPES = 40
@@ -320,7 +315,7 @@ class RecordMix(msgspec.Struct, frozen=True):
 
 
 def shares(total: int, qualifications: int | None = None) -> RecordMix:
-    """Divide ``total`` records among the resources: most are unavailabilities, no resource is left out from 20 on.
+    """Divide ``total`` records among the resources; from 20 on each has some.
 
     Each of the ``qualifications`` that are asked for has an evidence variant, as far as there are records enough.
     """
@@ -350,7 +345,7 @@ def shared(count: RecordMix) -> str:
 
 
 def seed(history: History, rng: Random, *, records: int, at: datetime, qualifications: int | None = None) -> None:
-    """Put ``records`` records, made in the years before ``at``, into the history as versions of ``at``."""
+    """Put ``records`` records of the years before ``at`` into the history."""
     count = shares(records, qualifications)
     for resource, record in _made(rng, count, at):
         history.put(resource, record, at)
@@ -398,13 +393,6 @@ def _employments(rng: Random, unavailabilities: int) -> Iterator[str]:
 def _past(rng: Random, at: datetime) -> datetime:
     return at - timedelta(seconds=rng.randrange(_YEARS_OF_PAST * 365 * 86_400), milliseconds=rng.randrange(1000))
 
-
-# A record as posted to the sandbox, made complete.
-#
-# Law: what was posted stays as it was posted, byte for byte; what is missing is written in front of it. So a test can
-# post numbers, spellings and orders that no encoder would write, and have them served literally.
-#
-# It does not know: resources, HTTP.
 
 _WHITESPACE = b" \t\r\n"
 

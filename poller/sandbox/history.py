@@ -1,10 +1,19 @@
-"""The history: every version that every record ever had, and what a reader may see of it now.
+"""The history: every version of every record, and what a reader sees of it.
 
-Law: one number rises by one with each change, of whatever resource; versions are never altered or dropped. Lists show
-each record once, at the place of its latest version; removed records are simply absent. Ids are compared without
-regard to case, and shown as they were given.
+Theory of operation
+-------------------
+A listing is an append-only log of versions. A record's new version goes to the end and its old row is struck out, so
+the live rows are each record once, ordered by version number. A reader's position is the number of the last version
+it saw: a change behind it appears in front of it, and nothing unseen can slip behind it. Struck rows are dropped when
+they outnumber the live ones; positions survive that because they are numbers, not indexes.
 
-It does not know: HTTP, tokens, the clock, randomness (``at`` is passed in), or whether a record makes sense.
+**Invariants**
+
+- One number rises by one with each change of any resource; versions are never altered or dropped.
+- Lists show each record once, in the order of latest versions; removed records are absent. Ids are compared without
+  regard to case and shown as given.
+- The fields of a resource are those of the reference; ``fields`` may ask for these and no others.
+- No HTTP, tokens, clock or randomness here (``at`` is passed in), and no check whether a record makes sense.
 """
 
 from __future__ import annotations
@@ -20,12 +29,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from random import Random
 
-
-# What the simulated API serves: four resources, their fields, and where they are listed.
-#
-# Law: this table is the reference's chapter on fields, name for name; ``fields`` may ask for these and no others.
-#
-# It does not know: which values a field may have. A record posted for a test may hold anything.
 
 _STAMPS = frozenset({"createdAt", "lastModifiedAt"})
 _EXTERNAL = frozenset({"externalCode", "externalId"})
@@ -155,7 +158,7 @@ class History:
         return self._append(Version(self.version + 1, at, resource, present.id, present.qualification, None))
 
     def find(self, resource: str, id_: str) -> Version | None:
-        """The version of a record that holds now; None if it does not exist, or not any more."""
+        """The present version of a record; None: it does not exist."""
         return self._current.get((resource, id_.lower()))
 
     def page(self, resource: str, qualification: str | None, *, after: int, limit: int) -> LogPage[Version]:
@@ -172,7 +175,7 @@ class History:
         return self._listings[resource, None].pick(rng)
 
     def since(self, number: int) -> Iterator[Version]:
-        """Every version above ``number`` up to the one that is the latest at the first step, in order."""
+        """Versions above ``number``, in order, up to the latest at the first step."""
         for index in range(number, len(self._versions)):
             yield self._versions[index]
 
@@ -190,7 +193,7 @@ class History:
         return version
 
     def _listings_of(self, version: Version) -> list[LogList[Version]]:
-        """The resource's own listing, of which records are picked, and the qualification's, which the API shows."""
+        """The resource's listing, for picking records, and the qualification's, which the API shows."""
         listings = [self._listings[version.resource, None]]
         if version.qualification is not None:
             listings.append(self._listings[version.resource, version.qualification.lower()])
@@ -207,22 +210,6 @@ def _identify(resource: SandboxResource, encoded: bytes) -> tuple[str, str | Non
     if resource.of_qualification and identity.qualificationID is None:
         raise UnusableRecord(f"{resource.name}: a record needs a qualificationID")
     return identity.id, identity.qualificationID
-
-
-# One listing: the records of a list in the order of their latest change.
-#
-# *Theory of operation.* A listing is an append-only log of versions. A record's new version goes to the end and its
-# old
-# place is struck out, so the log's live rows are always each record once, ordered by version number. A reader's place
-# is
-# the number of the last version it saw: whatever changes behind its back lands in front of it, and nothing that it
-# has
-# not seen can slip behind it.
-#
-# Struck rows are dropped when they outnumber the live ones. Places survive that, for they are numbers and not
-# indexes.
-#
-# It does not know: what a record is, which record a row belongs to, tokens.
 
 
 class Numbered(Protocol):

@@ -1,13 +1,14 @@
-"""A receiver of webhooks with nothing but the standard library: verifies each request, reports it, then answers.
+"""A receiver of webhooks that verifies and reports each request before it answers.
 
 ``python poller/sandbox/receiver.py SECRET_FILE`` prints the URL that it listens on, then a line of JSON for each
-request: when it came, and the event, or why it was refused. It ends when its standard input does, however that came
-about, so it never outlives whoever started it.
+request: when it came, and the event, or why it was refused. It ends when its standard input does, so it never
+outlives the process that started it.
 
-Law: 200 is said after the event was reported, so what was acknowledged can be read in the report. A request whose
-signature does not verify gets 401, and its content goes nowhere.
+**Invariants**
 
-Imports nothing of the program, on purpose: it proves what any receiver could prove.
+- 200 is sent after the event was reported, so what was acknowledged is in the report. A request whose signature does
+  not verify gets 401, and its content goes nowhere.
+- Only the standard library is imported: it proves what any receiver could prove.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _IDLE: Final = 60.0  # seconds without a request after which a connection is clo
 
 
 def objection(secret: str, headers: Mapping[str, str], body: bytes, *, now: float) -> str | None:
-    """Why a request is not to be believed, by Standard Webhooks; None where its signature verifies.
+    """Why a request is refused (Standard Webhooks); None: its signature verifies.
 
     Args:
         secret: ``whsec_`` and base64.
@@ -74,7 +75,7 @@ class _ReceiverConnection(BaseHTTPRequestHandler):
         refused = objection(self._secret, headers, body, now=time.time())
         event = None if refused else json.loads(body)
         report = {"at": datetime.now(UTC).isoformat(), "event": event, "refused": refused}
-        self._reports.write(json.dumps(report).encode() + b"\n")  # at once and whole: the stream has no buffer
+        self._reports.write(json.dumps(report).encode() + b"\n")  # written whole: the stream has no buffer
         self.send_response(401 if refused else 200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -87,11 +88,11 @@ class _QuietServer(ThreadingHTTPServer):
     """Quiet about connections that others close."""
 
     def handle_error(self, *_: object) -> None:
-        """A sender that was killed is no fault of ours; a request that is not answered is sent again."""
+        """Ignore broken connections: a request without an answer is sent again."""
 
 
 def serve(secret: str, reports: BinaryIO) -> BaseServer:
-    """A receiver that listens on a loopback port; its URL is the first line of the reports.
+    """Listen on a loopback port; the first line of the reports is the URL.
 
     Args:
         secret: what requests are signed with.

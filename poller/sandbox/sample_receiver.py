@@ -1,4 +1,4 @@
-"""A receiver of webhooks, with Python's standard library alone: verifies, prints one line an event, drops repeats.
+"""A receiver of webhooks: verifies, prints one line an event, drops repeats.
 
 ``python receiver.py [PORT]`` listens on 127.0.0.1, port 8000 by default. The signing secret is in the file ``secret``
 beside it. Ctrl-C ends it.
@@ -34,13 +34,13 @@ def is_genuine(headers: Message, body: bytes) -> bool:
     return any(hmac.compare_digest(expected.encode(), signature.encode()) for signature in signatures)
 
 
-class Receiver(BaseHTTPRequestHandler):
+class SampleReceiver(BaseHTTPRequestHandler):
     """One connection, request after request."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Verify, do the work, then answer: an answer of 204 says that the event is safe here."""
+        """Verify, do the work, then answer 204: the event is safe here."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if not is_genuine(self.headers, body):
             self.send_error(401)
@@ -63,7 +63,7 @@ def main() -> None:
     """Receive until Ctrl-C."""
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Receiver)
+        server = ThreadingHTTPServer(("127.0.0.1", port), SampleReceiver)
     except OSError as error:
         sys.exit(f"cannot listen on 127.0.0.1 port {port}: {error.strerror}; give another one, here and in `sink`")
     with server, suppress(KeyboardInterrupt):

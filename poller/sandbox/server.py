@@ -1,9 +1,14 @@
-"""The simulated API as an ASGI application: requests in, the answers of :mod:`poller.sandbox.api` out.
+"""The simulated API on a socket: an ASGI application, seeded and changing.
 
-Law: every call of the API needs the bearer token, and every refusal has the JSON error body. What is answered is
-decided elsewhere: by :func:`~poller.sandbox.api.answer`, the switches around it and the profiles around those.
+**Invariants**
 
-It does not know: how answers come about, on which socket it is served.
+- Every call of the API needs the bearer token, and every refusal has the JSON error body. What is answered is decided
+  elsewhere: by :func:`~poller.sandbox.api.answer`, the switches around it and the profiles around those.
+- When the address is known, connections to it are answered; when the block is left, no socket and no task of it is
+  left. Signals are handled by the owner of the loop.
+- Change number *n* is due *n* / rate seconds after the start. Late changes are made up for, none is early.
+- An answer that is broken off has sent the beginning of the whole answer. It ends when the reader leaves.
+- The same seed gives the same records, byte for byte, at every start, and the same choice of changes after it.
 """
 
 from __future__ import annotations
@@ -89,7 +94,7 @@ def application(
 
 
 def _own_chance(rng: Random) -> Random:
-    """As reproducible as ``rng``, and without a draw from it: faults leave the changes what they are."""
+    """A generator that is as reproducible as ``rng``, without a draw from it."""
     return Random(repr(rng.getstate()))  # noqa: S311 - made-up misfortune, not secrets
 
 
@@ -156,14 +161,6 @@ def _response(said: SandboxResponse) -> Response:
     return Response(said.body, status_code=said.status, headers=dict(said.headers))
 
 
-# Something done so and so many times a second.
-#
-# Law: number *n* is due *n* / rate seconds after the start by the loop's clock. What is late is caught up at once, so
-# the
-# count is right whenever the loop comes round, however long it was away; nothing is ever early.
-#
-# It does not know: what is done.
-
 _MOST_AT_ONCE = 200
 """When far behind: how many before the loop may do something else."""
 
@@ -175,13 +172,13 @@ async def repeat(
     clock: Callable[[], float] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Call ``act`` at a rate until cancelled or until it raises; at a rate of 0 return at once.
+    """Call ``act`` at a rate until cancelled; at a rate of 0 return immediately.
 
     Args:
         act: what to do; it must not take long.
         per_second: how often, on average over any time.
         clock: monotonic seconds; default the running loop's.
-        sleep: waits so many seconds.
+        sleep: waits for this number of seconds.
     """
     if per_second <= 0:
         return
@@ -194,13 +191,6 @@ async def repeat(
             done += 1
         await sleep(max(0.0, start + (done + 1) / per_second - clock()))
 
-
-# The sandbox on a socket, within a running loop.
-#
-# Law: once the address is known, connections to it are answered; once the block is left, nothing of it is left: no
-# socket, no task. Signals are left to whoever runs the loop.
-#
-# It does not know: what is served, beyond that it changes.
 
 LOOPBACK = "127.0.0.1"
 SANDBOX_TOKEN = "sandbox"  # noqa: S105 - public on purpose: the contract names it
@@ -226,7 +216,7 @@ async def serving(
     respond: Respond = answer,
     choices: Sequence[ChosenProfile] = (),
 ) -> AsyncIterator[str]:
-    """Serve a history while the block runs; gives the base URL, without a slash at its end.
+    """Serve a history while the block runs; gives the base URL.
 
     Args:
         history: what is served; the block may change it too.
@@ -255,14 +245,6 @@ async def serving(
                 await changes
 
 
-# Answers that do not arrive whole: dripping, cut, endless, reset.
-#
-# Law: what is sent up to the break is what the whole answer would have begun with. A reader that leaves ends the
-# sending
-# at once.
-#
-# It does not know: why.
-
 DRIP_SECONDS: Final = 0.5
 """Between two bytes of a dripping body."""
 
@@ -273,7 +255,7 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 def with_connection(app: ASGIApp) -> ASGIApp:
-    """The application, told which connection each request came by. For uvicorn only."""
+    """The application, given the connection of each request. For uvicorn only."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         # ASGI cannot break a connection. uvicorn's ``send`` is a method of the exchange, which has the transport.
@@ -356,12 +338,6 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-# The sandbox as a program: seeded, served, stopped by a signal.
-#
-# Law: the same seed gives the same records, byte for byte, at every start, and the same choice of changes after it.
-#
-# It does not know: the command line, where its one line of output goes.
-
 SEEDED_AT = datetime(2025, 1, 1, tzinfo=UTC)
 """The seed's records are of this time and not of today, so that the same seed gives the same bytes on any day."""
 
@@ -387,7 +363,7 @@ async def run_sandbox(
         changes_per_second: how many changes to make by itself.
         seed: the same seed gives the same records and the same sequence of changes.
         token: the bearer token that the API asks for.
-        say: told one line when the API can be reached; it must show the line at once.
+        say: shows one line when the API can be reached, without a buffer.
         host: the address to listen on.
         respond: decides the answers of the API's endpoints.
         choices: the profiles and faults around it.

@@ -1,5 +1,5 @@
-"""The ways in which the simulated API can differ from the well-behaved one, or misbehave.
+"""The ways in which the simulated API differs or misbehaves.
 
-``profile`` says what a profile is, ``table`` lists them all, ``choice`` reads names and joins what was chosen; the
-other modules are the profiles themselves, by what they are about.
+``base`` says what a profile is, ``registry`` lists them all and joins the chosen ones; the other modules are the
+profiles.
 """

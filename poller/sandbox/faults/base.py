@@ -1,9 +1,13 @@
-"""What can be switched while the sandbox is served: profiles, tokens that expire, listings that go blank, records.
+"""Layers around the API's answers, profiles made of them, and switches.
 
-Law: until something is switched the answers are untouched and cost nothing more. A token remembers in which age it was
-given: an expiry begins a new age, and the tokens of the ages before it are refused.
+**Invariants**
 
-It does not know: the calls under ``/_sandbox`` that throw the switches.
+- A layer sees the request and the answer, and may change either. An edit of pages sees only pages: an answer that is
+  no list envelope of status 200 passes through it untouched.
+- The line that describes a profile is the whole truth; a test shows each over a socket. A profile has no state: what
+  has to be remembered between requests is in the layer that it makes for each sandbox.
+- Until something is switched the answers are untouched. A token knows in which age it was given: an expiry starts a
+  new age, and tokens of earlier ages are refused.
 """
 
 from __future__ import annotations
@@ -152,13 +156,6 @@ def _expired(switches: Switches, name: str) -> SandboxResponse:
     return refusal(switches.expired_status, "tokenExpired", f"{name} has expired")
 
 
-# Functions around the API's answers: what a misbehaving API is made of.
-#
-# Law: a layer sees what was asked and what was answered, and may change either. An edit of pages sees only pages: an
-# answer that is no list envelope of status 200 passes through it untouched.
-#
-# It does not know: which misbehaviours there are.
-
 Layer = Callable[[Respond], Respond]
 """Makes one way to answer out of another."""
 
@@ -262,7 +259,7 @@ def parameter(ask: SandboxRequest, name: str) -> str | None:
 
 
 def asking(ask: SandboxRequest, **values: str | None) -> SandboxRequest:
-    """The same request with these query parameters instead of what it had of that name; None leaves it out."""
+    """The request with these query parameters replaced; None removes one."""
     kept = [(name, value) for name, value in ask.query if name not in values]
     added = [(name, value) for name, value in values.items() if value is not None]
     return msgspec.structs.replace(ask, query=(*kept, *added))
@@ -286,15 +283,7 @@ def unsealed(kind: str, token: str | None) -> list[Any] | None:
     try:
         return msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Any])
     except (binascii.Error, ValueError):
-        return None  # somebody made it up; the API itself will refuse it
-
-
-# One way to differ or to misbehave: a name, its kind, a line that says what it does, and the layer that does it.
-#
-# Law: the line is the whole truth; a test shows each over a socket. A profile has no state of its own: what must be
-# remembered between requests lives in the layer that it makes afresh for each sandbox.
-#
-# It does not know: the other profiles, how often it strikes.
+        return None  # not a token of this API, which will refuse it
 
 
 class ProfileKind(StrEnum):
@@ -304,7 +293,7 @@ class ProfileKind(StrEnum):
         DIALECT: another way to say the same: all that there is can be read.
         ANSWER: answers that are no answer: nothing that they say counts.
         RECORD: records that no API should send, among good ones.
-        MANNERS: an API that is busy, or refuses whoever asks.
+        MANNERS: an API that is busy, or refuses all requests.
         LACK: listings that lack records, and nothing in them says so.
         STALE: answers as things were, among others as they are.
     """
@@ -318,7 +307,7 @@ class ProfileKind(StrEnum):
 
 
 class SandboxScene(msgspec.Struct, frozen=True):
-    """What a layer may need of the sandbox that it is made for: its switches and its clock (UTC)."""
+    """The sandbox of a layer: its switches and its clock (UTC)."""
 
     switches: Switches
     now: Callable[[], datetime]

@@ -1,4 +1,7 @@
-"""Profiles of what a listing holds: records left out, in part, in other versions, in other spellings."""
+"""Profiles of bodies: records left out, altered or unusable, and broken answers.
+
+Unusable records are put at the front of every page, byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ _ALWAYS: Final = frozenset({"id", "lastModifiedAt"})
 
 
 def _earlier(history: History, resource: str, records: list[Raw]) -> dict[str, bytes]:
-    """The version before the present one of these records, by id; of those that have one."""
+    """The previous versions of these records, by id."""
     present: dict[str, bytes | None] = dict.fromkeys(map(id_of, records))
     before: dict[str, bytes] = {}
     for version in history.since(0):
@@ -199,8 +202,6 @@ CONTENT_PROFILES: Final = (
 )
 
 
-# Profiles of records that no API should send. Each puts its own at the front of every page, byte for byte.
-
 _RESULTS: Final = b'"results":['
 _DEPTH: Final = 100_000
 _DIGITS: Final = 5_000
@@ -255,8 +256,6 @@ RECORD_PROFILES: Final = (
     _adding("lone-surrogate", r"a record with \ud800 in a string", _record(5, rb'"\ud800"')),
 )
 
-
-# Profiles of bodies that are something else than promised, and of ones that do not arrive.
 
 _CHUNK: Final = b" " * 2**20
 _CHUNKS: Final = 300
@@ -313,7 +312,7 @@ def _packed(said: SandboxResponse) -> SandboxResponse:
 
 
 def _with_more(ask: SandboxRequest, said: SandboxResponse) -> SandboxResponse:
-    """The members around the records are a decoy for whoever looks for ``results`` in the text."""
+    """The envelope with members around its records that mislead a text search."""
     if not is_page(ask, said):
         return said
     page = msgspec.json.decode(said.body, type=dict[str, msgspec.Raw])
@@ -341,7 +340,7 @@ BODY_PROFILES: Final = (
     _instead("deep-200", "JSON nested 100 000 deep", b'{"results":[],"more":%b%b}' % (b"[" * _DEPTH, b"]" * _DEPTH)),
     layering(
         "unknown-members",
-        "the envelope has its tokens before its records, and members that nobody knows",
+        "the envelope has its tokens before its records, and unknown members",
         on_answers(_with_more),
     ),
     of_answers("half-json", "bodies are whole, and only the first half of the JSON", _half, ProfileKind.ANSWER),

@@ -1,4 +1,4 @@
-"""Profiles of tokens that are refused or hard to carry: expired, bound to the query, huge, with a line break."""
+"""Profiles of paging: tokens refused or unusual, ends of listings, shifting and circling pages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _has_page_token(ask: SandboxRequest) -> bool:
 def _expiring(
     counts: Callable[[SandboxRequest], bool], *, pages: bool, status: int = 0
 ) -> Callable[[SandboxScene], Layer]:
-    """At each tenth request that counts, the tokens given so far expire, before it is answered."""
+    """Tokens given so far expire before each tenth request that counts."""
 
     def make(scene: SandboxScene) -> Layer:
         seen = 0
@@ -76,7 +76,7 @@ def _expiring(
 
 
 def _bound(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
-    """Both tokens carry the query's digest; a page token hands it on, for it may come alone."""
+    """Both tokens carry the query's digest; page tokens pass it on."""
     since, page_token = parameter(ask, "sinceDeltaToken"), parameter(ask, "pageToken")
     own = _digest(ask)
     since_of, since = unsealed("bound", since) or (own, since)
@@ -164,9 +164,6 @@ TOKEN_PROFILES: Final = (
 )
 
 
-# Profiles of the envelope's two tokens: how the last page is told, and which pages have a delta token.
-
-
 def _end_null(_ask: SandboxRequest, page: PageEnvelope) -> PageEnvelope:
     return page if page.page_token else changed(page, page_token=None)
 
@@ -205,7 +202,7 @@ def _is_first(ask: SandboxRequest) -> bool:
 
 
 def _is_last(ask: SandboxRequest, page: PageEnvelope) -> bool:
-    """Also where the end is told by repetition: the page that names itself."""
+    """Whether the page is the last one, also if it names itself."""
     token = page.page_token
     return not token or token == parameter(ask, "pageToken") or unsealed("first", token) is not None
 
@@ -251,8 +248,6 @@ ENDING_PROFILES: Final = (
 )
 
 
-# Profiles of how pages follow one another: shifting, empty ones in between, in circles, without end.
-
 _EMPTY_IN_A_ROW: Final = 2
 _MANY: Final = 1_000_000
 
@@ -289,7 +284,7 @@ def _by_offset(respond: Respond, history: History, ask: SandboxRequest) -> Sandb
 
 
 def _whole(respond: Respond, history: History, ask: SandboxRequest, page: PageEnvelope) -> list[Raw]:
-    """The records of a listing from this page on, in the API's order: the latest change last."""
+    """The records of a listing from this page on, latest change last."""
     records = list(page.results)
     while page.page_token:
         further = SandboxRequest(ask.resource, qualification=ask.qualification)
@@ -322,7 +317,7 @@ def _empty_between(respond: Respond, history: History, ask: SandboxRequest) -> S
 
 
 def _circle(respond: Respond, history: History, ask: SandboxRequest) -> SandboxResponse:
-    """P1 → A → B → A: what a page after the second names is the second."""
+    """P1 → A → B → A: later pages name the second one."""
     sent = parameter(ask, "pageToken")
     token, back = unsealed("circle", sent) or (sent, None)
     said = respond(history, asking(ask, pageToken=token))

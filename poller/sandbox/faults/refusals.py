@@ -1,4 +1,4 @@
-"""Profiles of requests that are refused: parameters, limits, credentials, too busy, error statuses; and of ETags."""
+"""Profiles of refused requests: parameters, limits, credentials, errors; and of ETags."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""What was chosen on the command line, and the API that comes of it.
+"""The table of profiles, and the API that a choice of them makes.
 
-A profile applies to every request; a fault is the same profile, striking now and then. ``NAME@RESOURCE`` keeps either
-to one resource.
+A profile applies to every request; a fault is the same profile applied now and then. ``NAME@RESOURCE`` restricts
+either to one resource.
 
-Law: the same seed and the same requests in the same order give the same strikes. Profiles compose in the table's order.
+**Invariants**
 
-It does not know: what any profile does.
+- The same seed and the same requests in the same order give the same faults.
+- Profiles apply in the table's order, from the records outwards to the connection, not in that of the command line:
+  what reads an envelope is applied before what makes it unreadable. So any set of them composes.
 """
 
 from __future__ import annotations
@@ -30,11 +32,6 @@ from poller.sandbox.history import RESOURCES
 if TYPE_CHECKING:
     from poller.sandbox.history import History
 
-
-# All profiles, in the order in which they apply: from the records outwards to the wire.
-#
-# Law: the order is the table's, not the command line's, so that any set of them composes: what reads an envelope is
-# applied before what makes it unreadable.
 
 PROFILES: Final = {
     profile.name: profile
@@ -67,7 +64,7 @@ class ChosenProfile(msgspec.Struct, frozen=True):
         profile: which.
         resource: the only one that it applies to; None for all.
         rate: the share of requests that it strikes, 0 to 1.
-        count: strikes no more than so many times; None for no end.
+        count: how often it strikes at most; None: without end.
     """
 
     profile: Profile
