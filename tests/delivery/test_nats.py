@@ -251,6 +251,22 @@ async def test_tls_is_agreed_on_before_anything_is_sent(tmp_path: Path, authorit
     )
 
 
+async def test_renewed_certificate_files_are_used_for_the_next_connection(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    """Law: as those of any sink; while they cannot be used the last good ones are, and a failure says so."""
+    own = tmp_path / "trusted.pem"
+    trustme.CA().cert_pem.write_to_path(str(own))
+    with nats_server(tmp_path, tls_config(tmp_path, authority)) as server:
+        table = {"id": "a", "sink": server.url("tls"), "allow_private": True, "ca_file": str(own)}
+        async with sink_of(SubscriptionSettings.model_validate(table), {}) as sink:
+            assert (await sink.send([event()])).failure is Failure.TLS
+            own.write_bytes(b"nonsense")
+            assert "expected PEM" in (await sink.send([event()])).error
+            authority.cert_pem.write_to_path(str(own))
+            assert (await sink.send([event()])).failure is Failure.NO_STREAM
+
+
 async def test_a_client_certificate_is_shown(tmp_path: Path, authority: trustme.CA) -> None:
     """Law: by client_cert_file and client_key_file of the subscription, as for any sink; without it nobody gets in."""
     config = tls_config(tmp_path, authority, verify=True)

@@ -51,7 +51,7 @@ from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, S
 from poller.delivery.sinks.connection import MAY_WANT_A_CERTIFICATE, failure_of
 from poller.errors import AddressRefused, ConfigurationError, CredentialUnusable, SourceError
 from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses, forbidden
-from poller.http.transport import Transport, tls_of
+from poller.http.transport import CertificateFiles, Transport, tls_of
 from poller.lifecycle import ended
 from poller.telemetry import tracing
 from poller.text import hidden, one_line
@@ -76,6 +76,7 @@ _DENIED: Final = "permissions violation"
 _UNAUTHORIZED: Final = ("authorization violation", "authentication", "user jwt", "account")
 _JWT: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+([\w.-]+)\s+-+END ")
 _SEED: Final = re.compile(r"-BEGIN USER NKEY SEED-+\s+(S[A-Z2-7]+)\s+-+END ")
+_MAY_BE_TLS: Final = frozenset({Failure.TLS, Failure.CLOSED, Failure.RESET})
 _SEED_BYTES: Final = 36  # two of prefix, the seed, two of checksum
 _REFUSALS: Final = (AddressRefused, SourceError, nats.errors.Error, OSError, ValueError, KeyError, TypeError)
 
@@ -94,6 +95,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> NatsSink:
         login=_login_of(settings, parts),
         allowed=AddressPolicy.of(settings.allow_hosts, private=settings.allow_private),
         tls=parts.tls,
+        certificates=parts.certificates,
     )
 
 
@@ -192,6 +194,7 @@ class NatsSink(Sink):
         login: Login | None = None,
         allowed: AddressPolicy | None = None,
         tls: ssl.SSLContext | None = None,
+        certificates: CertificateFiles | None = None,
         lookup: Lookup | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -203,6 +206,7 @@ class NatsSink(Sink):
             login: who connects.
             allowed: addresses that are allowed beside public ones.
             tls: whom to trust, and the client's certificate; the system's authorities by default.
+            certificates: takes the place of ``tls``, and is asked for each connection.
             lookup: how a name is looked up.
             clock: seconds that only go forward.
         """
@@ -215,6 +219,7 @@ class NatsSink(Sink):
         self._seconds = timeout.total_seconds()
         self._login = login or Login()
         self._tls = tls
+        self._certificates = certificates
         self._lookup = lookup
         self._clock = clock
         self._words: dict[str, str | int] = {
@@ -305,7 +310,8 @@ class NatsSink(Sink):
             raise _Unresolved(f"{self._host} cannot be resolved: {error.strerror or 'no address'}") from error
         wire = _GuardedTransport(addresses, self._port, with_tls=self._with_tls)
         if self._with_tls:
-            options |= {"tls": self._tls or tls_of(Transport()), "tls_hostname": self._host}
+            tls = self._certificates.context() if self._certificates else self._tls
+            options |= {"tls": tls or tls_of(Transport()), "tls_hostname": self._host}
         connection = _Connection(wire, seconds=self._seconds)
         await connection.open(f"nats://{_bracketed(self._host)}:{self._port}", options)
         return connection
@@ -313,6 +319,8 @@ class NatsSink(Sink):
     def _outcome_of(self, error: Exception) -> Outcome:
         """What an exception says; nothing that was secret is in it."""
         kind, failure, text = _meaning_of(error, self._subject, f"{self._host}:{self._port}")
+        if self._certificates and self._certificates.problem and failure in _MAY_BE_TLS:
+            text = f"{self._certificates.problem}; {text}"
         return Outcome(kind, error=one_line(hidden(text, *self._secrets)), failure=failure)
 
 
