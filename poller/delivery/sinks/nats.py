@@ -237,7 +237,7 @@ class NatsSink(Sink):
         """Publish this event, and wait for the acknowledgement of a stream."""
         (event,) = batch
         span = tracing.current()
-        span.tell(self._words)
+        span.set_attributes(self._words)
         began = self._clock()
         try:
             async with asyncio.timeout(self._seconds):
