@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from poller.config.settings import Settings
     from poller.control.dead_letters import DeadEvent, RedeliveryResult
     from poller.delivery.delivery_codec import Attempt
-    from poller.store.dead_letters import DeadLetter, LetterId, Opened
+    from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, Opened
 
 _LIST: Final = "poller dead-letters list"
 _ID: Final = "As list shows it: SOURCE/NAME:ENTRY, or SOURCE/NAME:SUBSCRIPTION:ENTRY."
@@ -144,7 +144,7 @@ async def redeliver(
     async with ready_store(settings) as store:
         dead_letters = DeadLetters(store.client, settings.redis.prefix)
         stored = await _stored_feeds(store.client, settings)
-        wanted: Sequence[LetterId] = _all_parsed(settings, selection.ids, stored)
+        wanted: Sequence[DeadLetterId] = _all_parsed(settings, selection.ids, stored)
         records = [one.text for one in wanted if one.subscription is None]
         if records:
             raise ConfigurationError(
@@ -178,7 +178,7 @@ async def drop(
     if selection is None:
         raise options.usage_error("expected ID..., --feed FEED --all, or --subscription ID --all")
     settings = options.settings()
-    missing: list[LetterId] = []
+    missing: list[DeadLetterId] = []
     async with ready_store(settings) as store:
         dead_letters = DeadLetters(store.client, settings.redis.prefix)
         stored = await _stored_feeds(store.client, settings)
@@ -212,11 +212,11 @@ async def _stored_feeds(client: Redis, settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*settings.feed_ids, *known]))
 
 
-def _all_parsed(settings: Settings, texts: Sequence[str], stored: Sequence[str]) -> list[LetterId]:
+def _all_parsed(settings: Settings, texts: Sequence[str], stored: Sequence[str]) -> list[DeadLetterId]:
     return list(dict.fromkeys(_parsed(settings, text, stored) for text in texts))
 
 
-def _parsed(settings: Settings, text: str, stored: Sequence[str]) -> LetterId:
+def _parsed(settings: Settings, text: str, stored: Sequence[str]) -> DeadLetterId:
     """The id with its feed by its full name.
 
     Args:
@@ -269,7 +269,7 @@ def _not_redelivered(result: RedeliveryResult) -> list[str]:
     return problems
 
 
-def _write_head(letter: DeadLetter, cut: str) -> None:
+def _write_head(letter: DeadLetterSummary, cut: str) -> None:
     write_line(f"id      {letter.id}")
     write_line(f"at      {letter.at}")
     if letter.type:
@@ -287,7 +287,7 @@ def _write_attempts(attempts: Sequence[Attempt]) -> None:
             write_line(f"        {escaped(attempt.excerpt)}")
 
 
-def _write_letters(letters: Sequence[DeadLetter], now: datetime) -> None:
+def _write_letters(letters: Sequence[DeadLetterSummary], now: datetime) -> None:
     rows = [(letter.id, _age(letter, now), *_event_of(letter), escaped(letter.reason)) for letter in letters]
     if any(letter.type for letter in letters):
         write_table(("id", "age", "type", "subject", "reason"), rows, numbers=("age",), unbroken=("id", "age"))
@@ -296,13 +296,13 @@ def _write_letters(letters: Sequence[DeadLetter], now: datetime) -> None:
         write_table(("id", "age", "reason"), rest, numbers=("age",), unbroken=("id", "age"))
 
 
-def _event_of(letter: DeadLetter) -> tuple[str, str]:
+def _event_of(letter: DeadLetterSummary) -> tuple[str, str]:
     """Type (resource and kind of change) and subject of its event."""
     short = ".".join((letter.type or "").split(".")[-3:-1])
     return escaped(short or letter.type or "-"), escaped(letter.subject or "-")
 
 
-def _age(letter: DeadLetter, now: datetime) -> str:
+def _age(letter: DeadLetterSummary, now: datetime) -> str:
     return ago((now - datetime.fromisoformat(letter.at)).total_seconds())
 
 

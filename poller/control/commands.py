@@ -21,7 +21,7 @@ from poller.delivery.operational_events import Announcement, Kind, announce
 from poller.errors import StoreError
 from poller.store import commands as orders
 from poller.store import commands as pauses
-from poller.store.commands import AskedOrder, Asking, OrderAnswer, Pause
+from poller.store.commands import Command, CommandQueue, CommandReply, FeedPause
 from poller.store.keys import MemberKeys
 from poller.store.members import members_now
 
@@ -29,7 +29,11 @@ PATIENCE: Final = timedelta(seconds=5)
 """How long a daemon is given to say that it has begun; it looks four times a second."""
 
 _LOOK_SECONDS: Final = 0.05
-_FIELDS: Final = {"release": orders.Order.RELEASE, "resync": orders.Order.RESYNC, "anew": orders.Order.ANEW}
+_FIELDS: Final = {
+    "release": orders.RoundRequest.RELEASE,
+    "resync": orders.RoundRequest.RESYNC,
+    "anew": orders.RoundRequest.ANEW,
+}
 _SENSELESS: Final = {
     "pause": "it was paused already",
     "resume": "it was not paused",
@@ -81,7 +85,7 @@ class Answer(msgspec.Struct, frozen=True):
     text: str
     member: str | None = None
     round: dict[str, str | int | float | bool | None] | None = None
-    before: Pause | None = None
+    before: FeedPause | None = None
 
 
 async def asked(
@@ -112,17 +116,17 @@ async def asked(
     Raises:
         StoreError: the store is away. The order may have been left.
     """
-    made_sense, before = await _left(client, settings, feed_id, order, Pause(by, reason, clock.now()))
+    made_sense, before = await _left(client, settings, feed_id, order, FeedPause(by, reason, clock.now()))
     if not made_sense:
         return Answer(feed_id, order, "senseless", _SENSELESS[order], before=before)
     if order in (Order.PAUSE, Order.RESUME):
-        await _announced(client, settings, feed_id, order, Pause(by, reason, clock.now()))
+        await _announced(client, settings, feed_id, order, FeedPause(by, reason, clock.now()))
     there = await members_now(client, MemberKeys.of(settings.redis.prefix))
     if not any("poll" in roles for roles in there.values()):
         return Answer(feed_id, order, "no daemon", _NOBODY[order in (Order.PAUSE, Order.RESUME)], before=before)
     asking, wanted = (
-        Asking(client, settings.redis.prefix),
-        AskedOrder(clock.random.randbytes(8).hex(), feed_id, order, clock.now()),
+        CommandQueue(client, settings.redis.prefix),
+        Command(clock.random.randbytes(8).hex(), feed_id, order, clock.now()),
     )
     await asking.ask(wanted)
     said = await _said(asking, wanted, patience=patience, wait=wait, clock=clock)
@@ -130,8 +134,8 @@ async def asked(
 
 
 async def _said(
-    asking: Asking, order: AskedOrder, *, patience: timedelta, wait: bool, clock: Clock
-) -> OrderAnswer | None:
+    asking: CommandQueue, order: Command, *, patience: timedelta, wait: bool, clock: Clock
+) -> CommandReply | None:
     """What was said within the patience; with ``wait``, what is said last."""
     until = clock.monotonic() + patience.total_seconds()
     while True:
@@ -143,7 +147,7 @@ async def _said(
         await clock.sleep(_LOOK_SECONDS)
 
 
-def _judged(feed_id: str, order: Order, said: OrderAnswer | None) -> Answer:
+def _judged(feed_id: str, order: Order, said: CommandReply | None) -> Answer:
     if said is None:
         return Answer(feed_id, order, "unanswered", "no daemon has answered yet; it takes effect with the next round")
     outcome: Outcome = "put off" if said.put_off else "done" if said.done else "begun"
@@ -151,8 +155,8 @@ def _judged(feed_id: str, order: Order, said: OrderAnswer | None) -> Answer:
 
 
 async def _left(
-    client: Redis, settings: Settings, feed_id: str, order: Order, pause: Pause
-) -> tuple[bool, Pause | None]:
+    client: Redis, settings: Settings, feed_id: str, order: Order, pause: FeedPause
+) -> tuple[bool, FeedPause | None]:
     """Write it beside the feed; whether that made sense, and the pause that the feed was in."""
     keys = keys_of(settings, feed_id)
     if order is Order.PAUSE:
@@ -164,7 +168,7 @@ async def _left(
     return await orders.give(client, keys, _FIELDS[order]), None
 
 
-async def _announced(client: Redis, settings: Settings, feed_id: str, order: Order, pause: Pause) -> None:
+async def _announced(client: Redis, settings: Settings, feed_id: str, order: Order, pause: FeedPause) -> None:
     kind = Kind.FEED_PAUSED if order is Order.PAUSE else Kind.FEED_RESUMED
     with suppress(StoreError):  # it holds all the same, and the status says so
         await announce(

@@ -16,9 +16,9 @@ from poller.delivery.delivery_codec import Letter, Overrun, delivery_again, enco
 from poller.errors import PollerError
 from poller.store import dead_letters
 from poller.store import dead_letters as given_up
-from poller.store.dead_letters import DeadLetter, LetterId, Listed, Mark, Moved, Opened, Owner
+from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, Listed, Mark, Moved, Opened, Owner
 from poller.store.entry_id import EntryId
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.subscriptions import Registry, moment_of, require_registered
 
 
@@ -30,7 +30,7 @@ class DeadEvent(msgspec.Struct, frozen=True):
         letter: all that is kept.
     """
 
-    listed: DeadLetter
+    listed: DeadLetterSummary
     letter: Letter
 
 
@@ -46,10 +46,10 @@ class RedeliveryResult(msgspec.Struct, frozen=True):
     """
 
     moved: int
-    absent: tuple[LetterId, ...] = ()
-    full: tuple[LetterId, ...] = ()
-    empty: tuple[LetterId, ...] = ()
-    overruns: tuple[LetterId, ...] = ()
+    absent: tuple[DeadLetterId, ...] = ()
+    full: tuple[DeadLetterId, ...] = ()
+    empty: tuple[DeadLetterId, ...] = ()
+    overruns: tuple[DeadLetterId, ...] = ()
 
 
 class DeadLetters:
@@ -82,7 +82,7 @@ class DeadLetters:
         hidden = records.hidden + total - len(events) + len(together) - len(shown)
         return Listed(tuple(shown), max(hidden, 0))
 
-    async def opened(self, wanted: LetterId) -> Opened | DeadEvent | None:
+    async def opened(self, wanted: DeadLetterId) -> Opened | DeadEvent | None:
         """One with all that it holds; None where it is not there, or not any more."""
         if wanted.subscription is None:
             return await dead_letters.opened(self._client, wanted.feed, self._feed(wanted.feed), wanted.entry)
@@ -92,7 +92,7 @@ class DeadLetters:
         letter = _letter(wanted, raw)
         return DeadEvent(_event(Owner(wanted.feed, wanted.subscription), wanted.entry, letter.at, letter), letter)
 
-    async def drop(self, wanted: LetterId) -> bool:
+    async def drop(self, wanted: DeadLetterId) -> bool:
         """Drop it. False: it is not there, or not any more."""
         if wanted.subscription is None:
             return await dead_letters.drop(self._client, self._feed(wanted.feed), wanted.entry)
@@ -102,15 +102,15 @@ class DeadLetters:
         """Drop all records of a feed that could not be used; how many it were."""
         return await dead_letters.drop_all(self._client, self._feed(feed))
 
-    async def drop_events(self, wanted: Sequence[LetterId]) -> int:
+    async def drop_events(self, wanted: Sequence[DeadLetterId]) -> int:
         """Drop these events; how many there were."""
         count = 0
         for owner in dict.fromkeys((one.feed, one.subscription or "") for one in wanted):
             entries = [one.entry for one in wanted if (one.feed, one.subscription) == owner]
-            count += await given_up.drop_events(self._client, PairKeys.of(self._prefix, *owner), entries)
+            count += await given_up.drop_events(self._client, ConsumerKeys.of(self._prefix, *owner), entries)
         return count
 
-    async def all_of(self, subscription: str, feeds: Iterable[str]) -> list[LetterId]:
+    async def all_of(self, subscription: str, feeds: Iterable[str]) -> list[DeadLetterId]:
         """All events of a subscription that were given up on, the oldest of each feed first.
 
         Raises:
@@ -119,14 +119,14 @@ class DeadLetters:
         require_registered(await self._registry.all(), subscription)
         pairs = given_up.pairs_of(self._prefix, feeds, [subscription])
         return [
-            LetterId(owner.feed, entry, subscription)
+            DeadLetterId(owner.feed, entry, subscription)
             for owner, keys in pairs.items()
             for entry in sorted(await given_up.entries(self._client, keys), key=EntryId.parse)
         ]
 
-    async def redeliver(self, wanted: Sequence[LetterId]) -> RedeliveryResult:
+    async def redeliver(self, wanted: Sequence[DeadLetterId]) -> RedeliveryResult:
         """Have events delivered once more, from their first attempt on, whoever delivers."""
-        became: dict[LetterId, Moved | type[Overrun] | None] = {}
+        became: dict[DeadLetterId, Moved | type[Overrun] | None] = {}
         try:
             for one in wanted:
                 became[one] = await self._redeliver(one)
@@ -140,7 +140,7 @@ class DeadLetters:
             ),
         )
 
-    async def _redeliver(self, wanted: LetterId) -> Moved | type[Overrun] | None:
+    async def _redeliver(self, wanted: DeadLetterId) -> Moved | type[Overrun] | None:
         raw = await self._read(wanted)
         if raw is None:
             return Moved.ABSENT
@@ -153,41 +153,41 @@ class DeadLetters:
             return None
         return await given_up.redeliver(self._client, self._pair(wanted), wanted.entry, letter=raw, delivery=delivery)
 
-    async def _listed(self, marks: Sequence[Mark]) -> list[DeadLetter]:
-        found: list[DeadLetter] = []
+    async def _listed(self, marks: Sequence[Mark]) -> list[DeadLetterSummary]:
+        found: list[DeadLetterSummary] = []
         for mark in marks:  # one by one: a letter holds a whole event
-            wanted = LetterId(mark.owner.feed, mark.entry, mark.owner.subscription)
+            wanted = DeadLetterId(mark.owner.feed, mark.entry, mark.owner.subscription)
             raw = await self._read(wanted)
             if raw is not None:
                 at = recorded_time(moment_of(mark.at))
                 found.append(_event(mark.owner, mark.entry, at, _letter(wanted, raw)))
         return found
 
-    async def _read(self, wanted: LetterId) -> bytes | None:
+    async def _read(self, wanted: DeadLetterId) -> bytes | None:
         (raw,) = await given_up.letters(self._client, [(self._pair(wanted), wanted.entry)])
         return raw
 
     def _feed(self, feed: str) -> FeedKeys:
         return FeedKeys.of(self._prefix, feed)
 
-    def _pair(self, wanted: LetterId) -> PairKeys:
-        return PairKeys.of(self._prefix, wanted.feed, wanted.subscription or "")
+    def _pair(self, wanted: DeadLetterId) -> ConsumerKeys:
+        return ConsumerKeys.of(self._prefix, wanted.feed, wanted.subscription or "")
 
 
-def _letter(wanted: LetterId, raw: bytes) -> Letter:
+def _letter(wanted: DeadLetterId, raw: bytes) -> Letter:
     try:
         return letter_of(raw)
     except msgspec.MsgspecError:
         raise PollerError(f"{wanted.text} cannot be read: another version of the program wrote it") from None
 
 
-def _event(owner: Owner, entry: str, at: str, letter: Letter) -> DeadLetter:
-    name = LetterId(owner.feed, entry, owner.subscription).text
+def _event(owner: Owner, entry: str, at: str, letter: Letter) -> DeadLetterSummary:
+    name = DeadLetterId(owner.feed, entry, owner.subscription).text
     if letter.overrun:
         reason = f"{_counted(letter.overrun)}: {letter.reason}"
-        return DeadLetter(name, "overrun", owner.feed, at, reason, 0, owner.subscription)
+        return DeadLetterSummary(name, "overrun", owner.feed, at, reason, 0, owner.subscription)
     of = _attributes(bytes(letter.event))
-    return DeadLetter(
+    return DeadLetterSummary(
         name, "event", owner.feed, at, letter.reason, len(letter.event), owner.subscription, of.type, of.subject
     )
 

@@ -28,9 +28,9 @@ from poller.errors import ConfigurationError, PollerError, StoreRefused
 from poller.redis.client import servers
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, EntryId
-from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, group_of, remembered_key
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
-from poller.store.members import MemberConfiguration, Members, Seen, members_seen
+from poller.store.members import MemberConfiguration, MemberList, Members, members_seen
 from poller.store.recovery import known_feeds, note_unread
 from poller.store.retention import groups_of
 from poller.store.stats import Backlog, backlogs
@@ -95,7 +95,12 @@ class _SubscribedFeeds(msgspec.Struct, frozen=True):
 
 
 async def orphaned_feeds(
-    client: Redis, settings: Settings, *, now: datetime, seen: Seen | None = None, kept: Subscriptions | None = None
+    client: Redis,
+    settings: Settings,
+    *,
+    now: datetime,
+    seen: MemberList | None = None,
+    kept: Subscriptions | None = None,
 ) -> list[OrphanedFeed]:
     """Every orphaned feed with what waits at it; ``seen`` and ``kept`` where they were read just now.
 
@@ -146,7 +151,7 @@ async def waiting_at(client: Redis, prefix: str, feed: str, kept: Subscriptions,
     with translated(client):
         asking = client.pipeline(transaction=False)
         for name in names:
-            asking.hmget(PairKeys.of(prefix, feed, name).state, list(_MARKS))
+            asking.hmget(ConsumerKeys.of(prefix, feed, name).state, list(_MARKS))
         marks = await asking.execute()
     return frozenset(
         name
@@ -260,14 +265,14 @@ async def forget(
         _refuse_claimed(feed, await members_seen(client, members))
         with translated(client):
             await client.hdel(remembered_key(prefix), feed)
-        await Members(client, members, name="", ttl=LEASE).look(Seen(), tell=True)
+        await Members(client, members, name="", ttl=LEASE).look(MemberList(), tell=True)
         kept = await registry_of(settings, client).all()
         names = {*kept.registered, *(one.id for one in settings.subscriptions)}
         with translated(client):
             there = await client.exists(keys.events)
         groups = await groups_of(client, keys.events) if there else {}
         names |= {name.removeprefix(_OURS) for name in groups if name.startswith(_OURS)}
-        pairs = [PairKeys.of(prefix, feed, name) for name in sorted(names)]
+        pairs = [ConsumerKeys.of(prefix, feed, name) for name in sorted(names)]
         await until_let_go(client, [pair.lease for pair in pairs], clock)
         if not await forget_feed(client, keys, pairs, nonce=lease.token):
             await note_unread(client, remembered_key(prefix), feed)
@@ -294,7 +299,7 @@ async def _acquire(lease: Lease, feed: str, client: Redis, clock: Clock) -> None
     )
 
 
-def _refuse_claimed(feed: str, seen: Seen) -> None:
+def _refuse_claimed(feed: str, seen: MemberList) -> None:
     having = [name for name, one in seen.configurations.items() if feed in (one.feeds or ())]
     if having:
         raise PollerError(
@@ -348,13 +353,13 @@ def stated(settings: Settings) -> MemberConfiguration:
     )
 
 
-def claimed(seen: Seen, own: Iterable[str] = (), *, role: str | None = None) -> frozenset[str] | None:
+def claimed(seen: MemberList, own: Iterable[str] = (), *, role: str | None = None) -> frozenset[str] | None:
     """The feeds that a live process has, of those that do ``role``, and those in ``own``; None: it may be any."""
     listed = seen.listed(name for name, roles in seen.roles.items() if roles and (role is None or role in roles))
     return None if listed is None else listed.union(own)
 
 
-def orphaned(known: Iterable[str], seen: Seen, own: Iterable[str] = ()) -> tuple[str, ...]:
+def orphaned(known: Iterable[str], seen: MemberList, own: Iterable[str] = ()) -> tuple[str, ...]:
     """Those of the known feeds that no live process has, and that are not in ``own``."""
     having = claimed(seen, own)
     return () if having is None else tuple(sorted(set(known) - having))

@@ -22,7 +22,7 @@ from poller.delivery.cloudevent import envelope_of
 from poller.errors import ConfigurationError, PollerError
 from poller.store import replay as replays
 from poller.store.entry_id import EntryId, before
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.replay import ReplayedEntry, ReplaySpan
 from poller.store.subscriptions import Registry
 from poller.text import one_line
@@ -191,8 +191,8 @@ class ReplayControl:
                 f"after `poller subscriptions resume {self._subscription}`"
             )
 
-    def _pair(self, feed: str) -> PairKeys:
-        return PairKeys.of(self._prefix, feed, self._subscription)
+    def _pair(self, feed: str) -> ConsumerKeys:
+        return ConsumerKeys.of(self._prefix, feed, self._subscription)
 
     async def _tell(self) -> None:
         await Registry(self._client, SubscriptionKeys.of(self._prefix)).tell_parked()

@@ -21,12 +21,12 @@ from poller.redis.errors import translated
 from poller.redis.health import Durability, Severity, check_store, weighed
 from poller.source.feed import REFUSALS, Progress, decode_progress
 from poller.source.paging import capabilities_of
-from poller.store.commands import Pause, pause_of
+from poller.store.commands import FeedPause, pause_of
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, MemberKeys
 from poller.store.lease import owner_of
 from poller.store.members import members_now
-from poller.store.retention import Rule, held_by, stream_of
+from poller.store.retention import RetentionRule, held_by, stream_of
 from poller.store.session import OpenStore
 from poller.store.stats import Backlog, backlogs
 from poller.store.subscriptions import WHOLE, Origin, Pauser, Subscriptions, moment_of
@@ -193,7 +193,7 @@ async def feed_statuses(
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     prefix, found = settings.redis.prefix, []
-    oldest = Rule(settings.retention.age, settings.retention.max_bytes).oldest(now)
+    oldest = RetentionRule(settings.retention.age, settings.retention.max_bytes).oldest(now)
     for feed in settings.feed_ids if feeds is None else feeds:
         keys = FeedKeys.of(prefix, feed)
         status = await feed_status(client, feed, keys, now=now)
@@ -284,7 +284,7 @@ def _status(
     )
 
 
-def _paused(status: FeedStatus, pause: Pause, now: datetime) -> FeedStatus:
+def _paused(status: FeedStatus, pause: FeedPause, now: datetime) -> FeedStatus:
     return msgspec.structs.replace(
         status,
         state="paused",
@@ -525,7 +525,7 @@ def _utc_text(moment: datetime) -> str:
 
 
 class StoreCheck(msgspec.Struct, frozen=True):
-    """One thing that was looked at; see :class:`poller.redis.health.Finding`."""
+    """One thing that was looked at; see :class:`poller.redis.health.ServerCheck`."""
 
     name: str
     severity: Severity

@@ -28,7 +28,7 @@ from poller.delivery.outcome import Outcome
 from poller.delivery.sinks.base import Preview, SinkEvent
 from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
-from poller.store.keys import PairKeys, SubscriptionKeys, remembered_key
+from poller.store.keys import ConsumerKeys, SubscriptionKeys, remembered_key
 from poller.store.recovery import known_feeds
 from poller.store.subscriptions import (
     Following,
@@ -168,7 +168,7 @@ async def remove(
     prefix = settings.redis.prefix
     everywhere = await known_feeds(client, remembered_key(prefix))  # feeds that were renamed or dropped, too
     feeds = dict.fromkeys((*feeds_of(kept, settings, subscription), *everywhere))
-    pairs = {feed: PairKeys.of(prefix, feed, subscription) for feed in feeds}
+    pairs = {feed: ConsumerKeys.of(prefix, feed, subscription) for feed in feeds}
     await until_let_go(client, [pair.lease for pair in pairs.values()], clock)
     for feed, pair in pairs.items():
         await forget(client, keys_of(settings, feed), pair, subscription)

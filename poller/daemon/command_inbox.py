@@ -22,7 +22,7 @@ from poller.control.commands import Order
 from poller.errors import StoreError
 from poller.lifecycle import ended
 from poller.source.feed import RoundResult
-from poller.store.commands import KEPT, AskedOrder, Asking, OrderAnswer
+from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 
 LOOK_SECONDS: Final = 0.25
 _KNOWN: Final = frozenset(map(str, Order))  # others are a newer version's, and wait
@@ -67,7 +67,7 @@ class CommandInbox(Protocol):
 
 
 async def obey(
-    asking: Asking,
+    asking: CommandQueue,
     lots: Iterable[CommandInbox],
     *,
     member: str,
@@ -107,37 +107,37 @@ def _forgotten(age: timedelta, *, obeyed: bool) -> bool:
     return age > KEPT or (age < -KEPT and not obeyed)
 
 
-async def _obeyed(asking: Asking, order: AskedOrder, lot: CommandInbox, member: str) -> None:
+async def _obeyed(asking: CommandQueue, order: Command, lot: CommandInbox, member: str) -> None:
     """Carry it out and say so. Where that cannot be done here, or not be said, it waits on."""
     with suppress(StoreError):
         if not await lot.confirmed():  # this process was asleep, and another one has the feed
             return
         if order.order == "pause" and not await asking.paused(order):
-            await asking.answer(order, OrderAnswer(member, done=True, text="it was resumed meanwhile"))
+            await asking.answer(order, CommandReply(member, done=True, text="it was resumed meanwhile"))
         elif order.order == "pause":
             text = "the round under way was ended" if await lot.broken_off() else "no round was under way"
-            await asking.answer(order, OrderAnswer(member, done=True, text=text))
+            await asking.answer(order, CommandReply(member, done=True, text=text))
         elif order.order == "resume":
             lot.poll_soon()
-            await asking.answer(order, OrderAnswer(member, done=True, text="its next round begins now"))
+            await asking.answer(order, CommandReply(member, done=True, text="its next round begins now"))
         else:
             await _by_a_round(asking, order, lot, member)
     _log.info("order", feed=lot.name, order=order.order)
 
 
-async def _by_a_round(asking: Asking, order: AskedOrder, lot: CommandInbox, member: str) -> None:
+async def _by_a_round(asking: CommandQueue, order: Command, lot: CommandInbox, member: str) -> None:
     """Have rounds until one has carried it out, which is told by the store, or fails, or has found nothing to do.
 
     A round that begins now knows of the order. Where it stands all the same (nothing is there that could be read), the
     next one would find the same, and so on without end.
     """
     if not lot.busy and not await asking.stands(order):  # one that ended before the order was found here
-        await asking.answer(order, OrderAnswer(member, done=True, text="its round has ended"))
+        await asking.answer(order, CommandReply(member, done=True, text="its round has ended"))
         return
     if await asking.paused(order):
         await asking.answer(order, _put_off(member, "it is paused"))
         return
-    await asking.answer(order, OrderAnswer(member, done=False, text="its next round begins now"))
+    await asking.answer(order, CommandReply(member, done=False, text="its next round begins now"))
     while True:
         ending, knows = lot.round_ended(), not lot.busy
         if knows:
@@ -153,12 +153,12 @@ async def _by_a_round(asking: Asking, order: AskedOrder, lot: CommandInbox, memb
             return
 
 
-def _put_off(member: str, why: str) -> OrderAnswer:
-    return OrderAnswer(member, done=True, text=f"{why}; it is carried out when the feed is resumed", put_off=True)
+def _put_off(member: str, why: str) -> CommandReply:
+    return CommandReply(member, done=True, text=f"{why}; it is carried out when the feed is resumed", put_off=True)
 
 
-def _ended(member: str, result: RoundResult) -> OrderAnswer:
+def _ended(member: str, result: RoundResult) -> CommandReply:
     if result.paused is not None:
         return _put_off(member, result.paused)
     told = {name: value for name, value in result.public.items() if isinstance(value, str | int | float | None)}
-    return OrderAnswer(member, done=True, text="its round has ended", round=told)
+    return CommandReply(member, done=True, text="its round has ended", round=told)

@@ -30,13 +30,13 @@ from poller.delivery.operational_events import announce
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of, unless
 from poller.redis.errors import let_in
-from poller.store.consumer_state import DeliveryScripts
+from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import Lease, keep_renewed
 from poller.store.members import members_now
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
-from poller.store.subscriptions import REASON, Contested, Marks, Registry, Subscriptions, contested
+from poller.store.subscriptions import REASON, Contested, Registry, RegistryVersions, Subscriptions, contested
 from poller.telemetry.logs import LogOnce
 
 # The subscriptions of this process' file, against those of the store that it shares with others.
@@ -177,7 +177,7 @@ class DeliverRole:
             settings,
             environ,
             store,
-            DeliveryScripts(store.client, shebang=shebang),
+            ConsumerScripts(store.client, shebang=shebang),
             self._registry,
             RegistryWriter(self._registry, store, prefix, beside=self._beside),
             self._sharing,
@@ -188,7 +188,7 @@ class DeliverRole:
         self._streams = {FeedKeys.of(prefix, feed).events: feed for feed in settings.feed_ids}
         self._running: dict[str, SubscriptionRunner] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self._seen: Marks | None = None
+        self._seen: RegistryVersions | None = None
         self._kept: Subscriptions | None = None
         self._feeds: dict[str, tuple[str, ...]] = {}
         self._compared = 0
@@ -364,7 +364,7 @@ class DeliverRole:
                     await client.aclose()
 
 
-def _lost(kept: Subscriptions, marks: Marks) -> bool:
+def _lost(kept: Subscriptions, marks: RegistryVersions) -> bool:
     """Whether the store has lost subscriptions since it was looked at."""
     fewer = marks.version == kept.version and marks.registered < len(kept.registered)
     return marks.version < kept.version or fewer

@@ -26,7 +26,7 @@ from poller.clock import Clock
 from poller.control.status import StoreCheck
 from poller.errors import StoreError
 from poller.lifecycle import ended
-from poller.redis.health import Durability, Finding, check_store, weighed
+from poller.redis.health import Durability, ServerCheck, check_store, weighed
 from poller.telemetry.metrics import STORE_FAILURES
 from poller.text import without_credentials
 
@@ -66,7 +66,7 @@ class StoreMonitor:
             durability: decides how grave it is what is found.
             clock: of this process.
         """
-        self.findings: tuple[Finding, ...] = ()
+        self.findings: tuple[ServerCheck, ...] = ()
         self._durability: Durability = durability
         self._clock = clock
         self._client: Redis | None = None
@@ -78,7 +78,7 @@ class StoreMonitor:
         self._looking: asyncio.Task[None] | None = None
         self._woke_at: float | None = None
 
-    def attach(self, client: Redis, findings: Sequence[Finding]) -> None:
+    def attach(self, client: Redis, findings: Sequence[ServerCheck]) -> None:
         """This is the store; it has answered, and this was found."""
         self._client = client
         self.findings = self._weighed(findings)
@@ -163,7 +163,7 @@ class StoreMonitor:
         finally:
             self._looked_at, self._looking = self._clock.monotonic(), None
 
-    def _take(self, found: Sequence[Finding]) -> None:
+    def _take(self, found: Sequence[ServerCheck]) -> None:
         """Take the findings over, and log what has changed since the last ones."""
         before = {one.name: one.severity for one in self.findings}
         self.findings = self._weighed(found)
@@ -172,7 +172,7 @@ class StoreMonitor:
             if one.severity != before.get(one.name, "ok"):
                 levels[one.severity]("store check", check=one.name, severity=one.severity, advice=one.text)
 
-    def _weighed(self, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    def _weighed(self, found: Sequence[ServerCheck]) -> tuple[ServerCheck, ...]:
         return tuple(weighed(one, self._durability) for one in found)
 
     def _settle(self) -> None:

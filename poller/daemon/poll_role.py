@@ -25,7 +25,7 @@ from poller.daemon.round_runner import PolledFeed, RoundObserver
 from poller.daemon.schedule import SOONEST, Schedule
 from poller.lifecycle import ended, first_of
 from poller.source.feed import Feed, RoundMode, RoundResult
-from poller.store.commands import Asking
+from poller.store.commands import CommandQueue
 from poller.store.lease import HeldElsewhere, keep_renewed, release_all
 
 ROLE: Final = "poll"
@@ -70,7 +70,7 @@ async def poll_until(
     )
     taking = asyncio.create_task(sharing.run(), name="shares")
     obeying = asyncio.create_task(
-        obey(Asking(client, prefix), lots, member=membership.name, clock=clock), name="orders"
+        obey(CommandQueue(client, prefix), lots, member=membership.name, clock=clock), name="orders"
     )
     try:
         await first_of(stop, renewing, taking, obeying)

@@ -26,9 +26,9 @@ from poller.daemon.cluster.membership import Configurations
 from poller.delivery.operational_events import Announcement, Kind, announce
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.lease import Lease, LeaseScripts, nonce_of
-from poller.store.retention import Overrun, Rule, Trimmer, TrimScripts, Watched
+from poller.store.retention import RetentionRule, StreamOverrun, Trimmer, TrimScripts, WatchedConsumer
 from poller.store.subscriptions import Registry, Subscriptions
 from poller.telemetry.logs import LogOnce
 
@@ -90,7 +90,7 @@ class RetentionRole:
         self._settings = settings
         self._client = client
         self._registry = Registry(client, SubscriptionKeys.of(prefix))
-        self._rule = Rule(rule.age, rule.max_bytes)
+        self._rule = RetentionRule(rule.age, rule.max_bytes)
         scripts = TrimScripts(client, shebang=shebang)
         self._scripts = scripts
         self._leases = LeaseScripts(client, shebang=shebang)
@@ -177,11 +177,11 @@ class RetentionRole:
         except Exception:  # noqa: BLE001 -- a fault of ours here must not end the rounds beside it
             _log.exception("not trimmed", feed=feed.name)
 
-    async def _known(self, feed: str) -> dict[str, Watched]:
+    async def _known(self, feed: str) -> dict[str, WatchedConsumer]:
         kept = await self._registry.all()
         return watched(feed, kept, filed(self._settings), self._settings.redis.prefix)
 
-    async def _tell(self, feed: str, overrun: Overrun) -> None:
+    async def _tell(self, feed: str, overrun: StreamOverrun) -> None:
         details: dict[str, str | int | None] = {
             "feed": feed,
             "group": overrun.group,
@@ -209,7 +209,7 @@ class _OrphanedStream(msgspec.Struct, frozen=True):
 class _StreamState:
     """A feed, and when it is to be looked at next."""
 
-    def __init__(self, name: str, store: PolledStream, trimmer: Trimmer, rule: Rule, clock: Clock) -> None:
+    def __init__(self, name: str, store: PolledStream, trimmer: Trimmer, rule: RetentionRule, clock: Clock) -> None:
         self.name = name
         self.nonce = store.nonce
         self.trimmer = trimmer
@@ -239,7 +239,9 @@ class _RetentionSettings(msgspec.Struct, frozen=True):
     start: Literal["now", "earliest"] = "now"
 
 
-def watched(feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], prefix: str) -> dict[str, Watched]:
+def watched(
+    feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], prefix: str
+) -> dict[str, WatchedConsumer]:
     """The subscriptions to a feed, by id: those that are registered, paused or not, and those of the file.
 
     One whose settings cannot be read, for another version wrote them, is taken to want all there is of every feed.
@@ -256,7 +258,7 @@ def watched(feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], p
     )
     outlines = {name: _outline(text) for name, text in texts}
     return {
-        name: Watched(PairKeys.of(prefix, feed, name), earliest=one.start == "earliest")
+        name: WatchedConsumer(ConsumerKeys.of(prefix, feed, name), earliest=one.start == "earliest")
         for name, one in outlines.items()
         if one.feeds is None or feed in one.feeds
     }

@@ -24,11 +24,11 @@ from poller.source.client import ApiClient, record_round, round_span
 from poller.source.conditional import ConditionalReader
 from poller.source.feed import Feed, RoundMode, RoundResult
 from poller.source.round import run_round
-from poller.store.feed import FeedStore, Scripts, named_qualifications
+from poller.store.feed import FeedScripts, FeedStore, named_qualifications
 from poller.store.feed_state import Loss
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.lease import member_name, nonce_of
-from poller.store.recovery import Memory
+from poller.store.recovery import FeedMemory
 from poller.store.subscriptions import milliseconds_of
 from poller.telemetry.metrics import KINDS, ROUNDS, RoundCosts, counted
 
@@ -182,7 +182,7 @@ async def polled_feeds(
     Raises:
         ConfigurationError: a source cannot be set up.
     """
-    scripts = Scripts(client, shebang=shebang)
+    scripts = FeedScripts(client, shebang=shebang)
     member = member or member_name()
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
@@ -209,7 +209,7 @@ async def polled_feeds(
 
 
 def _store(
-    settings: Settings, scripts: Scripts, client: Redis, feed_id: str, *, member: str, clock: Clock
+    settings: Settings, scripts: FeedScripts, client: Redis, feed_id: str, *, member: str, clock: Clock
 ) -> FeedStore:
     return FeedStore(
         client,
@@ -219,7 +219,7 @@ def _store(
         lease=settings.lease.ttl,
         draw=lambda: clock.random.randbytes(8).hex(),
         now_ms=lambda: milliseconds_of(clock.now()),
-        memory=Memory(client, remembered_key(settings.redis.prefix), feed_id),
+        memory=FeedMemory(client, remembered_key(settings.redis.prefix), feed_id),
     )
 
 

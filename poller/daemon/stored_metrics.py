@@ -40,7 +40,7 @@ from poller.store.feed_state import (
 )
 from poller.store.keys import MemberKeys
 from poller.store.members import members_seen
-from poller.store.stats import FeedAmounts, Pair, PairAmounts, feed_amounts, pair_amounts
+from poller.store.stats import ConsumerStats, FeedStats, Pair, feed_amounts, pair_amounts
 from poller.store.subscriptions import Subscriptions, milliseconds_of
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import MetricDescription, Sample, declared, labelled
@@ -150,8 +150,8 @@ async def stored_figures(
     for name, one in kept.registered.items():
         for feed in _wanted(bytes(one.settings)) or feeds:
             wanted[feed].append(name)
-    waiting: dict[str, list[PairAmounts]] = defaultdict(list)
-    pairs: Mapping[Pair, PairAmounts] = await pair_amounts(client, prefix, wanted)
+    waiting: dict[str, list[ConsumerStats]] = defaultdict(list)
+    pairs: Mapping[Pair, ConsumerStats] = await pair_amounts(client, prefix, wanted)
     for (name, _), amount in pairs.items():
         waiting[name].append(amount)
     seen = await members_seen(client, MemberKeys.of(prefix))
@@ -186,7 +186,7 @@ class _Ended(msgspec.Struct, frozen=True):
     ok: bool = True
 
 
-def _feed(feed: str, amounts: FeedAmounts, interval: float | None) -> FeedFigures:
+def _feed(feed: str, amounts: FeedStats, interval: float | None) -> FeedFigures:
     sequence, last, last_at, good_at, token_at, oldest, held, unidentified, tombstones, *versions = amounts.state
     backwards, held_versions = versions
     good = _seconds(good_at)
@@ -230,7 +230,7 @@ def _seconds(moment: bytes | None) -> float | None:
         return None
 
 
-def _subscription(name: str, kept: Subscriptions, waiting: list[PairAmounts], now: datetime) -> SubscriptionFigures:
+def _subscription(name: str, kept: Subscriptions, waiting: list[ConsumerStats], now: datetime) -> SubscriptionFigures:
     health, ungranted = health_in(kept, name), is_ungranted(kept, name)
     paused = name in kept.paused
     begun = [one for one in waiting if one.begun]

@@ -34,8 +34,8 @@ from poller.delivery.operational_events import Announcement, Kind, announce
 from poller.delivery.sinks.base import Sink
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
-from poller.store.consumer_state import DeliveryScripts, PairStore
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore
+from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.lease import RELEASE_SECONDS, nonce_of
 from poller.store.session import OpenStore
 from poller.store.subscriptions import WHOLE, Paused, Registered, Registry, Subscriptions
@@ -74,7 +74,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
     settings: Settings
     environ: Mapping[str, str]
     store: OpenStore
-    scripts: DeliveryScripts
+    scripts: ConsumerScripts
     registry: Registry
     notes: Notes
     sharing: LeaseBalancer
@@ -116,7 +116,7 @@ class SubscriptionRunner:
         self.made_of = wanted(kept)[name]
         self.feeds = feeds
         self.sink = str(msgspec.json.decode(self.made_of[0]).get("sink"))
-        self.stores: list[PairStore] = []
+        self.stores: list[ConsumerStore] = []
         self.paused_until = kept.pauses.until.get(name)
         self._resumed = kept.pauses.resumed.get(name, 0)
         self._name = name
@@ -303,13 +303,13 @@ class SubscriptionRunner:
             no_attempts_of(self._name)
         self._shared.sharing.wake()
 
-    def _store_of(self, feed: str, known: Registered) -> PairStore:
+    def _store_of(self, feed: str, known: Registered) -> ConsumerStore:
         shared, prefix = self._shared, self._shared.settings.redis.prefix
         keys = FeedKeys.of(prefix, feed)
-        return PairStore(
+        return ConsumerStore(
             shared.store.client,
             shared.scripts,
-            PairKeys.of(prefix, feed, self._name),
+            ConsumerKeys.of(prefix, feed, self._name),
             events=keys.events,
             feed_state=keys.state,
             since=known.since,

@@ -53,7 +53,7 @@ from poller.delivery.retry import (
 )
 from poller.store.consumer_state import Entry, Settlement
 from poller.store.entry_id import EntryId, before
-from poller.store.replay import ReplayedEntry, ReplayPlace, ReplaySpan
+from poller.store.replay import ReplayedEntry, ReplayPosition, ReplaySpan
 
 GONE: Final = "the stream does not hold its event any more: retention.max_bytes took it, or somebody did"
 
@@ -364,7 +364,7 @@ class Draft:
         self.unparked: list[str] = []
         self.letters: dict[str, bytes] = {}
         self.reopen: list[str] = []
-        self.replay: ReplayPlace | None = None
+        self.replay: ReplayPosition | None = None
         self.urgent = False  # something in those lanes waits for it
 
     def __bool__(self) -> bool:
@@ -519,17 +519,17 @@ class Replay:
         self.open.pop(entry_id, None)
 
     @property
-    def place(self) -> ReplayPlace | None:
+    def place(self) -> ReplayPosition | None:
         """What is to be written of it; None where that is as it was."""
         if self._span is None:
             return None
         if self._exhausted and not self.open:
-            return ReplayPlace(self._span.id, "")
+            return ReplayPosition(self._span.id, "")
         oldest = next(iter(self.open), None)
         after = before(oldest) if oldest else self._read
-        return None if after == self._written else ReplayPlace(self._span.id, after)
+        return None if after == self._written else ReplayPosition(self._span.id, after)
 
-    def wrote(self, place: ReplayPlace) -> None:
+    def wrote(self, place: ReplayPosition) -> None:
         """This place was written."""
         if self._span is None or place.id != self._span.id:
             return

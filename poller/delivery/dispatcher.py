@@ -125,7 +125,7 @@ _AGAIN: Final = 1.0  # seconds before a store that failed is asked again
 
 
 class Parked(Protocol):
-    """What requests need of the store; see :class:`poller.store.consumer_state.PairStore`."""
+    """What requests need of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     @property
     def held(self) -> bool:

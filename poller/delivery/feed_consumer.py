@@ -49,7 +49,7 @@ _log = structlog.get_logger("poller.delivery")
 
 
 class Asked(Protocol):
-    """Where it stands; see :class:`poller.store.consumer_state.PairStore`."""
+    """Where it stands; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     async def parked(self) -> Mapping[str, bytes]:
         """The deliveries that wait."""
@@ -178,7 +178,7 @@ def _read(parked: Mapping[str, bytes]) -> Mapping[str, Delivery]:
 
 
 class Entries(Protocol):
-    """Where they come from; see :class:`poller.store.consumer_state.PairStore`."""
+    """Where they come from; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
         """See to it that the group is there."""
@@ -284,7 +284,7 @@ GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what 
 
 
 class Deliveries(Entries, Parked, Asked, Protocol):
-    """What a pair needs of the store; see :class:`poller.store.consumer_state.PairStore`."""
+    """What a pair needs of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     async def anew(self) -> str | None:
         """The entry after which baselines tell nothing new."""

@@ -40,48 +40,52 @@ EVENT: Final = 700
 """Bytes of an event that is neither small nor large."""
 
 
-def eviction(told: Mapping[str, Any]) -> Finding:
+def eviction(told: Mapping[str, Any]) -> ServerCheck:
     """Whether it keeps what it has taken."""
     policy = told.get("maxmemory_policy")
     if policy is None:
-        return Finding("warning", "eviction", "maxmemory-policy unknown: make sure that it is noeviction")
+        return ServerCheck("warning", "eviction", "maxmemory-policy unknown: make sure that it is noeviction")
     if policy != "noeviction":
         text = (
             f"maxmemory-policy {policy}: the server may drop state and events; CONFIG SET maxmemory-policy noeviction"
         )
-        return Finding("error", "eviction", text)
-    return Finding("ok", "eviction", "maxmemory-policy noeviction")
+        return ServerCheck("error", "eviction", text)
+    return ServerCheck("ok", "eviction", "maxmemory-policy noeviction")
 
 
-def memory(told: Mapping[str, Any]) -> Finding:
+def memory(told: Mapping[str, Any]) -> ServerCheck:
     """How much room there is."""
     limit, used = told.get("maxmemory"), told.get("used_memory")
     if limit is None or used is None:
-        return Finding("warning", "memory", "memory unknown: watch that maxmemory leaves room")
+        return ServerCheck("warning", "memory", "memory unknown: watch that maxmemory leaves room")
     if not int(limit):
-        return Finding("ok", "memory", f"memory {_mebibytes(used)} in use, no maxmemory")
+        return ServerCheck("ok", "memory", f"memory {_mebibytes(used)} in use, no maxmemory")
     text = f"memory {_mebibytes(used)} of {_mebibytes(limit)} in use"
     if int(used) - int(told.get("mem_not_counted_for_evict", 0)) >= int(limit):
-        return Finding("error", "memory", f"{text}: commits are refused; raise maxmemory or lower retention")
+        return ServerCheck("error", "memory", f"{text}: commits are refused; raise maxmemory or lower retention")
     if int(used) >= HEADROOM * int(limit):
-        return Finding("warning", "memory", f"{text}: raise maxmemory or lower retention before commits are refused")
-    return Finding("ok", "memory", text)
+        return ServerCheck(
+            "warning", "memory", f"{text}: raise maxmemory or lower retention before commits are refused"
+        )
+    return ServerCheck("ok", "memory", text)
 
 
-def nodes(told: Mapping[str, Any]) -> Finding:
+def nodes(told: Mapping[str, Any]) -> ServerCheck:
     """Whether the nodes of a stream are neither too small, which costs memory, nor too large, which costs time."""
     limit, entries = told.get("stream-node-max-bytes"), told.get("stream-node-max-entries")
     if limit is None or entries is None:
-        return Finding("warning", "nodes", "stream-node-max-bytes unknown (CONFIG GET refused?): 4096 to 65536 is good")
+        return ServerCheck(
+            "warning", "nodes", "stream-node-max-bytes unknown (CONFIG GET refused?): 4096 to 65536 is good"
+        )
     size = min(int(limit) or LARGEST_NODE * EVENT, int(entries) * EVENT or LARGEST_NODE * EVENT)  # 0: no limit
     text = f"stream-node-max-bytes {limit}, stream-node-max-entries {entries}"
     if size < SMALLEST_NODE:
         text += ": streams take a tenth more memory than they need; CONFIG SET stream-node-max-bytes 16384"
-        return Finding("warning", "nodes", f"{text} and stream-node-max-entries 100")
+        return ServerCheck("warning", "nodes", f"{text} and stream-node-max-entries 100")
     if size > LARGEST_NODE:
         text += ": reading or deleting by id takes ten times as long; CONFIG SET stream-node-max-bytes 16384"
-        return Finding("warning", "nodes", text)
-    return Finding("ok", "nodes", text)
+        return ServerCheck("warning", "nodes", text)
+    return ServerCheck("ok", "nodes", text)
 
 
 def _mebibytes(count: Any) -> str:
@@ -95,49 +99,49 @@ def _mebibytes(count: Any) -> str:
 # not told is unknown and a warning.
 
 
-def aof(told: Mapping[str, Any]) -> Finding:
+def aof(told: Mapping[str, Any]) -> ServerCheck:
     """Whether there is an append-only file."""
     enabled = told.get("aof_enabled")
     if enabled is None:
-        return Finding("warning", "aof", "append-only file unknown: make sure that appendonly is yes")
+        return ServerCheck("warning", "aof", "append-only file unknown: make sure that appendonly is yes")
     if not int(enabled):
         text = (
             "append-only file off: a restart loses what was written since the last snapshot; CONFIG SET appendonly yes"
         )
-        return Finding("warning", "aof", text)
-    return Finding("ok", "aof", "append-only file on")
+        return ServerCheck("warning", "aof", text)
+    return ServerCheck("ok", "aof", "append-only file on")
 
 
-def fsync(told: Mapping[str, Any]) -> Finding:
+def fsync(told: Mapping[str, Any]) -> ServerCheck:
     """When the file is on disk."""
     if not int(told.get("aof_enabled", 1)):
-        return Finding("ok", "fsync", "appendfsync does not matter without an append-only file")
+        return ServerCheck("ok", "fsync", "appendfsync does not matter without an append-only file")
     when = told.get("appendfsync")
     if when is None:
-        return Finding("warning", "fsync", "appendfsync unknown (CONFIG GET refused?): make sure that it is not no")
+        return ServerCheck("warning", "fsync", "appendfsync unknown (CONFIG GET refused?): make sure that it is not no")
     if when == "no":
         text = "appendfsync no: a crash of the machine loses half a minute or more; CONFIG SET appendfsync everysec"
-        return Finding("warning", "fsync", text)
+        return ServerCheck("warning", "fsync", text)
     loss = "nothing acknowledged is lost" if when == "always" else "a crash loses up to a second, which is read again"
-    return Finding("ok", "fsync", f"appendfsync {when}: {loss}")
+    return ServerCheck("ok", "fsync", f"appendfsync {when}: {loss}")
 
 
-def disk(told: Mapping[str, Any]) -> Finding:
+def disk(told: Mapping[str, Any]) -> ServerCheck:
     """Whether the files could be written the last time."""
     if told.get("aof_last_write_status", "ok") != "ok":
         text = "append-only file cannot be written: writes are refused; make room on the server's disk"
-        return Finding("error", "disk", text)
+        return ServerCheck("error", "disk", text)
     if told.get("rdb_last_bgsave_status", "ok") != "ok" and told.get("save") != "":
         if told.get("stop-writes-on-bgsave-error", "yes") == "yes":
             text = "the last snapshot (RDB) failed: writes are refused; make room for it on disk and in memory"
-            return Finding("error", "disk", f"{text}, or CONFIG SET stop-writes-on-bgsave-error no")
-        return Finding("warning", "disk", "the last snapshot (RDB) failed: make room for it on disk and in memory")
+            return ServerCheck("error", "disk", f"{text}, or CONFIG SET stop-writes-on-bgsave-error no")
+        return ServerCheck("warning", "disk", "the last snapshot (RDB) failed: make room for it on disk and in memory")
     if told.get("aof_last_bgrewrite_status", "ok") != "ok":
         text = "the last rewrite of the append-only file failed, so it grows on: make room for it on disk and in memory"
-        return Finding("warning", "disk", text)
+        return ServerCheck("warning", "disk", text)
     if "aof_enabled" not in told:
-        return Finding("warning", "disk", "disk unknown: the server does not tell whether its files can be written")
-    return Finding("ok", "disk", "its files can be written")
+        return ServerCheck("warning", "disk", "disk unknown: the server does not tell whether its files can be written")
+    return ServerCheck("ok", "disk", "its files can be written")
 
 
 # Judging what kind of server it is: its version, its role, what its replicas allow, and its clock.
@@ -156,69 +160,71 @@ CLOCK_APART: Final = 5.0
 """Seconds. All moments that are stored are by the server's clock, those of the log by ours."""
 
 
-def version(told: Mapping[str, Any]) -> Finding:
+def version(told: Mapping[str, Any]) -> ServerCheck:
     """Whether it knows the commands that are used."""
     text = str(told.get("redis_version", ""))
     numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
     if len(numbers) < len(OLDEST):
-        return Finding("warning", "version", "version unknown: the server does not tell; 6.2 or newer is needed")
+        return ServerCheck("warning", "version", "version unknown: the server does not tell; 6.2 or newer is needed")
     if numbers < OLDEST:
-        return Finding("error", "version", f"version {text}: upgrade to 6.2 or newer")
+        return ServerCheck("error", "version", f"version {text}: upgrade to 6.2 or newer")
     if numbers < LENIENT:
         text += "; from 7.0 on deliveries and trimming would go on while memory is full"
-        return Finding("ok", "version", f"version {text}")
-    return Finding("ok", "version", f"version {told.get('valkey_version', text)}")
+        return ServerCheck("ok", "version", f"version {text}")
+    return ServerCheck("ok", "version", f"version {told.get('valkey_version', text)}")
 
 
-def role(told: Mapping[str, Any]) -> Finding:
+def role(told: Mapping[str, Any]) -> ServerCheck:
     """Whether it may be written to; a node of a cluster by itself may not, nor may a Sentinel."""
     name, mode = told.get("role"), told.get("redis_mode")
     if mode == "sentinel":
-        return Finding("error", "role", "this is a Sentinel: redis.url is redis+sentinel://HOST:PORT/SERVICE")
+        return ServerCheck("error", "role", "this is a Sentinel: redis.url is redis+sentinel://HOST:PORT/SERVICE")
     if mode == "cluster" and not told.get("routed"):
-        return Finding("error", "role", "this is a node of a Cluster: redis.url is redis+cluster://HOST:PORT")
+        return ServerCheck("error", "role", "this is a node of a Cluster: redis.url is redis+cluster://HOST:PORT")
     if name is None:
-        return Finding("warning", "role", "role unknown: the server does not tell; it must be the primary")
+        return ServerCheck("warning", "role", "role unknown: the server does not tell; it must be the primary")
     if name != "master":
         shown = "replica" if name == "slave" else name
-        return Finding("error", "role", f"role {shown}: nothing can be written here; let redis.url name the primary")
-    return Finding("ok", "role", "role primary")
+        return ServerCheck(
+            "error", "role", f"role {shown}: nothing can be written here; let redis.url name the primary"
+        )
+    return ServerCheck("ok", "role", "role primary")
 
 
-def replicas(told: Mapping[str, Any]) -> Finding:
+def replicas(told: Mapping[str, Any]) -> ServerCheck:
     """Whether enough of them follow for the server to take writes, and what a failover may cost."""
     count, good = told.get("connected_slaves"), told.get("min_slaves_good_slaves")
     if count is None:
-        return Finding("warning", "replicas", "replicas unknown: the server does not tell")
+        return ServerCheck("warning", "replicas", "replicas unknown: the server does not tell")
     wanted = told.get("min-replicas-to-write")
     if good is not None and wanted is not None and int(good) < int(wanted):
         text = f"{good} replicas follow, min-replicas-to-write {wanted}: writes are refused until more do"
-        return Finding("error", "replicas", text)
+        return ServerCheck("error", "replicas", text)
     if not int(count):
-        return Finding("ok", "replicas", "no replica")
+        return ServerCheck("ok", "replicas", "no replica")
     if good is None:  # INFO has it only where the server waits for some
         cost = "min-replicas-to-write 0: a failover may lose the last writes, which come again with the same ids"
     else:
         cost = f"min-replicas-to-write {'set' if wanted is None else wanted}"
-    return Finding("ok", "replicas", f"{count} replica{'' if int(count) == 1 else 's'}, {cost}")
+    return ServerCheck("ok", "replicas", f"{count} replica{'' if int(count) == 1 else 's'}, {cost}")
 
 
-def clock(told: Mapping[str, Any]) -> Finding:
+def clock(told: Mapping[str, Any]) -> ServerCheck:
     """Whether its clock and ours agree; ``clock`` is by how many seconds its own is ahead."""
     ahead = told.get("clock")
     if ahead is None:
-        return Finding("warning", "clock", "clock unknown (TIME refused?): keep it together with this machine's by NTP")
+        return ServerCheck(
+            "warning", "clock", "clock unknown (TIME refused?): keep it together with this machine's by NTP"
+        )
     if abs(ahead) > CLOCK_APART:
         which = "ahead of" if ahead > 0 else "behind"
         text = (
             f"clock {abs(ahead):.0f} s {which} this machine's: ages and cron expressions go by the store's, "
             "the log by this machine's; set both by NTP"
         )
-        return Finding("warning", "clock", text)
-    return Finding("ok", "clock", "clock as this machine's")
+        return ServerCheck("warning", "clock", text)
+    return ServerCheck("ok", "clock", "clock as this machine's")
 
-
-__all__ = ["DURABLE", "Durability", "Finding", "Severity", "check_store", "enforced", "examine", "weighed"]
 
 Durability = Literal["require", "warn", "ignore"]
 
@@ -238,7 +244,7 @@ _ASKED: Final = (
 )
 
 
-def examine(told: Mapping[str, Any]) -> list[Finding]:
+def examine(told: Mapping[str, Any]) -> list[ServerCheck]:
     """Judge what the server tells.
 
     Args:
@@ -248,7 +254,7 @@ def examine(told: Mapping[str, Any]) -> list[Finding]:
     return [judge(told) for judge in _JUDGES]
 
 
-async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Finding]:
+async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[ServerCheck]:
     """Ask the server and judge it, of a cluster each primary: the worst of each finding counts. Changes nothing.
 
     Args:
@@ -265,7 +271,7 @@ async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Fin
     return worst({address_of(one): await _checked(one, now, routed=True) for one in asked})
 
 
-async def _checked(client: Redis, now: Callable[[], datetime], *, routed: bool) -> list[Finding]:
+async def _checked(client: Redis, now: Callable[[], datetime], *, routed: bool) -> list[ServerCheck]:
     told: dict[str, Any] = {"routed": routed}
     with translated(client):
         await _let_in(client)
@@ -277,7 +283,7 @@ async def _checked(client: Redis, now: Callable[[], datetime], *, routed: bool) 
     return examine(told)
 
 
-def worst(each: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+def worst(each: Mapping[str, Sequence[ServerCheck]]) -> list[ServerCheck]:
     """Of the findings about several servers, by address, the worst of each name; one that is not ok says where.
 
     Args:
@@ -290,14 +296,14 @@ def worst(each: Mapping[str, Sequence[Finding]]) -> list[Finding]:
     return [max(same, key=lambda one: _WORSE.index(one.severity)) for same in zip(*placed, strict=True)]
 
 
-def weighed(finding: Finding, durability: Durability) -> Finding:
+def weighed(finding: ServerCheck, durability: Durability) -> ServerCheck:
     """The finding with the severity that it has under ``redis.durability``."""
     if finding.name not in DURABLE or finding.severity == "ok" or durability == "warn":
         return finding
     return replace(finding, severity="error" if durability == "require" else "ok")
 
 
-def enforced(findings: Sequence[Finding], durability: Durability) -> list[Finding]:
+def enforced(findings: Sequence[ServerCheck], durability: Durability) -> list[ServerCheck]:
     """What to tell at the start, given ``redis.durability``: everything that is not ok.
 
     ``ignore`` leaves out what durability is about; ``require`` does not start unless it is known to be ok.
@@ -435,7 +441,7 @@ Severity = Literal["ok", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ServerCheck:
     """One thing looked at.
 
     Attributes:

@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as Unanswered
 
 from poller.redis.cluster import Address
 from poller.redis.single import OurConnection, single_client
-from poller.redis.url import Place
+from poller.redis.url import StoreAddress
 
 _ANSWER: Final = timedelta(milliseconds=500)
 """For a Sentinel: one that is away may cost no more before the next is asked."""
@@ -32,7 +32,7 @@ _CONNECTIONS: Final = 4
 class Sentinels:
     """The Sentinels of one service."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoreAddress) -> None:
         """Take where they are; nothing is connected."""
         self._service = place.service
         self._asked = [
@@ -90,7 +90,7 @@ def _where(one: Redis) -> str:
     return str(Address(place["host"], place["port"]))
 
 
-def sentinel_client(place: Place, *, reply_timeout: timedelta, key_types: Mapping[str, str]) -> Redis:
+def sentinel_client(place: StoreAddress, *, reply_timeout: timedelta, key_types: Mapping[str, str]) -> Redis:
     """A client of whoever is primary; see :func:`poller.redis.single.single_client`."""
     sentinels = Sentinels(place)
 

@@ -141,7 +141,7 @@ _TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": Fal
 _APART: Final = frozenset({"tls", "sentinel_username", "sentinel_password"})
 
 
-class Place(msgspec.Struct, frozen=True):
+class StoreAddress(msgspec.Struct, frozen=True):
     """Several servers.
 
     Attributes:
@@ -162,7 +162,7 @@ def kind_of(url: str) -> str:
     return url.partition("://")[0].lower()
 
 
-def place_of(url: str, further: Mapping[str, Any]) -> Place:
+def place_of(url: str, further: Mapping[str, Any]) -> StoreAddress:
     """Take a URL of Sentinel or Cluster apart.
 
     Args:
@@ -190,10 +190,10 @@ def place_of(url: str, further: Mapping[str, Any]) -> Place:
             raise _refusal(url, "a cluster has no database numbers, leave it out")
         if options.keys() & {"sentinel_username", "sentinel_password"}:
             raise _refusal(url, "a cluster has no Sentinels, leave their user and password out")
-        return Place(hosts, taken)
+        return StoreAddress(hosts, taken)
     own = {name: options[f"sentinel_{name}"] for name in ("username", "password") if f"sentinel_{name}" in options}
     others = {name: value for name, value in taken.items() if name not in {"db", "username", "password"}}
-    return Place(hosts, taken, service, others | own)
+    return StoreAddress(hosts, taken, service, others | own)
 
 
 def _addresses(parts: SplitResult, port: int) -> list[Address]:

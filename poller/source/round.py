@@ -71,7 +71,7 @@ from poller.source.feed import (
 from poller.source.paging import DetectedCapabilities, Get, capabilities_of
 from poller.source.substreams import Named, SubstreamReader
 from poller.source.writer import RoundStore, RoundWriter, settle_absent
-from poller.store.commands import Pause
+from poller.store.commands import FeedPause
 from poller.store.feed_state import (
     CONFIRMATION,
     DELTA_TOKEN,
@@ -136,7 +136,7 @@ async def run_round(
     began()
     if isinstance(state, HeldElsewhere):
         return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=True, wait=state.remaining)
-    if isinstance(state, Pause):
+    if isinstance(state, FeedPause):
         return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=True, paused=state.text)
     reach("lease.taken")
     reading = _RoundRun(feed, store, get, state, now, unchanged=unchanged)

@@ -45,8 +45,8 @@ from poller.lifecycle import finished, in_turns
 from poller.source.envelope import Page
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Get, slices
-from poller.store.commands import Pause
-from poller.store.feed import Absent
+from poller.store.commands import FeedPause
+from poller.store.feed import MissingRecords
 from poller.store.feed_state import BACKWARDS, HELD_VERSIONS, MISSING_AT, SECOND_LOOK, TOMBSTONES, FeedState
 from poller.store.lease import HeldElsewhere
 from poller.telemetry import tracing
@@ -66,7 +66,7 @@ class SeenKeysObserver(Protocol):
 class RoundStore(Protocol):
     """The store of one feed as its round uses it; see :class:`poller.store.feed.FeedStore`."""
 
-    async def begin(self) -> FeedState | HeldElsewhere | Pause:
+    async def begin(self) -> FeedState | HeldElsewhere | FeedPause:
         """Acquire the lease and read the state, unless the feed is paused."""
         ...
 
@@ -74,7 +74,7 @@ class RoundStore(Protocol):
         """Read snapshots."""
         ...
 
-    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
         """Read live snapshots that were not seen."""
         ...
 
@@ -516,7 +516,9 @@ class _AbsenceByReadings:
         return not unsure and len(absent) == len(missing)
 
 
-async def _settle_by_readings(store: RoundStore, absent: Absent, seen: SeenKeys, readings: _AbsenceByReadings) -> bool:
+async def _settle_by_readings(
+    store: RoundStore, absent: MissingRecords, seen: SeenKeys, readings: _AbsenceByReadings
+) -> bool:
     if readings.too_soon:
         return not absent.missing
     settled = True
@@ -541,7 +543,7 @@ class _AbsenceByRequests:
         self._clock = asyncio.get_running_loop().time
         self._gone: list[tuple[float, list[str]]] = []  # by the first answers: when the last of them came, and whose
 
-    async def settle(self, absent: Absent, seen: SeenKeys) -> bool:
+    async def settle(self, absent: MissingRecords, seen: SeenKeys) -> bool:
         settled, failure = True, None
         try:
             while absent.some:

@@ -31,13 +31,13 @@ _ANSWER: Final = lua("reply_command")
 _FORGET: Final = lua("withdraw_command")
 
 
-class AskedOrder(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True):
     """An order that waits for its answer.
 
     Attributes:
         id: drawn by whoever asks.
         feed: ``SOURCE/NAME``.
-        order: which one; a word of :class:`poller.control.commands.Order`.
+        order: which one; a word of :class:`poller.control.commands.RoundRequest`.
         at: when it was asked, UTC.
     """
 
@@ -47,7 +47,7 @@ class AskedOrder(msgspec.Struct, frozen=True):
     at: datetime
 
 
-class OrderAnswer(msgspec.Struct, frozen=True):
+class CommandReply(msgspec.Struct, frozen=True):
     """What the process says that has the feed.
 
     Attributes:
@@ -65,7 +65,7 @@ class OrderAnswer(msgspec.Struct, frozen=True):
     put_off: bool = False
 
 
-class Asking:
+class CommandQueue:
     """The orders of one store that wait. Each method may raise StoreError."""
 
     def __init__(self, client: Redis, prefix: str) -> None:
@@ -74,58 +74,58 @@ class Asking:
         self._prefix = prefix
         self._key = orders_key(prefix)
 
-    async def ask(self, order: AskedOrder) -> None:
+    async def ask(self, order: Command) -> None:
         """Let it be found."""
         with translated(self._client):
             await self._client.hset(self._key, order.id, msgspec.json.encode(order))
 
-    async def waiting(self) -> list[AskedOrder]:
+    async def waiting(self) -> list[Command]:
         """All that wait; what another version wrote in another form waits for that one."""
         with translated(self._client):
             kept = cast("dict[bytes, bytes]", await self._client.hgetall(self._key))
         return [order for order in map(_order, kept.values()) if order is not None]
 
-    async def stands(self, order: AskedOrder) -> bool:
+    async def stands(self, order: Command) -> bool:
         """Whether it is one for a round, and no round has carried it out yet."""
-        kind = Order.__members__.get(order.order.upper())
+        kind = RoundRequest.__members__.get(order.order.upper())
         return kind is not None and await stands(self._client, FeedKeys.of(self._prefix, order.feed), kind)
 
-    async def paused(self, order: AskedOrder) -> bool:
+    async def paused(self, order: Command) -> bool:
         """Whether its feed is."""
         with translated(self._client):
             return bool(await self._client.exists(FeedKeys.of(self._prefix, order.feed).pause))
 
-    async def keep(self, order: AskedOrder) -> None:
+    async def keep(self, order: Command) -> None:
         """Somebody is at it still: what was said of it stays, and it is not forgotten."""
         with translated(self._client):
             await self._client.pexpire(answer_key(self._prefix, order.id), KEPT)
 
-    async def forget(self, order: AskedOrder) -> bool:
+    async def forget(self, order: Command) -> bool:
         """Let it wait no more, unless somebody is at it; whether it does not."""
         with translated(self._client):
             keys = (self._key, answer_key(self._prefix, order.id))
             return bool(await self._client.eval(_FORGET, 2, *keys, order.id))
 
-    async def answer(self, order: AskedOrder, said: OrderAnswer) -> None:
+    async def answer(self, order: Command, said: CommandReply) -> None:
         """Say it to whoever waits; to nobody, where it was answered for good."""
         kept_ms, last = int(KEPT.total_seconds() * 1000), "1" if said.done else ""
         keys = (self._key, answer_key(self._prefix, order.id))
         with translated(self._client):
             await self._client.eval(_ANSWER, 2, *keys, order.id, msgspec.json.encode(said), kept_ms, last)
 
-    async def answered(self, order: AskedOrder) -> OrderAnswer | None:
+    async def answered(self, order: Command) -> CommandReply | None:
         """What was said last; None: nothing yet."""
         with translated(self._client):
             said = await self._client.get(answer_key(self._prefix, order.id))
         try:
-            return msgspec.json.decode(said, type=OrderAnswer) if said else None
+            return msgspec.json.decode(said, type=CommandReply) if said else None
         except msgspec.MsgspecError:
             return None
 
 
-def _order(kept: bytes) -> AskedOrder | None:
+def _order(kept: bytes) -> Command | None:
     try:
-        return msgspec.json.decode(kept, type=AskedOrder)
+        return msgspec.json.decode(kept, type=Command)
     except msgspec.MsgspecError:
         return None
 
@@ -145,7 +145,7 @@ _PAUSE: Final = lua("pause_feed")
 _RESUME: Final = lua("resume_feed")
 
 
-class Pause(msgspec.Struct, frozen=True):
+class FeedPause(msgspec.Struct, frozen=True):
     """That a feed is paused.
 
     Attributes:
@@ -166,7 +166,7 @@ class Pause(msgspec.Struct, frozen=True):
         )
 
 
-async def pause(client: Redis, keys: FeedKeys, wanted: Pause) -> Pause | None:
+async def pause(client: Redis, keys: FeedKeys, wanted: FeedPause) -> FeedPause | None:
     """Let no more rounds of a feed begin; the pause that it was in before, which stays. None: it was polled.
 
     Raises:
@@ -177,7 +177,7 @@ async def pause(client: Redis, keys: FeedKeys, wanted: Pause) -> Pause | None:
     return _kept(before)
 
 
-async def resume(client: Redis, keys: FeedKeys) -> Pause | None:
+async def resume(client: Redis, keys: FeedKeys) -> FeedPause | None:
     """Let rounds begin again; the pause that it was in. None: it was in none.
 
     Raises:
@@ -188,16 +188,16 @@ async def resume(client: Redis, keys: FeedKeys) -> Pause | None:
     return _kept(before)
 
 
-def pause_of(kept: bytes) -> Pause:
+def pause_of(kept: bytes) -> FeedPause:
     """The pause from its key; what another version wrote in another form is a pause as well."""
     try:
-        found = msgspec.json.decode(kept, type=Pause)
+        found = msgspec.json.decode(kept, type=FeedPause)
     except msgspec.MsgspecError:
-        return Pause("another version", "", datetime.fromtimestamp(0, UTC))
+        return FeedPause("another version", "", datetime.fromtimestamp(0, UTC))
     return msgspec.structs.replace(found, at=found.at.astimezone(UTC))
 
 
-def _kept(answer: object) -> Pause | None:
+def _kept(answer: object) -> FeedPause | None:
     return None if answer is None else pause_of(cast("bytes", answer))
 
 
@@ -208,7 +208,7 @@ def _kept(answer: object) -> Pause | None:
 # out deletes it in the same commit as its result, and only if it was there when that round began.
 
 
-class Order(Enum):
+class RoundRequest(Enum):
     """What may be asked; the value is the field that says so and the field that must be there for it to make sense."""
 
     RELEASE = (RELEASED, HELD)
@@ -216,7 +216,7 @@ class Order(Enum):
     ANEW = ("anew", "generation")
 
 
-async def give(client: Redis, keys: FeedKeys, order: Order) -> bool:
+async def give(client: Redis, keys: FeedKeys, order: RoundRequest) -> bool:
     """Leave an order for a feed. False: it makes no sense (nothing is held, or the feed was never read).
 
     Raises:
@@ -226,7 +226,7 @@ async def give(client: Redis, keys: FeedKeys, order: Order) -> bool:
         return bool(await client.eval(ORDER, 1, keys.state, *order.value))
 
 
-async def stands(client: Redis, keys: FeedKeys, order: Order) -> bool:
+async def stands(client: Redis, keys: FeedKeys, order: RoundRequest) -> bool:
     """Whether no round has carried it out yet.
 
     Raises:

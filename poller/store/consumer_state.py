@@ -7,7 +7,7 @@ at a time does. So whoever takes over finds in the group what his predecessor ha
 again from the start: nothing is lost, and what comes twice had not been recorded as delivered.
 
 Reading is fenced as writing is: what a process without the lease reads would be held for a consumer who never sees it.
-Nobody is asked whether the lease is still ours before each request to the sink; :attr:`PairStore.held` says no as soon
+The sender does not ask for the lease before each request; :attr:`ConsumerStore.held` turns false as soon
 as it may have run out by our own clock, which it does before it runs out at the server.
 
 What waits for its next attempt is *parked*, in the same script that takes it out of the group: the group does not hold
@@ -40,10 +40,10 @@ from redis.exceptions import ResponseError
 
 from poller.errors import GroupGone
 from poller.store.entry_id import EARLIEST
-from poller.store.keys import PairKeys, group_of
+from poller.store.keys import ConsumerKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
-from poller.store.recovery import BEGINNING, Beginning
-from poller.store.replay import ReplayPlace, ReplaySpan, replay_of
+from poller.store.recovery import BEGINNING, StartPosition
+from poller.store.replay import ReplayPosition, ReplaySpan, replay_of
 from poller.store.scripts import answered, in_any_case, lua, until_answered
 
 CONSUMER: Final = "deliverer"
@@ -70,10 +70,10 @@ class Settlement(msgspec.Struct, frozen=True):
     unparked: Sequence[str] = ()
     letters: Mapping[str, bytes] = {}
     place: str = ""
-    replay: ReplayPlace | None = None
+    replay: ReplayPosition | None = None
 
 
-class PairStore:
+class ConsumerStore:
     """The store of one subscription to one feed, as its dispatcher sees it.
 
     Attributes:
@@ -83,8 +83,8 @@ class PairStore:
     def __init__(
         self,
         client: Redis,
-        scripts: DeliveryScripts,
-        keys: PairKeys,
+        scripts: ConsumerScripts,
+        keys: ConsumerKeys,
         *,
         events: str,
         subscription: str,
@@ -117,7 +117,7 @@ class PairStore:
         self._events = events
         self._group = group_of(subscription)
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, clock=clock)
-        self._beginning = Beginning(client, keys, events, feed_state, since, asked)
+        self._beginning = StartPosition(client, keys, events, feed_state, since, asked)
         self._serial = 0
 
     @property
@@ -221,7 +221,7 @@ class PairStore:
             list(chain.from_iterable(settlement.letters.items())),
         ]
         names = [keys.lease, self._events, keys.state, keys.parked, keys.letters, keys.letter_times]
-        replay = settlement.replay or ReplayPlace("", "")
+        replay = settlement.replay or ReplayPosition("", "")
         self._serial += 1
         checks: list[str | bytes | int] = [self.lease.token, self._serial, self._group, settlement.place, now_ms]
         checks += [replay.id, replay.after]
@@ -267,7 +267,7 @@ READ: Final = lua("read_entries")
 SETTLE: Final = lua("settle_deliveries")
 
 
-class DeliveryScripts(LeaseScripts):
+class ConsumerScripts(LeaseScripts):
     """The scripts of deliveries, registered once for a client and shared by its feed consumers."""
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:

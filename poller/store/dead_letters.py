@@ -35,7 +35,7 @@ from redis.asyncio import Redis
 from poller.redis.errors import translated
 from poller.store.entry_id import EntryId
 from poller.store.feed import QUARANTINE_BYTES, rejected_digest
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.scripts import DROP, lua
 
 _AT_ONCE: Final = 16  # entries in one answer: at most 1 MiB of records
@@ -46,7 +46,7 @@ _LAST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(mil
 _Entry = tuple[bytes, dict[bytes, bytes]]
 
 
-class LetterId(NamedTuple):
+class DeadLetterId(NamedTuple):
     """A dead letter's id, taken apart: the feed as it was named, the entry, and for an event whose it is."""
 
     feed: str
@@ -59,7 +59,7 @@ class LetterId(NamedTuple):
         return ":".join(filter(None, (self.feed, self.subscription, self.entry)))
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetterSummary(msgspec.Struct, frozen=True):
     """One line of ``poller dead-letters list --json``, key for key.
 
     Attributes:
@@ -95,7 +95,7 @@ class Opened(msgspec.Struct, frozen=True):
         whole: whether these are all; None where that is not known, for an older version did not write it down.
     """
 
-    letter: DeadLetter
+    letter: DeadLetterSummary
     raw: bytes
     whole: bool | None
 
@@ -103,16 +103,16 @@ class Opened(msgspec.Struct, frozen=True):
 class Listed(msgspec.Struct, frozen=True):
     """Some dead letters, the newest last, and how many older ones there are."""
 
-    letters: tuple[DeadLetter, ...]
+    letters: tuple[DeadLetterSummary, ...]
     hidden: int
 
 
-def letter_id(text: str) -> LetterId | None:
+def letter_id(text: str) -> DeadLetterId | None:
     """An id taken apart; None where this cannot be one."""
     match = _ID.fullmatch(text)
     with suppress(ValueError):
         if match is not None and EntryId.checked(match[3]):
-            return LetterId(match[1], match[3], match[2])
+            return DeadLetterId(match[1], match[3], match[2])
     return None
 
 
@@ -122,7 +122,7 @@ async def newest(client: Redis, feeds: Mapping[str, FeedKeys], *, most: int) -> 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    letters: list[DeadLetter] = []
+    letters: list[DeadLetterSummary] = []
     total = 0
     for feed, keys in feeds.items():
         with translated(client):
@@ -172,8 +172,8 @@ async def drop_all(client: Redis, keys: FeedKeys) -> int:
     return count
 
 
-async def _newest_of(client: Redis, feed: str, keys: FeedKeys, most: int) -> list[DeadLetter]:
-    letters: list[DeadLetter] = []
+async def _newest_of(client: Redis, feed: str, keys: FeedKeys, most: int) -> list[DeadLetterSummary]:
+    letters: list[DeadLetterSummary] = []
     async with aclosing(_backwards(client, keys)) as reading:
         async for entries in reading:
             letters += [_letter(feed, entry) for entry in entries[: most - len(letters)]]
@@ -209,11 +209,11 @@ async def _dropped(client: Redis, keys: FeedKeys, entries: Sequence[_Entry]) -> 
         return int(await client.eval(DROP, 2, keys.quarantine, keys.rejected, *arguments))
 
 
-def _letter(feed: str, entry: _Entry) -> DeadLetter:
+def _letter(feed: str, entry: _Entry) -> DeadLetterSummary:
     number, fields = entry[0].decode(), entry[1]
     milliseconds = min(EntryId.parse(number).ms, _LAST_MS)
     at = _EPOCH + timedelta(milliseconds=milliseconds)
-    return DeadLetter(
+    return DeadLetterSummary(
         id=f"{feed}:{number}",
         kind="record",
         feed=feed,
@@ -223,7 +223,7 @@ def _letter(feed: str, entry: _Entry) -> DeadLetter:
     )
 
 
-def _when(letter: DeadLetter) -> EntryId:
+def _when(letter: DeadLetterSummary) -> EntryId:
     return EntryId.parse(letter.id.rpartition(":")[2])
 
 
@@ -266,7 +266,7 @@ class Mark(NamedTuple):
     entry: str
 
 
-async def newest_events(client: Redis, pairs: dict[Owner, PairKeys], *, most: int) -> tuple[list[Mark], int]:
+async def newest_events(client: Redis, pairs: dict[Owner, ConsumerKeys], *, most: int) -> tuple[list[Mark], int]:
     """The newest letters of these pairs, ``most`` of all, the newest last; and how many there are.
 
     Raises:
@@ -286,7 +286,7 @@ async def newest_events(client: Redis, pairs: dict[Owner, PairKeys], *, most: in
     return sorted(found)[-most:], sum(answers[0::2])
 
 
-async def letters(client: Redis, places: Iterable[tuple[PairKeys, str]]) -> list[bytes | None]:
+async def letters(client: Redis, places: Iterable[tuple[ConsumerKeys, str]]) -> list[bytes | None]:
     """The letters of these entries; None where one is not there, or not any more.
 
     Raises:
@@ -299,7 +299,7 @@ async def letters(client: Redis, places: Iterable[tuple[PairKeys, str]]) -> list
         return cast("list[bytes | None]", await asking.execute())
 
 
-async def entries(client: Redis, keys: PairKeys) -> list[str]:
+async def entries(client: Redis, keys: ConsumerKeys) -> list[str]:
     """The entries of all letters of a pair, in the order in which they were given up.
 
     Raises:
@@ -310,7 +310,7 @@ async def entries(client: Redis, keys: PairKeys) -> list[str]:
     return [entry.decode() for entry in found]
 
 
-async def redeliver(client: Redis, keys: PairKeys, entry: str, *, letter: bytes, delivery: bytes) -> Moved:
+async def redeliver(client: Redis, keys: ConsumerKeys, entry: str, *, letter: bytes, delivery: bytes) -> Moved:
     """Make a delivery that waits of a letter, if it is there as it was seen.
 
     Raises:
@@ -321,7 +321,7 @@ async def redeliver(client: Redis, keys: PairKeys, entry: str, *, letter: bytes,
         return Moved(await client.eval(_REDELIVER, len(names), *names, entry, letter, delivery, MOST_WAITING))
 
 
-async def drop_events(client: Redis, keys: PairKeys, dropped: Sequence[str]) -> int:
+async def drop_events(client: Redis, keys: ConsumerKeys, dropped: Sequence[str]) -> int:
     """Delete the letters of these entries; how many there were.
 
     Raises:
@@ -334,8 +334,8 @@ async def drop_events(client: Redis, keys: PairKeys, dropped: Sequence[str]) -> 
     return count
 
 
-def pairs_of(prefix: str, feeds: Iterable[str], subscriptions: Iterable[str]) -> dict[Owner, PairKeys]:
+def pairs_of(prefix: str, feeds: Iterable[str], subscriptions: Iterable[str]) -> dict[Owner, ConsumerKeys]:
     """The keys of each of these subscriptions to each of these feeds."""
     named = list(subscriptions)
     owners = chain.from_iterable((Owner(feed, one) for one in named) for feed in feeds)
-    return {owner: PairKeys.of(prefix, owner.feed, owner.subscription) for owner in owners}
+    return {owner: ConsumerKeys.of(prefix, owner.feed, owner.subscription) for owner in owners}

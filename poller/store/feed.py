@@ -30,11 +30,11 @@ from poller.failpoints import reach
 from poller.lifecycle import finished
 from poller.redis.errors import translated
 from poller.store import snapshots as held_versions
-from poller.store.commands import Pause, pause_of
+from poller.store.commands import FeedPause, pause_of
 from poller.store.feed_state import TOMBSTONES, FeedState, marked, state_of
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere, Lease, LeaseScripts
-from poller.store.recovery import Memory, loss_marks
+from poller.store.recovery import FeedMemory, loss_marks
 from poller.store.scripts import COMMIT, answered, lua, until_answered
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary, kept_versions
 from poller.telemetry import metrics as costs
@@ -53,7 +53,7 @@ _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for oth
 _log = structlog.get_logger("poller.store")
 
 
-class Scripts(LeaseScripts):
+class FeedScripts(LeaseScripts):
     """The scripts of feeds, registered once for a client."""
 
     def __init__(self, client: Redis, *, shebang: str = "") -> None:
@@ -63,7 +63,7 @@ class Scripts(LeaseScripts):
         self.commit: AsyncScript = client.register_script(shebang + COMMIT)
 
 
-class Absent(msgspec.Struct, frozen=True):
+class MissingRecords(msgspec.Struct, frozen=True):
     """What a full reading did not hold.
 
     Attributes:
@@ -89,14 +89,14 @@ class FeedStore:
     def __init__(  # noqa: D417 -- see below
         self,
         client: Redis,
-        scripts: Scripts,
+        scripts: FeedScripts,
         keys: FeedKeys,
         *,
         nonce: str,
         lease: timedelta,
         draw: Callable[[], str],
         now_ms: Callable[[], int],
-        memory: Memory | None = None,
+        memory: FeedMemory | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Take what the store works with.
@@ -110,7 +110,7 @@ class FeedStore:
             memory: what is remembered of the feed; by default what this value sees.
         """
         self.keys = keys
-        self.memory = memory or Memory()
+        self.memory = memory or FeedMemory()
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, certain=False)
         self.appended = 0
         self._client = client
@@ -123,7 +123,7 @@ class FeedStore:
         self._asked = 0
         self._codec: SnapshotCodec | None = None
 
-    async def begin(self) -> FeedState | HeldElsewhere | Pause:
+    async def begin(self) -> FeedState | HeldElsewhere | FeedPause:
         """Renew or take the lease, and read the feed's state; create it where there is none, or not all of it.
 
         Where the feed is paused, nothing of that is done.
@@ -212,7 +212,7 @@ class FeedStore:
         reach("known.read")
         return known
 
-    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
         """The live snapshots whose keys are not among those seen: how many, and ``most`` of them."""
         codec = await self._loaded()
         live = missing = cursor = 0
@@ -231,7 +231,7 @@ class FeedStore:
                         some[key] = stored
             if not cursor:
                 read = await self._decoded(some)
-                return Absent(live, missing, {key: checked(snapshot) for key, snapshot in read.items()})
+                return MissingRecords(live, missing, {key: checked(snapshot) for key, snapshot in read.items()})
 
     async def _tombstones(self) -> int:
         """How many snapshots are of removed records: counted once, where an earlier version has not counted them."""

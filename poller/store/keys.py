@@ -117,7 +117,7 @@ class FeedKeys(msgspec.Struct, frozen=True):
         return self.events.rpartition("{")[2].partition("}")[0]
 
 
-class PairKeys(msgspec.Struct, frozen=True):
+class ConsumerKeys(msgspec.Struct, frozen=True):
     """The keys of one subscription to one feed."""
 
     lease: str
@@ -127,7 +127,7 @@ class PairKeys(msgspec.Struct, frozen=True):
     letter_times: str
 
     @classmethod
-    def of(cls, prefix: str, feed: str, subscription: str) -> PairKeys:
+    def of(cls, prefix: str, feed: str, subscription: str) -> ConsumerKeys:
         """The keys of a subscription to the feed ``SOURCE/NAME`` under a prefix."""
         return cls(*(f"{prefix}:{{{feed}}}:sub:{subscription}:{name}" for name in cls.__struct_fields__))
 
@@ -199,7 +199,7 @@ def sample_keys(prefix: str, feed: str) -> dict[str, str]:
         "events": keys.events,
         "rejected": keys.rejected,
         "version": members.version,
-        "pair": PairKeys.of(prefix, feed, "x").state,
+        "pair": ConsumerKeys.of(prefix, feed, "x").state,
         "registry": SubscriptionKeys.of(prefix).registry,
         "roles": members.roles,
         "remembered": remembered_key(prefix),

@@ -50,7 +50,7 @@ UNSAID: Final = MemberConfiguration()
 """Of a process that says nothing, for another version runs there."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class MemberList(msgspec.Struct, frozen=True):
     """The list of one version.
 
     Attributes:
@@ -107,19 +107,19 @@ class Members:
         self._ttl_ms = int(ttl.total_seconds() * 1000)
         self._meet: AsyncScript = client.register_script(in_any_case(shebang) + MEET)  # who is there counts then, too
 
-    async def look(self, known: Seen, *, tell: bool = False) -> Seen:
+    async def look(self, known: MemberList, *, tell: bool = False) -> MemberList:
         """The list as it is now; the very one that is known where nothing has changed. ``tell``: others look, too."""
         return await self._met("look", known, tell=tell)
 
-    async def beat(self, roles: Iterable[str], known: Seen, *, tell: bool = False) -> Seen:
+    async def beat(self, roles: Iterable[str], known: MemberList, *, tell: bool = False) -> MemberList:
         """Be there, and do this, for another term."""
         return await self._met("beat", known, roles, tell=tell)
 
-    async def leave(self, known: Seen, *, tell: bool = False) -> Seen:
+    async def leave(self, known: MemberList, *, tell: bool = False) -> MemberList:
         """Be there no more."""
         return await self._met("leave", known, tell=tell)
 
-    async def _met(self, what: str, known: Seen, roles: Iterable[str] = (), *, tell: bool = False) -> Seen:
+    async def _met(self, what: str, known: MemberList, roles: Iterable[str] = (), *, tell: bool = False) -> MemberList:
         arguments: list[str | int | bytes] = [
             what,
             self.name,
@@ -147,7 +147,7 @@ async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[st
     return dict((await members_seen(client, keys)).roles)
 
 
-async def members_seen(client: Redis, keys: MemberKeys) -> Seen:
+async def members_seen(client: Redis, keys: MemberKeys) -> MemberList:
     """The processes that are there, without the version of the list. Changes nothing.
 
     Raises:
@@ -158,13 +158,13 @@ async def members_seen(client: Redis, keys: MemberKeys) -> Seen:
         there, roles, configurations = cast("list[list[bytes]]", await client.eval(THERE, 3, *names))
     found = _seen("", roles, configurations)
     alive = [name.decode() for name in there]
-    return Seen(
+    return MemberList(
         roles={name: found.roles.get(name, frozenset()) for name in alive},
         configurations={name: found.configurations.get(name, UNSAID) for name in alive},
     )
 
 
-def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes]) -> Seen:
+def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes]) -> MemberList:
     done = {
         name.decode(): frozenset(filter(None, text.decode().split(",")))
         for name, text in zip(roles[::2], roles[1::2], strict=True)
@@ -173,7 +173,7 @@ def _seen(version: str, roles: Sequence[bytes], configurations: Sequence[bytes])
         name.decode(): _configuration(text)
         for name, text in zip(configurations[::2], configurations[1::2], strict=True)
     }
-    return Seen(version, done, {name: said.get(name, UNSAID) for name in done})
+    return MemberList(version, done, {name: said.get(name, UNSAID) for name in done})
 
 
 def _configuration(text: bytes) -> MemberConfiguration:

@@ -37,7 +37,7 @@ from poller.store.feed_state import (
     FeedState,
     Loss,
 )
-from poller.store.keys import PairKeys
+from poller.store.keys import ConsumerKeys
 from poller.store.scripts import answered, lua
 from poller.store.stream import last_id
 from poller.store.subscriptions import milliseconds_of, moment_of
@@ -96,7 +96,7 @@ _REPLACED: Final = (
 )
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class HighWaterMark(msgspec.Struct, frozen=True):
     """What was known of a feed.
 
     Attributes:
@@ -117,7 +117,7 @@ class Remembered(msgspec.Struct, frozen=True):
         return (self.generation, *self.formers)
 
 
-def loss_of(known: Remembered | None, state: FeedState, found: str) -> Loss | None:
+def loss_of(known: HighWaterMark | None, state: FeedState, found: str) -> Loss | None:
     """What was lost; None where nothing was.
 
     Args:
@@ -153,30 +153,30 @@ def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
     return marks
 
 
-def told_already(known: Remembered, noted: Remembered | None) -> bool:
+def told_already(known: HighWaterMark, noted: HighWaterMark | None) -> bool:
     """Whether another process has found a loss of the same feed since, and has noted so."""
     related = noted is not None and not set(noted.lineage).isdisjoint(known.lineage)
     return noted is not None and related and noted.told > known.told
 
 
-def further(noted: Remembered, known: Remembered) -> bool:
+def further(noted: HighWaterMark, known: HighWaterMark) -> bool:
     """Whether this is the same feed as is known, at a later event or after another loss."""
     related = not set(noted.lineage).isdisjoint(known.lineage)
     return related and (noted.told, noted.sequence) > (known.told, known.sequence)
 
 
-def _loss(known: Remembered | None, state: FeedState, text: str) -> Loss:
+def _loss(known: HighWaterMark | None, state: FeedState, text: str) -> Loss:
     return _with(known, state, kind="lost", text=text, advice=_ANEW)
 
 
-def _rolled_back(known: Remembered, state: FeedState) -> Loss:
+def _rolled_back(known: HighWaterMark, state: FeedState) -> Loss:
     text = f"the store went back from event {known.sequence} to event {state.sequence}"
     if state.generation != known.generation:
         text = "the store went back to before it lost a part of the feed"
     return _with(known, state, kind="rolled back", text=text, advice=_ROLLED_BACK)
 
 
-def _with(known: Remembered | None, state: FeedState, **said: str) -> Loss:
+def _with(known: HighWaterMark | None, state: FeedState, **said: str) -> Loss:
     place = {"generation": state.generation, "sequence": state.sequence}
     if known is not None:
         place |= {"former": known.generation, "former_sequence": known.sequence}
@@ -185,11 +185,11 @@ def _with(known: Remembered | None, state: FeedState, **said: str) -> Loss:
 
 NOTE_EVERY: Final = 10.0  # seconds between notes that only the sequence has moved
 
-_decode: Final = msgspec.json.Decoder(Remembered).decode
+_decode: Final = msgspec.json.Decoder(HighWaterMark).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Memory:
+class FeedMemory:
     """One process' memory of one feed; without a client, it is all there is."""
 
     def __init__(
@@ -208,13 +208,13 @@ class Memory:
             feed: its field.
             clock: seconds that only go forward.
         """
-        self.known: Remembered | None = None
+        self.known: HighWaterMark | None = None
         self._client = client
         self._key = key
         self._feed = feed
         self._clock = clock
         self._recalled = False
-        self._noted: Remembered | None = None
+        self._noted: HighWaterMark | None = None
         self._noted_at = clock()
 
     async def recall(self) -> None:
@@ -229,7 +229,7 @@ class Memory:
         if not self._recalled:  # else more was overheard meanwhile
             self.known, self._noted, self._recalled = noted, noted, True
 
-    def overheard(self, noted: Remembered | None) -> None:
+    def overheard(self, noted: HighWaterMark | None) -> None:
         """Another process has noted this of a feed that is not ours; what goes further than what is known counts."""
         known = self.known
         if noted is None or (known is not None and not further(noted, known)):
@@ -270,7 +270,7 @@ class Memory:
         """The feed is where this state says, and what was to be found is found."""
         before = self.known.told if self.known else 0
         turned = state.loss is not None or found == ORDER
-        self.known = Remembered(state.generation, state.sequence, state.formers, before + turned)
+        self.known = HighWaterMark(state.generation, state.sequence, state.formers, before + turned)
 
     def moved(self, sequence: int) -> None:
         """The last event of the feed has this number now."""
@@ -293,7 +293,7 @@ class Memory:
             await self._client.hset(self._key, self._feed, _encode(known))
         self._noted, self._noted_at = known, self._clock()
 
-    async def _read(self) -> Remembered | None:
+    async def _read(self) -> HighWaterMark | None:
         """What is noted; what another version wrote in another form is nothing."""
         if self._client is None:
             return None
@@ -302,7 +302,7 @@ class Memory:
         return None if noted is None else _decoded(noted)
 
 
-async def notes(client: Redis, key: str) -> dict[str, Remembered]:
+async def notes(client: Redis, key: str) -> dict[str, HighWaterMark]:
     """All that is noted, by feed.
 
     Raises:
@@ -335,7 +335,7 @@ async def note_unread(client: Redis, key: str, feed: str) -> None:
         await client.hsetnx(key, feed, b"{}")
 
 
-def _decoded(noted: bytes) -> Remembered | None:
+def _decoded(noted: bytes) -> HighWaterMark | None:
     try:
         return _decode(noted)
     except msgspec.MsgspecError:
@@ -362,10 +362,10 @@ _LATER: Final = 1.25
 """Each look comes so much later than the one before it, for feeds are first read when the processes start."""
 
 
-class Remembering(Protocol):
+class MemorizedFeed(Protocol):
     """A feed's store; see :class:`poller.store.feed.FeedStore`."""
 
-    memory: Memory
+    memory: FeedMemory
 
     @property
     def held(self) -> bool:
@@ -377,7 +377,7 @@ async def overhear(
     stop: asyncio.Event,
     client: Redis,
     key: str,
-    stores: Iterable[tuple[str, Remembering]],
+    stores: Iterable[tuple[str, MemorizedFeed]],
     *,
     pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
 ) -> None:
@@ -399,7 +399,7 @@ async def overhear(
         seconds = min(_LATER * seconds, SECONDS_UNKNOWN if unknown else LONGEST_SECONDS)
 
 
-async def _exchange(feeds: Sequence[tuple[str, Remembering]], noted: Mapping[str, Remembered]) -> None:
+async def _exchange(feeds: Sequence[tuple[str, MemorizedFeed]], noted: Mapping[str, HighWaterMark]) -> None:
     """Learn what is noted; note what is known here alone."""
     for feed, store in feeds:
         if not store.held:
@@ -429,7 +429,7 @@ _LATELY: Final = 24 * 3600 * 1000  # milliseconds; later a subscription may have
 _NOW: Final = lua("read_clock")
 
 
-class _Feed(msgspec.Struct, frozen=True):
+class _FeedStart(msgspec.Struct, frozen=True):
     """What a feed's state says of how it began; see :class:`poller.store.feed_state.FeedState`."""
 
     generation: str
@@ -450,7 +450,7 @@ class _Feed(msgspec.Struct, frozen=True):
         return (self.begun_after if self.anew_at == self.begun_at else None) or before(f"{self.anew_at}-0")
 
 
-class Beginning(msgspec.Struct):
+class StartPosition(msgspec.Struct):
     """What a pair's beginning is told by.
 
     Attributes:
@@ -463,12 +463,12 @@ class Beginning(msgspec.Struct):
     """
 
     client: Redis
-    keys: PairKeys
+    keys: ConsumerKeys
     events: str
     feed_state: str = ""
     since: datetime | None = None
     asked: int = 0
-    _seen: _Feed | None = None
+    _seen: _FeedStart | None = None
 
     async def place(self, start: Literal["now", "earliest"]) -> tuple[str, str]:
         """After which entry the pair begins, and the name of the beginning of its feed that it begins with.
@@ -485,7 +485,7 @@ class Beginning(msgspec.Struct):
                 return min(feed.after, last, key=EntryId.parse), _OLDER
         return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
 
-    async def look(self) -> _Feed | None:
+    async def look(self) -> _FeedStart | None:
         """How the feed began that is there now; None where there is none.
 
         Raises:
@@ -498,7 +498,7 @@ class Beginning(msgspec.Struct):
         generation, anew, begun, after = (None if value is None else value.decode() for value in _bytes(found))
         if generation is None:
             return None
-        self._seen = _Feed(generation, int(anew) if anew else None, int(begun) if begun else None, after)
+        self._seen = _FeedStart(generation, int(anew) if anew else None, int(begun) if begun else None, after)
         return self._seen
 
     async def anew(self) -> str | None:

@@ -23,7 +23,7 @@ from redis.asyncio import Redis
 
 from poller.errors import Stale
 from poller.redis.errors import translated
-from poller.store.keys import PairKeys, group_of
+from poller.store.keys import ConsumerKeys, group_of
 from poller.store.scripts import lua
 
 _BEGIN: Final = lua("begin_replay")
@@ -48,7 +48,7 @@ class ReplaySpan(msgspec.Struct, frozen=True):
     to: str
 
 
-class ReplayPlace(msgspec.Struct, frozen=True):
+class ReplayPosition(msgspec.Struct, frozen=True):
     """How far a replay has come.
 
     Attributes:
@@ -60,7 +60,7 @@ class ReplayPlace(msgspec.Struct, frozen=True):
     after: str
 
 
-async def replay_of(client: Redis, keys: PairKeys) -> ReplaySpan | None:
+async def replay_of(client: Redis, keys: ConsumerKeys) -> ReplaySpan | None:
     """The replay of a pair that is under way; None where there is none, or none any more.
 
     Raises:
@@ -72,7 +72,7 @@ async def replay_of(client: Redis, keys: PairKeys) -> ReplaySpan | None:
     return ReplaySpan(*kept) if len(kept) == len(_FIELDS) else None
 
 
-async def begin(client: Redis, keys: PairKeys, span: ReplaySpan, *, events: str = "", first: str = "") -> bool:
+async def begin(client: Redis, keys: ConsumerKeys, span: ReplaySpan, *, events: str = "", first: str = "") -> bool:
     """Ask for a replay. False: one is under way, and stays.
 
     Args:
@@ -93,7 +93,7 @@ async def begin(client: Redis, keys: PairKeys, span: ReplaySpan, *, events: str 
     return bool(begun)
 
 
-async def cancel(client: Redis, keys: PairKeys) -> bool:
+async def cancel(client: Redis, keys: ConsumerKeys) -> bool:
     """End the replay that is under way; what is on its way arrives. False: there is none.
 
     Raises:
@@ -103,7 +103,7 @@ async def cancel(client: Redis, keys: PairKeys) -> bool:
         return bool(await client.hdel(keys.state, *_FIELDS))
 
 
-async def ended(client: Redis, keys: PairKeys, replay: str) -> bool:
+async def ended(client: Redis, keys: ConsumerKeys, replay: str) -> bool:
     """Whether this replay came to its end, and was not cancelled.
 
     Raises:
@@ -113,7 +113,7 @@ async def ended(client: Redis, keys: PairKeys, replay: str) -> bool:
         return cast("bytes | None", await client.hget(keys.state, "replayed")) == replay.encode()
 
 
-async def parked(client: Redis, keys: PairKeys) -> int:
+async def parked(client: Redis, keys: ConsumerKeys) -> int:
     """How many deliveries of a pair wait for their next attempt, of a replay or not.
 
     Raises:

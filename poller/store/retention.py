@@ -24,7 +24,7 @@ from poller.changes.events import recorded_time
 from poller.errors import Fenced
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, FIRST_ID, EntryId
-from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import answered, in_any_case, lua
 from poller.store.subscriptions import milliseconds_of, moment_of
 
@@ -69,7 +69,7 @@ class TrimScripts:
 _ROOM: Final = 0.95  # of max_bytes that is left full, so that the next event does not trim again
 
 
-class Stream(msgspec.Struct, frozen=True):
+class StreamExtent(msgspec.Struct, frozen=True):
     """What is known of a stream.
 
     Attributes:
@@ -83,24 +83,26 @@ class Stream(msgspec.Struct, frozen=True):
     first: EntryId | None
 
 
-class UpTo(msgspec.Struct, frozen=True):
+class TrimUpTo(msgspec.Struct, frozen=True):
     """Entries up to this one go, for their age."""
 
     last: EntryId
 
 
-class AtMost(msgspec.Struct, frozen=True):
+class TrimToLength(msgspec.Struct, frozen=True):
     """The oldest go, until so many entries are left."""
 
     entries: int
 
 
-def pressing(stream: Stream, *, oldest: EntryId, max_bytes: int) -> bool:
+def pressing(stream: StreamExtent, *, oldest: EntryId, max_bytes: int) -> bool:
     """Whether there is anything to be thought about; see :func:`next_step`."""
     return stream.first is not None and (stream.first < oldest or stream.size > max_bytes)
 
 
-def next_step(stream: Stream, done: Mapping[str, EntryId], *, oldest: EntryId, max_bytes: int) -> UpTo | AtMost | None:
+def next_step(
+    stream: StreamExtent, done: Mapping[str, EntryId], *, oldest: EntryId, max_bytes: int
+) -> TrimUpTo | TrimToLength | None:
     """What is to be done next; None: nothing.
 
     Args:
@@ -113,13 +115,13 @@ def next_step(stream: Stream, done: Mapping[str, EntryId], *, oldest: EntryId, m
         return None
     last = min((oldest.before, *done.values()))
     if stream.first <= last:
-        return UpTo(last)
+        return TrimUpTo(last)
     if stream.size > max_bytes:
-        return AtMost(min(int(stream.length * max_bytes / stream.size * _ROOM), stream.length - 1))
+        return TrimToLength(min(int(stream.length * max_bytes / stream.size * _ROOM), stream.length - 1))
     return None
 
 
-def holder(stream: Stream, done: Mapping[str, EntryId], *, oldest: EntryId) -> str | None:
+def holder(stream: StreamExtent, done: Mapping[str, EntryId], *, oldest: EntryId) -> str | None:
     """Who alone keeps the first entry, which is old enough to go; of several the one that is furthest behind."""
     if stream.first is None or stream.first >= oldest or not done:
         return None
@@ -142,7 +144,7 @@ _OURS: Final = group_of("")
 _FIELDS: Final = ("place", "replay_after", "replay_to")
 
 
-class Watched(msgspec.Struct, frozen=True):
+class WatchedConsumer(msgspec.Struct, frozen=True):
     """What a subscription has at a feed.
 
     Attributes:
@@ -150,7 +152,7 @@ class Watched(msgspec.Struct, frozen=True):
         earliest: whether it wants all there is, where it has not begun.
     """
 
-    keys: PairKeys
+    keys: ConsumerKeys
     earliest: bool = False
 
 
@@ -158,7 +160,7 @@ Groups = Mapping[str, Mapping[str, Any]]
 """What the server says of each consumer group of a stream, by its name."""
 
 
-async def stream_of(client: Redis, events: str) -> Stream:
+async def stream_of(client: Redis, events: str) -> StreamExtent:
     """What is known of a stream; one that is not there has no entries.
 
     Raises:
@@ -170,7 +172,7 @@ async def stream_of(client: Redis, events: str) -> Stream:
         asking.memory_usage(events, samples=SAMPLES)
         asking.xrange(events, count=1)
         length, size, found = await asking.execute()
-    return Stream(length, size or 0, EntryId.parse(found[0][0]) if found else None)
+    return StreamExtent(length, size or 0, EntryId.parse(found[0][0]) if found else None)
 
 
 async def groups_of(client: Redis, events: str) -> Groups:
@@ -184,17 +186,19 @@ async def groups_of(client: Redis, events: str) -> Groups:
     return {one["name"].decode("utf-8", "surrogateescape"): one for one in found}
 
 
-def pairs_of(groups: Groups, prefix: str, feed: str, known: Mapping[str, Watched]) -> dict[str, Watched]:
+def pairs_of(
+    groups: Groups, prefix: str, feed: str, known: Mapping[str, WatchedConsumer]
+) -> dict[str, WatchedConsumer]:
     """The subscriptions of a feed by their groups: those that are known, and those that have a group all the same."""
     found = {group_of(name): one for name, one in known.items()}
     for name in groups:
         if name.startswith(_OURS) and name not in found:
-            found[name] = Watched(PairKeys.of(prefix, feed, name.removeprefix(_OURS)))
+            found[name] = WatchedConsumer(ConsumerKeys.of(prefix, feed, name.removeprefix(_OURS)))
     return found
 
 
 async def done_of(
-    client: Redis, events: str, first: EntryId, groups: Groups, pairs: Mapping[str, Watched]
+    client: Redis, events: str, first: EntryId, groups: Groups, pairs: Mapping[str, WatchedConsumer]
 ) -> dict[str, EntryId]:
     """By each group, the entry up to which it needs none any more.
 
@@ -230,7 +234,7 @@ async def done_of(
     return done
 
 
-async def held_by(client: Redis, prefix: str, feed: str, stream: Stream, *, oldest: EntryId) -> str | None:
+async def held_by(client: Redis, prefix: str, feed: str, stream: StreamExtent, *, oldest: EntryId) -> str | None:
     """The consumer group for which the stream's first entry stays, though it is old enough to go; None: there is none.
 
     Raises:
@@ -244,7 +248,7 @@ async def held_by(client: Redis, prefix: str, feed: str, stream: Stream, *, olde
     return holder(stream, done, oldest=oldest)
 
 
-def _unbegun(one: Watched, kept: list[bytes | None]) -> Iterable[EntryId]:
+def _unbegun(one: WatchedConsumer, kept: list[bytes | None]) -> Iterable[EntryId]:
     """Where it begins, or goes on, that has no group."""
     if kept[0] is not None:
         yield EntryId.parse(kept[0])
@@ -278,7 +282,7 @@ _UNKNOWN: Final = "-"
 _GROUP: Final = "sub:"
 
 
-class Overrun(msgspec.Struct, frozen=True):
+class StreamOverrun(msgspec.Struct, frozen=True):
     """One of them.
 
     Attributes:
@@ -322,12 +326,12 @@ class Overrun(msgspec.Struct, frozen=True):
         return b"1" + self.row[1:]
 
 
-def overrun_of(name: bytes, row: bytes) -> Overrun | None:
+def overrun_of(name: bytes, row: bytes) -> StreamOverrun | None:
     """A row read; None where another version wrote it in a form that is not ours."""
     parts = row.decode("utf-8", "replace").split(" ")
     try:
         told, at, _, first, events, sequence, last, _, _ = parts
-        return Overrun(
+        return StreamOverrun(
             name.decode("utf-8", "replace"),
             row,
             told == "1",
@@ -363,11 +367,11 @@ _LEAST: Final = 200  # entries; more than a node of the stream holds
 _LOST: Final = '"the stream outgrew retention.max_bytes, and these went before they were delivered"'
 _LOST_AGAIN: Final = '"the stream outgrew retention.max_bytes, and these went before they were delivered once more"'
 
-Known = Callable[[], Awaitable[Mapping[str, Watched]]]
+Known = Callable[[], Awaitable[Mapping[str, WatchedConsumer]]]
 """Asks for the subscriptions to a feed, by id."""
 
 
-class Rule(msgspec.Struct, frozen=True):
+class RetentionRule(msgspec.Struct, frozen=True):
     """How long events stay: so long, and while the stream is not larger than so many bytes."""
 
     age: timedelta
@@ -398,7 +402,7 @@ class Trimmer:
         self._nonce = nonce
         self._keys = FeedKeys.of(prefix, feed)
 
-    async def trim(self, rule: Rule, known: Known, *, now: datetime) -> int:
+    async def trim(self, rule: RetentionRule, known: Known, *, now: datetime) -> int:
         """Take away what may go; how many entries that were. Many scripts of some milliseconds each.
 
         Args:
@@ -425,7 +429,7 @@ class Trimmer:
             total += gone or 0
         return total
 
-    async def untold(self) -> list[Overrun]:
+    async def untold(self) -> list[StreamOverrun]:
         """The overruns that nobody was told of.
 
         Raises:
@@ -436,7 +440,7 @@ class Trimmer:
         found = (overrun_of(name, row) for name, row in rows.items())
         return [one for one in found if one is not None and not one.told]
 
-    async def told(self, overrun: Overrun) -> None:
+    async def told(self, overrun: StreamOverrun) -> None:
         """Somebody was; unless more has gone since, which is told then.
 
         Raises:
@@ -446,12 +450,12 @@ class Trimmer:
             await self._scripts.replace([self._keys.overruns], [overrun.name, overrun.row, overrun.row_told])
 
     async def _take(
-        self, step: UpTo | AtMost, stream: Stream, pairs: Mapping[str, Watched], now: datetime
+        self, step: TrimUpTo | TrimToLength, stream: StreamExtent, pairs: Mapping[str, WatchedConsumer], now: datetime
     ) -> int | None:
         """How many entries are gone; None: it is to be looked at anew."""
         most = max(_LEAST, min(_MOST, _MOST_BYTES * stream.length // max(stream.size, 1)))
         script, limits = self._scripts.trim, _limits(step, now)
-        if isinstance(step, AtMost):
+        if isinstance(step, TrimToLength):
             script = self._scripts.shrink
         keys = self._keys
         names = [keys.lease, keys.events, keys.state, keys.overruns]
@@ -473,8 +477,8 @@ class Trimmer:
                 return total
 
 
-def _limits(step: UpTo | AtMost, now: datetime) -> list[str | int]:
+def _limits(step: TrimUpTo | TrimToLength, now: datetime) -> list[str | int]:
     """The third to the eighth argument of the scripts."""
-    if isinstance(step, UpTo):
+    if isinstance(step, TrimUpTo):
         return [str(step.last), str(step.last.following), "", "", "", ""]
     return [step.entries, milliseconds_of(now), recorded_time(now), _LOST, _LOST_AGAIN, ""]

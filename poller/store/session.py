@@ -19,7 +19,7 @@ from poller.lifecycle import ended
 from poller.redis.client import blocking, commands, shown
 from poller.redis.embedded import EmbeddedServer
 from poller.redis.errors import let_in, translated
-from poller.redis.health import Finding, check_store, enforced
+from poller.redis.health import ServerCheck, check_store, enforced
 from poller.store.clock import StoreClock
 from poller.store.keys import KEY_TYPES, MemberKeys
 from poller.store.scripts import SHEBANG
@@ -168,7 +168,7 @@ def _major(version: object) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-async def examined(settings: Settings, store: OpenStore, *, now: Callable[[], datetime]) -> Sequence[Finding]:
+async def examined(settings: Settings, store: OpenStore, *, now: Callable[[], datetime]) -> Sequence[ServerCheck]:
     """Hold the store to ``redis.durability``, and log what is worth knowing about it; everything that was found.
 
     Raises:

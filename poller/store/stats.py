@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from poller.redis.errors import translated
-from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import owner_of
 from poller.store.scripts import lua
 from poller.store.subscriptions import milliseconds_of
@@ -37,7 +37,7 @@ Call = tuple[Sequence[str], Sequence[str]]
 """The keys and the arguments of a script."""
 
 
-class FeedAmounts(msgspec.Struct, frozen=True):
+class FeedStats(msgspec.Struct, frozen=True):
     """What there is of a feed.
 
     Attributes:
@@ -59,7 +59,7 @@ class FeedAmounts(msgspec.Struct, frozen=True):
     state: tuple[bytes | None, ...]
 
 
-class PairAmounts(msgspec.Struct, frozen=True):
+class ConsumerStats(msgspec.Struct, frozen=True):
     """What waits for one subscription at one feed.
 
     Attributes:
@@ -79,9 +79,7 @@ class PairAmounts(msgspec.Struct, frozen=True):
     lost: int
 
 
-async def feed_amounts(
-    client: Redis, prefix: str, feeds: Sequence[str], fields: Sequence[str]
-) -> dict[str, FeedAmounts]:
+async def feed_amounts(client: Redis, prefix: str, feeds: Sequence[str], fields: Sequence[str]) -> dict[str, FeedStats]:
     """What there is of each of these feeds, with these fields of its state.
 
     Raises:
@@ -92,14 +90,14 @@ async def feed_amounts(
         ([one.state, one.snapshots, one.events, one.quarantine, one.lease, one.pause], [_SAMPLES, *fields])
         for one in keys
     ]
-    found: dict[str, FeedAmounts] = {}
+    found: dict[str, FeedStats] = {}
     async for at, answer in _answers(client, _FEED, calls, at_once=_FEEDS_AT_ONCE):
         records, entries, quarantined, owned, paused, size, *state = answer
-        found[feeds[at]] = FeedAmounts(records, entries, quarantined, bool(owned), bool(paused), size, tuple(state))
+        found[feeds[at]] = FeedStats(records, entries, quarantined, bool(owned), bool(paused), size, tuple(state))
     return found
 
 
-async def pair_amounts(client: Redis, prefix: str, wanted: Mapping[str, Sequence[str]]) -> dict[Pair, PairAmounts]:
+async def pair_amounts(client: Redis, prefix: str, wanted: Mapping[str, Sequence[str]]) -> dict[Pair, ConsumerStats]:
     """What waits, for each of these subscriptions by the feed that they get.
 
     Raises:
@@ -110,7 +108,7 @@ async def pair_amounts(client: Redis, prefix: str, wanted: Mapping[str, Sequence
         for feed, names in wanted.items()
         for first in range(0, len(names), _PAIRS_AT_ONCE)
     ]
-    found: dict[Pair, PairAmounts] = {}
+    found: dict[Pair, ConsumerStats] = {}
     async for at, (sequence, *flat) in _answers(client, _PAIRS, [_call(prefix, *one) for one in some], at_once=1):
         feed, names = some[at]
         for place, name in enumerate(names):
@@ -120,16 +118,16 @@ async def pair_amounts(client: Redis, prefix: str, wanted: Mapping[str, Sequence
 
 def _call(prefix: str, feed: str, names: Sequence[str]) -> Call:
     keys = FeedKeys.of(prefix, feed)
-    own = (PairKeys.of(prefix, feed, name) for name in names)
+    own = (ConsumerKeys.of(prefix, feed, name) for name in names)
     each = [key for one in own for key in (one.parked, one.letters, one.state)]
     return [keys.events, keys.state, *each], [group_of(name) for name in names]
 
 
-def _pair(sequence: int, answer: Sequence[Any]) -> PairAmounts:
+def _pair(sequence: int, answer: Sequence[Any]) -> ConsumerStats:
     begun, lag, pending, first, oldest, parked, letters, lost = answer
     counted = lag if isinstance(lag, int) else None
     left: int | None = 0 if first == b"" else unread(int(first) if first.isdigit() else None, sequence, counted)
-    return PairAmounts(
+    return ConsumerStats(
         undelivered=left + pending if begun and left is not None else None,
         oldest=int(oldest) if oldest else None,
         begun=bool(begun),
@@ -240,7 +238,7 @@ async def _groups(client: Redis, keys: FeedKeys) -> dict[str, _Group]:
 
 async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None, now: datetime) -> Backlog:
     name, feed = pair
-    keys, own = FeedKeys.of(prefix, feed), PairKeys.of(prefix, feed, name)
+    keys, own = FeedKeys.of(prefix, feed), ConsumerKeys.of(prefix, feed, name)
     with translated(client):
         asking = client.pipeline(transaction=False)
         asking.hkeys(own.parked)

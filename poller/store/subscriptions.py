@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 
 from poller.errors import ConfigurationError, StoreError, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.scripts import lua
 
 # What is kept of the subscriptions, as one value: which there are, which of them rest, how they do.
@@ -506,7 +506,7 @@ def _twice(name: str, one: Registered) -> str:
 T = TypeVar("T")
 
 
-class Marks(NamedTuple):
+class RegistryVersions(NamedTuple):
     """Numbers to be compared for being other ones than before.
 
     Attributes:
@@ -536,14 +536,14 @@ class Registry:
         with translated(self._client):
             return int(await self._client.get(self._keys.version) or 0)
 
-    async def marks(self) -> Marks:
+    async def marks(self) -> RegistryVersions:
         """What whoever delivers looks at again and again."""
         with translated(self._client):
             asking = self._client.pipeline(transaction=False)
             asking.mget(self._keys.version, self._keys.parked)
             asking.hlen(self._keys.registry)
             (version, parked), registered = await asking.execute()
-        return Marks(int(version or 0), int(parked or 0), registered)
+        return RegistryVersions(int(version or 0), int(parked or 0), registered)
 
     async def tell_parked(self) -> None:
         """Have whoever delivers look for deliveries that were parked and for replays, within a second or two."""
@@ -835,7 +835,7 @@ FORGET: Final = lua("forget_consumer")
 FORGET_FEED: Final = lua("forget_feed")
 
 
-async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[PairKeys], *, nonce: str) -> bool:
+async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKeys], *, nonce: str) -> bool:
     """Delete everything that is kept of a feed, its lease too; False: that is not ours, and nothing was deleted.
 
     Raises:
@@ -847,7 +847,7 @@ async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[PairKeys], 
         return bool(await client.eval(FORGET_FEED, len(keys), *keys, nonce))
 
 
-async def forget(client: Redis, feed: FeedKeys, pair: PairKeys, subscription: str) -> None:
+async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str) -> None:
     """Delete what a removed subscription has at one feed: its group, and all that waits there or was given up.
 
     A process that still delivers for it is fenced, for its lease goes too.

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.stored_metrics import StoredFigures, StoredReadings, blocks
-from poller.redis.health import Finding
+from poller.redis.health import ServerCheck
 from poller.telemetry.metrics import READY, REGISTRY, ROUNDS, STORE_FINDING, STORE_UP, labelled
 
 Form = Literal["text", "openmetrics"]
@@ -35,7 +35,7 @@ class ScrapeState(msgspec.Struct, frozen=True):
 
     ready: bool
     up: bool
-    findings: Sequence[Finding]
+    findings: Sequence[ServerCheck]
     stored: StoredFigures | None
 
 

@@ -22,7 +22,7 @@ from poller.source.client import ApiClient
 from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery
 from poller.source.round import run_round
-from poller.store.feed import FeedStore, Scripts
+from poller.store.feed import FeedScripts, FeedStore
 from poller.store.keys import FeedKeys
 from poller.store.scripts import SHEBANG
 
@@ -75,7 +75,7 @@ async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int 
     keys = FeedKeys.of("bench", "sandbox/employmentUnavailabilities")
     store = FeedStore(
         redis,
-        Scripts(redis, shebang=SHEBANG),
+        FeedScripts(redis, shebang=SHEBANG),
         keys,
         nonce=secrets.token_hex(16),
         lease=timedelta(minutes=5),

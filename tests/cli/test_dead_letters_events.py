@@ -16,14 +16,14 @@ from poller.delivery.delivery_codec import Attempt, Delivery, Letter, encode
 from poller.delivery.retry import Tries
 from poller.redis.client import commands
 from poller.store.dead_letters import MOST_WAITING
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, remembered_key
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, remembered_key
 from poller.store.subscriptions import Registry
 from tests.cli.conftest import Called
 from tests.delivery.events import entry
 from tests.stores import looking
 
 FEED: Final = "default/contractTypes"
-KEYS: Final = PairKeys.of("poller", FEED, "a")
+KEYS: Final = ConsumerKeys.of("poller", FEED, "a")
 TRIED: Final = (
     Attempt("2026-03-02T08:15:00.000Z", 0.25, "status 503", 503, excerpt="busy \x1b[31m"),
     Attempt("2026-03-02T08:16:00.000Z", 15, "no answer within 15 s", None, "timeout"),
@@ -59,7 +59,7 @@ def configured(server: str) -> dict[str, str]:
 
 def give_up(store: Redis, number: int, *, feed: str = FEED, subscription: str = "a", event: bytes | None = None) -> str:
     """The id of a dead letter written as a feed consumer writes it."""
-    keys = PairKeys.of("poller", feed, subscription)
+    keys = ConsumerKeys.of("poller", feed, subscription)
     content = entry(number=number) if event is None else event
     store.hset(keys.letters, f"{number}-0", encode(Letter(msgspec.Raw(content), "gone \x1b[31m", "at", TRIED)))
     store.zadd(keys.letter_times, {f"{number}-0": number})
@@ -129,7 +129,7 @@ def test_a_feed_that_is_not_configured_any_more(called: Called, configured: dict
     assert called("dead-letters", "show", first, **configured).code == 0
     told = called("dead-letters", "redeliver", first, **configured)
     assert (told.code, told.out) == (0, "1 dead letter scheduled for redelivery\n")
-    assert store.hkeys(PairKeys.of("poller", gone, "a").parked) == [b"1-0"]
+    assert store.hkeys(ConsumerKeys.of("poller", gone, "a").parked) == [b"1-0"]
     told = called("dead-letters", "drop", "--subscription", "a", "--feed", gone, "--all", **configured)
     assert (told.code, told.out) == (0, "1 dead letter dropped\n")
 

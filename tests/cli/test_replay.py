@@ -14,7 +14,7 @@ from redis import Redis
 from poller.cli.replay import entry_id_at
 from poller.errors import ConfigurationError
 from poller.redis.client import commands
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.subscriptions import Paused, Registry
 from tests.cli.conftest import Called, started
 from tests.delivery.events import entry
@@ -23,7 +23,7 @@ from tests.stores import looking
 
 FEED: Final = "default/contractTypes"
 EVENTS: Final = FeedKeys.of("poller", FEED).events
-KEYS: Final = PairKeys.of("poller", FEED, "a")
+KEYS: Final = ConsumerKeys.of("poller", FEED, "a")
 NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 
 

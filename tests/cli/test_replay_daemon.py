@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from poller.redis.client import commands
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.cli.conftest import Poller
 from tests.delivery.events import entry
 from tests.harness.processes import daemon
@@ -15,7 +15,7 @@ from tests.receiver import Receiver, Reply, receiving
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
-KEYS = PairKeys.of("poller", FEED, "a")
+KEYS = ConsumerKeys.of("poller", FEED, "a")
 CONFIG = """
 redis = {{ url = "{url}" }}
 http = {{ bind = "off" }}

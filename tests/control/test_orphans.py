@@ -23,9 +23,9 @@ from poller.daemon.health import StoreMonitor
 from poller.daemon.retention_role import RetentionRole
 from poller.errors import ConfigurationError, PollerError
 from poller.redis.client import commands
-from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
-from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys, remembered_key
-from poller.store.members import UNSAID, MemberConfiguration, Members, Seen
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, remembered_key
+from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from poller.store.recovery import known_feeds, note_unread
 from poller.store.replay import ReplaySpan, begin
 from poller.store.subscriptions import forget_feed, health_field
@@ -36,7 +36,7 @@ from tests.stores import Store, Stores, all_keys
 
 OLD = "acme/old"
 KEYS, NOTED = FeedKeys.of("poller", OLD), remembered_key("poller")
-A = PairKeys.of("poller", OLD, "a")
+A = ConsumerKeys.of("poller", OLD, "a")
 LEASE = timedelta(seconds=30)
 
 
@@ -66,8 +66,8 @@ async def left(client: Redis, settings: Settings) -> bool:
 async def test_something_is_left_until_all_is_settled(client: Redis, settings: Settings) -> None:
     """Law: unread, unsettled, parked or to be replayed is left; dead letters and an empty group are not."""
     assert await left(client, settings) is False  # it is younger than these events and has none of them yet
-    store = PairStore(
-        client, DeliveryScripts(client), A, events=KEYS.events, subscription="a", nonce="m/n", lease=LEASE
+    store = ConsumerStore(
+        client, ConsumerScripts(client), A, events=KEYS.events, subscription="a", nonce="m/n", lease=LEASE
     )
     assert await store.lease.acquire() is None
     await store.open("earliest")
@@ -117,7 +117,7 @@ async def everything(client: Redis) -> None:
     """One key of each name that a feed has, and that subscriptions have there, registered or not."""
     for name in ("a", "gone"):
         await client.xgroup_create(KEYS.events, f"sub:{name}", id="0")
-        pair = PairKeys.of("poller", OLD, name)
+        pair = ConsumerKeys.of("poller", OLD, name)
         for key in (pair.parked, pair.letters, pair.state):
             await client.hset(key, "1-0", "x")
         await client.zadd(pair.letter_times, {"1-0": 1})
@@ -151,7 +151,7 @@ async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings:
 async def test_what_a_live_process_may_have_stays(client: Redis, settings: Settings, said: MemberConfiguration) -> None:
     """Law: neither the feed of a live process is forgotten, nor any while one does not say which feeds it has."""
     members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=said)
-    await members.beat(["poll"], Seen())
+    await members.beat(["poll"], MemberList())
     before = await all_keys(client)
     with pytest.raises(PollerError, match=r"^m "):
         await forget(client, settings, OLD, clock=StubClock(now=lambda: NOW))
@@ -188,7 +188,7 @@ async def test_a_process_that_comes_while_the_lease_is_waited_for_keeps_its_feed
     members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=MemberConfiguration((OLD,)))
 
     async def comes(_: float) -> None:
-        await members.beat(["poll"], Seen())
+        await members.beat(["poll"], MemberList())
         await client.delete(KEYS.lease)
 
     with pytest.raises(PollerError, match=r"^m has acme/old in its configuration"):

@@ -6,16 +6,16 @@ import pytest
 
 from poller.config import Settings
 from poller.control.orphans import ConfigurationDifference, claimed, differences, orphaned, stated
-from poller.store.members import UNSAID, MemberConfiguration, Seen
+from poller.store.members import UNSAID, MemberConfiguration, MemberList
 
 OLD, NEW = MemberConfiguration(("acme/x", "acme/old")), MemberConfiguration(("acme/x", "acme/new"))
 KNOWN = ("acme/x", "acme/old", "acme/new", "acme/gone")
 
 
-def seen(**configurations: MemberConfiguration) -> Seen:
+def seen(**configurations: MemberConfiguration) -> MemberList:
     """Processes that poll and deliver; one that is called ``poller`` polls alone."""
     roles = {name: frozenset({"poll"} if name == "poller" else {"poll", "deliver"}) for name in configurations}
-    return Seen("1", roles, configurations)
+    return MemberList("1", roles, configurations)
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def seen(**configurations: MemberConfiguration) -> Seen:
         (seen(b=NEW), (), ("acme/gone", "acme/old")),
         (seen(b=NEW), ("acme/old",), ("acme/gone",)),
         (seen(b=NEW, a=UNSAID), (), ()),
-        (Seen("1", {"b": frozenset({"poll"})}, {}), (), ()),
+        (MemberList("1", {"b": frozenset({"poll"})}, {}), (), ()),
         (seen(), ("acme/x",), ("acme/gone", "acme/new", "acme/old")),
     ],
 )
 def test_a_feed_is_orphaned_where_no_live_process_may_have_it(
-    there: Seen, own: tuple[str, ...], expected: tuple[str, ...]
+    there: MemberList, own: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     """Law: a process that does not say what it has may have any; the configuration at hand counts as well."""
     assert orphaned(KNOWN, there, own) == expected

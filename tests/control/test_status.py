@@ -13,7 +13,7 @@ from poller.changes.confirmation import Confirmation, confirmation_mark
 from poller.control.status import feed_status
 from poller.source.feed import Progress
 from poller.source.paging import DetectedCapabilities
-from poller.store.commands import Pause, pause
+from poller.store.commands import FeedPause, pause
 from poller.store.feed_state import (
     CONFIRMATION,
     HELD,
@@ -125,7 +125,7 @@ async def test_a_pause_is_told_before_all_else(client: FakeAsyncRedis) -> None:
     for name, value in held.items():
         await client.hset(KEYS.state, name, value)
     await client.set(KEYS.lease, "web1-7-ab12/5ec2e7", px=5000)
-    await pause(client, KEYS, Pause("anna", "moving", NOW - timedelta(hours=1)))
+    await pause(client, KEYS, FeedPause("anna", "moving", NOW - timedelta(hours=1)))
     status = await feed_status(client, "acme/achievements", KEYS, now=NOW)
     assert (status.state, status.next_at, status.next_seconds) == ("paused", None, None)
     assert (status.paused_by, status.paused_reason, status.paused_age_seconds) == ("anna", "moving", 3600.0)

@@ -14,7 +14,7 @@ from poller.control.status import SubscriptionStatus, is_ungranted, subscription
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Awaiting, Granted, HandshakeState, Refused, Unanswered, encoded
-from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, SINK, added, configured
 
@@ -31,7 +31,7 @@ async def test_what_is_known_is_shown(client: FakeAsyncRedis, tmp_path: Path) ->
     events = FeedKeys.of("poller", FEEDS[0]).events
     await client.xgroup_create(events, group_of("a"), mkstream=True)
     await client.xadd(events, {"data": "{}"}, id=f"{int(NOW.timestamp() * 1000) - 2000}-0")
-    await client.hset(PairKeys.of("poller", FEEDS[0], "a").letters, "1-0", "x")
+    await client.hset(ConsumerKeys.of("poller", FEEDS[0], "a").letters, "1-0", "x")
     (one,) = await subscription_statuses(client, settings, now=NOW)
     assert (one.subscription, one.origin, one.state, one.since) == ("a", "run", "failing", "2026-03-02T07:15:00.000Z")
     assert (one.until, one.handshake) == ("2026-03-02T08:15:01.000Z", None)

@@ -21,7 +21,7 @@ from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.outcome import Failure
 from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
-from poller.store.keys import FeedKeys, PairKeys, group_of, operations_key
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of, operations_key
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, added, configured
 from tests.harness.clock import StubClock
@@ -138,7 +138,7 @@ async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path
     await added(client, settings, "a")
     for feed in FEEDS:
         await client.xgroup_create(FeedKeys.of("poller", feed).events, group_of("a"), mkstream=True)
-        pair = PairKeys.of("poller", feed, "a")
+        pair = ConsumerKeys.of("poller", feed, "a")
         await client.hset(pair.state, "place", "0-0")
         await client.hset(pair.parked, "1-0", "x")
         await client.hset(pair.letters, "1-0", "x")
@@ -154,7 +154,7 @@ async def test_who_delivers_is_told_before_its_keys_go(client: FakeAsyncRedis, t
     """The registry forgets it first; its leases are waited for, for a while, and then they go as well."""
     settings = configured(tmp_path)
     await added(client, settings, "a")
-    lease = PairKeys.of("poller", FEEDS[0], "a").lease
+    lease = ConsumerKeys.of("poller", FEEDS[0], "a").lease
     await client.set(lease, "theirs")
     waited: list[bool] = []
 

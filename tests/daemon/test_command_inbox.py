@@ -13,7 +13,7 @@ from fakeredis import FakeAsyncRedis
 from poller.daemon.command_inbox import CommandInbox, obey
 from poller.lifecycle import ended
 from poller.source.feed import RoundMode, RoundResult
-from poller.store.commands import KEPT, AskedOrder, Asking, OrderAnswer
+from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 from poller.store.keys import FeedKeys, answer_key
 from tests.harness.clock import StubClock
 from tests.harness.waiting import turns, until
@@ -49,8 +49,8 @@ class Lot:
         return self.coming[-1]
 
 
-def order(what: str, *, at: datetime = NOW, feed: str = "s/one") -> AskedOrder:
-    return AskedOrder(what, feed, what, at)
+def order(what: str, *, at: datetime = NOW, feed: str = "s/one") -> Command:
+    return Command(what, feed, what, at)
 
 
 async def left(client: FakeAsyncRedis) -> None:
@@ -63,9 +63,9 @@ async def carried_out(client: FakeAsyncRedis) -> None:
 
 
 @asynccontextmanager
-async def obeyed(client: FakeAsyncRedis, *lots: CommandInbox, member: str = "me") -> AsyncIterator[Asking]:
+async def obeyed(client: FakeAsyncRedis, *lots: CommandInbox, member: str = "me") -> AsyncIterator[CommandQueue]:
     """Somebody obeys for the time of the block, and looks again and again."""
-    asking = Asking(client, "p")
+    asking = CommandQueue(client, "p")
     task = asyncio.create_task(
         obey(asking, lots, member=member, clock=StubClock(now=lambda: NOW, sleep=lambda _: turns()))
     )
@@ -76,8 +76,8 @@ async def obeyed(client: FakeAsyncRedis, *lots: CommandInbox, member: str = "me"
         await ended(task)
 
 
-async def said(asking: Asking, asked: AskedOrder, *, done: bool = True) -> OrderAnswer:
-    async def look() -> OrderAnswer | None:
+async def said(asking: CommandQueue, asked: Command, *, done: bool = True) -> CommandReply:
+    async def look() -> CommandReply | None:
         answer = await asking.answered(asked)
         return answer if answer is not None and answer.done is done else None
 
@@ -192,7 +192,7 @@ async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyn
         lot.coming[0].set_result(RoundResult(feed="s/one", mode=RoundMode.SKIPPED, ok=True, paused="paused by me"))
         answer = await said(asking, order("resync"))
     text = "paused by me; it is carried out when the feed is resumed"
-    assert answer == OrderAnswer("me", done=True, text=text, put_off=True)
+    assert answer == CommandReply("me", done=True, text=text, put_off=True)
 
 
 async def test_a_resync_of_a_feed_that_is_paused_is_put_off(client: FakeAsyncRedis) -> None:
@@ -261,7 +261,7 @@ async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedi
     lot, late = Lot(), order("resync", at=NOW - KEPT + timedelta(seconds=1))
     await left(client)
     moment = NOW
-    asking = Asking(client, "p")
+    asking = CommandQueue(client, "p")
     looking = obey(asking, [lot], member="me", clock=StubClock(now=lambda: moment, sleep=lambda _: turns()))
     task = asyncio.create_task(looking)
     await asking.ask(late)
@@ -317,7 +317,7 @@ async def test_what_was_asked_before_the_clock_was_set_back(client: FakeAsyncRed
     assert await asking.answered(there) is None
 
 
-async def _none(asking: Asking) -> bool:
+async def _none(asking: CommandQueue) -> bool:
     return await asking.waiting() == []
 
 
@@ -334,7 +334,7 @@ async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -
     assert await asking.answered(fresh) is None
 
 
-async def _only(asking: Asking, order: AskedOrder) -> bool:
+async def _only(asking: CommandQueue, order: Command) -> bool:
     return await asking.waiting() == [order]
 
 

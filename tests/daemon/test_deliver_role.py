@@ -27,7 +27,7 @@ from poller.daemon.deliver_role import DeliverRole
 from poller.daemon.health import StoreMonitor
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
-from poller.store.keys import FeedKeys, MemberKeys, PairKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import member_name
 from poller.store.members import Members
 from poller.store.session import OpenStore
@@ -125,7 +125,7 @@ class Scene:
         return seconds * 1000 + micros // 1000 > milliseconds
 
     async def owner(self, subscription: str) -> bytes | None:
-        found: bytes | None = await self.client.get(PairKeys.of("poller", FEED, subscription).lease)  # type: ignore[assignment] # bytes, as the client is set up
+        found: bytes | None = await self.client.get(ConsumerKeys.of("poller", FEED, subscription).lease)  # type: ignore[assignment] # bytes, as the client is set up
         return found
 
     async def is_idle(self, subscription: str) -> None:

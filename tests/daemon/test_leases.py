@@ -19,7 +19,7 @@ from poller.daemon.health import StoreMonitor
 from poller.errors import Fenced, StoreError, StoreRefused, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.client import commands
-from poller.store.keys import FeedKeys, MemberKeys, PairKeys
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys
 from poller.store.lease import HeldElsewhere, Lease, LeaseScripts, keep_renewed, nonce_of
 from poller.store.members import MemberConfiguration, Members
 from tests.harness.clock import StubClock
@@ -46,7 +46,7 @@ class Script:
     """A lease and its runs: each turn goes as it is told; after the last one they go on until they are stopped."""
 
     feed = "acme/a"
-    key = PairKeys.of("p", "acme/a", "s").lease
+    key = ConsumerKeys.of("p", "acme/a", "s").lease
     token = "me/1"  # noqa: S105 -- of a test
 
     def __init__(self, *turns: Exception) -> None:

@@ -14,7 +14,7 @@ from poller.daemon.health import StoreMonitor
 from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
-from poller.store.members import UNSAID, MemberConfiguration, Members, Seen
+from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, until
 
@@ -32,11 +32,11 @@ class List(Members):
         self.away = False
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def look(self, known: Seen, *, tell: bool = False) -> Seen:
+    async def look(self, known: MemberList, *, tell: bool = False) -> MemberList:
         self._note("look", tell=tell)
         return await super().look(known, tell=tell)
 
-    async def beat(self, roles: Iterable[str], known: Seen, *, tell: bool = False) -> Seen:
+    async def beat(self, roles: Iterable[str], known: MemberList, *, tell: bool = False) -> MemberList:
         self._note("beat", tell=tell)
         return await super().beat(roles, known, tell=tell)
 
@@ -132,5 +132,5 @@ async def test_what_the_others_list(client: Redis, silent: tuple[str, ...], expe
     membership = membership_of(List(client), look_seconds=TERM.total_seconds())
     said = {name: MemberConfiguration((f"acme/{name}",)) for name in ("one", "two", "three", "four")}
     roles = dict.fromkeys(said, frozenset({"poll"})) | {"four": frozenset({"deliver"})}
-    membership.seen = Seen("1", roles, said | dict.fromkeys(silent, UNSAID))
+    membership.seen = MemberList("1", roles, said | dict.fromkeys(silent, UNSAID))
     assert membership.listed("poll") == expected

@@ -20,8 +20,8 @@ from poller.control.status import feed_statuses
 from poller.control.subscriptions import filed, registry_of
 from poller.daemon.retention_role import RetentionRole, watched
 from poller.redis.client import commands
-from poller.store.keys import FeedKeys, PairKeys, operations_key
-from poller.store.retention import Watched
+from poller.store.keys import ConsumerKeys, FeedKeys, operations_key
+from poller.store.retention import WatchedConsumer
 from poller.store.subscriptions import Registered, Subscriptions
 from tests.control.subscribed import FEEDS, NOW, added, configured
 from tests.harness.clock import StubClock
@@ -173,7 +173,7 @@ async def test_who_holds_a_stream_is_shown(valkey: Redis, tmp_path: Path) -> Non
     await retaining(settings, valkey, Store(), Clock()).look()
     status, other = await feed_statuses(valkey, settings, now=NOW)
     assert (status.stream_length, status.held_by) == (5, "theirs")
-    await valkey.hset(PairKeys.of("poller", FEED, "a").parked, "5-0", "{}")
+    await valkey.hset(ConsumerKeys.of("poller", FEED, "a").parked, "5-0", "{}")
     await valkey.xgroup_destroy(KEYS.events, "theirs")
     assert (await feed_statuses(valkey, settings, now=NOW))[0].held_by == "sub:a"
     assert (other.stream_bytes, other.stream_oldest, other.held_by) == (0, None, None)
@@ -188,8 +188,8 @@ async def test_whom_a_feed_has(valkey: Redis, tmp_path: Path) -> None:
     kept = Subscriptions(registered={**kept.registered, "odd": unreadable}, paused=kept.paused)
     found = watched(FEED, kept, filed(settings), "poller")
     assert found == {
-        "file": Watched(PairKeys.of("poller", FEED, "file")),
-        "run": Watched(PairKeys.of("poller", FEED, "run")),
-        "odd": Watched(PairKeys.of("poller", FEED, "odd"), earliest=True),
+        "file": WatchedConsumer(ConsumerKeys.of("poller", FEED, "file")),
+        "run": WatchedConsumer(ConsumerKeys.of("poller", FEED, "run")),
+        "odd": WatchedConsumer(ConsumerKeys.of("poller", FEED, "odd"), earliest=True),
     }
     assert set(watched(FEEDS[1], kept, filed(settings), "poller")) == {"file", "odd"}

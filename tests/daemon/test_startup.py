@@ -15,7 +15,7 @@ from poller.app import run
 from poller.config.load import load
 from poller.control.feeds import keys_of
 from poller.daemon.startup import look_first, look_for_credentials, prefixes_of
-from poller.store.keys import FeedKeys, PairKeys, remembered_key
+from poller.store.keys import ConsumerKeys, FeedKeys, remembered_key
 from tests.control.subscribed import FEEDS, configured
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
@@ -107,7 +107,7 @@ async def test_a_store_that_knows_a_feed_is_not_talked_about(client: FakeAsyncRe
 async def test_the_feeds_under_another_prefix_are_named(client: FakeAsyncRedis, tmp_path: Path) -> None:
     """Who changed the prefix by mistake reads the one that it was."""
     await client.hset(FeedKeys.of("staging:one", FEEDS[0]).state, "generation", "g")
-    await client.hset(PairKeys.of("other", FEEDS[0], "a").state, "place", "0-0")
+    await client.hset(ConsumerKeys.of("other", FEEDS[0], "a").state, "place", "0-0")
     with capture_logs() as said:
         await look_first(client, configured(tmp_path))
     (line,) = said

@@ -30,7 +30,7 @@ from poller.delivery.endpoint_health import Health, after_failure
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.redis.client import commands
 from poller.store.feed_state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND, ROUND_AT
-from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.subscriptions import Paused, milliseconds_of
 from tests.control.subscribed import FEEDS, NOW, added, configured
 from tests.harness.clock import StubClock
@@ -141,7 +141,7 @@ async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -
     await registry.pause("two", Paused("operator", "rest", NOW))
     await client.xadd(keys.events, {"data": b'{"sequence":"%020d"}' % 3}, id=f"{milliseconds_of(NOW) - 5000}-0")
     await client.xgroup_create(keys.events, group_of("one"), id="0")
-    await client.hset(PairKeys.of("poller", FEEDS[0], "one").letters, "1-0", "x")
+    await client.hset(ConsumerKeys.of("poller", FEEDS[0], "one").letters, "1-0", "x")
     found = await stored_figures(client, settings, {FEEDS[0]: 66.0}, now=NOW)
     feed, never = found.feeds
     assert (feed.failing, feed.held, feed.owned, feed.interval, feed.events) == (True, True, False, 66.0, 3)

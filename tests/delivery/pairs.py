@@ -20,8 +20,8 @@ from poller.delivery.outcome import Outcome
 from poller.delivery.retry import Patience
 from poller.delivery.sinks.base import Sink
 from poller.lifecycle import ended
-from poller.store.consumer_state import DeliveryScripts, PairStore
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore
+from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.delivery.events import entry
 from tests.delivery.outcomes import answered
 from tests.delivery.sinks import PythonSink
@@ -30,7 +30,7 @@ from tests.harness.waiting import patience
 FEED: Final = "acme/contractTypes"
 NAME: Final = "rostering"
 EVENTS: Final = FeedKeys.of("poller", FEED).events
-KEYS: Final = PairKeys.of("poller", FEED, NAME)
+KEYS: Final = ConsumerKeys.of("poller", FEED, NAME)
 TAKEN: Final = answered(204, error="status 204")
 FAILED: Final = answered(500, error="status 500")
 
@@ -105,9 +105,9 @@ async def delivering(
         now=lambda: datetime.now(UTC),
         clock=clock,
     )
-    store = PairStore(
+    store = ConsumerStore(
         client,
-        DeliveryScripts(client),
+        ConsumerScripts(client),
         KEYS,
         events=EVENTS,
         subscription=NAME,

@@ -22,7 +22,7 @@ from poller.delivery.key_queues import Waiting
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import Patience, Retry, Tries
 from poller.store.entry_id import EntryId, before
-from poller.store.replay import ReplayPlace, ReplaySpan
+from poller.store.replay import ReplayPosition, ReplaySpan
 from tests.delivery.events import entry as written
 from tests.delivery.events import spelled
 from tests.delivery.ledger import Ledger, at_once
@@ -469,6 +469,6 @@ def test_another_one_takes_its_place() -> None:
     replay.took([("5-0", b"")], most=1)
     assert replay.follows(ReplaySpan("r", "4-0", "9-0")) is replay
     other = replay.follows(ReplaySpan("s", "1-0", "2-0"))
-    other.wrote(ReplayPlace("r", ""))
+    other.wrote(ReplayPosition("r", ""))
     assert other.wants(1) == ReplaySpan("s", "1-0", "2-0")
     assert replay.follows(None).wants(1) is None

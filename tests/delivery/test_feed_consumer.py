@@ -19,8 +19,8 @@ from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import Patience
 from poller.errors import Fenced
 from poller.redis.client import commands
-from poller.store.consumer_state import DeliveryScripts, PairStore
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore
+from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.delivery.events import spelled
 from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
@@ -31,7 +31,7 @@ from tests.receiver import Received, Reply, receiving
 from tests.test_limits import bucket
 
 EVENTS = FeedKeys.of("p", "acme/a").events
-KEYS = PairKeys.of("p", "acme/a", "s")
+KEYS = ConsumerKeys.of("p", "acme/a", "s")
 BROKEN = answered(500)
 
 
@@ -41,11 +41,11 @@ class Scene:
     client: Redis
     posted: Posted = field(default_factory=Posted)
 
-    async def store(self, nonce: str = "one", *, client: Redis | None = None, seconds: float = 30) -> PairStore:
+    async def store(self, nonce: str = "one", *, client: Redis | None = None, seconds: float = 30) -> ConsumerStore:
         mine = client or self.client
-        store = PairStore(
+        store = ConsumerStore(
             mine,
-            DeliveryScripts(mine, shebang="#!lua\n"),
+            ConsumerScripts(mine, shebang="#!lua\n"),
             KEYS,
             events=EVENTS,
             subscription="s",
@@ -360,11 +360,11 @@ async def test_with_nothing_to_do_it_sleeps(scene: Scene) -> None:
     assert scene.posted.bodies == []
 
 
-async def two_waiting(scene: Scene, clock: Callable[[], float]) -> PairStore:
+async def two_waiting(scene: Scene, clock: Callable[[], float]) -> ConsumerStore:
     """A store with a lease of 30 s by this clock, and two events that wait."""
-    store = PairStore(
+    store = ConsumerStore(
         scene.client,
-        DeliveryScripts(scene.client),
+        ConsumerScripts(scene.client),
         KEYS,
         events=EVENTS,
         subscription="s",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from poller.cli.options import utc_now
 from poller.config.load import load
 from poller.control.commands import Answer, Order, asked
-from poller.store.commands import Asking
+from poller.store.commands import CommandQueue
 from tests.cli.commands import commands_in
 from tests.harness.clock import StubClock
 from tests.harness.processes import daemon
@@ -69,7 +69,7 @@ async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: s
             since = len(names[other].lines)
             names[owner].send(signal.SIGSTOP)
             asking = asyncio.create_task(_asked(played, config, Order.RESYNC))
-            waiting = Asking(played.client, "poller")
+            waiting = CommandQueue(played.client, "poller")
             await until(lambda: _waits(waiting), "the order to be left")
             await names[owner].kill()
             async with patience("the other's answer"):
@@ -96,5 +96,5 @@ async def _asked(played: Scene, config: Path, order: Order) -> Answer:
     )
 
 
-async def _waits(asking: Asking) -> bool:
+async def _waits(asking: CommandQueue) -> bool:
     return bool(await asking.waiting())

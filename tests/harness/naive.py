@@ -27,7 +27,7 @@ from poller.control.feeds import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
 from poller.lifecycle import unless
 from poller.source.round import run_round
-from poller.store.feed import Absent, named_qualifications
+from poller.store.feed import MissingRecords, named_qualifications
 from poller.store.feed_state import FeedState, state_of
 from poller.store.snapshots import SnapshotCodec
 
@@ -67,8 +67,8 @@ class NaiveStore:
         pairs = zip(record_keys, cast("list[bytes | None]", stored), strict=True)
         return {key: self._codec.decode(value) for key, value in pairs if value is not None}
 
-    async def absent(self, seen: Container[str], *, most: int) -> Absent:  # noqa: ARG002 -- as a round calls it
-        return Absent(0, 0, {})
+    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:  # noqa: ARG002 -- as a round calls it
+        return MissingRecords(0, 0, {})
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return {}

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.redis.client import commands
-from poller.redis.health import Durability, Finding, Refusal, asked, check_store, enforced, examine, refused, weighed
+from poller.redis.health import (
+    Durability,
+    Refusal,
+    ServerCheck,
+    asked,
+    check_store,
+    enforced,
+    examine,
+    refused,
+    weighed,
+)
 from poller.store.keys import sample_keys
 from tests.acl import DEPLOYED, Guarded, running_with_acl, set_user
 from tests.servers import KINDS, Kind, running
@@ -45,7 +55,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def by_name(findings: list[Finding]) -> dict[str, Finding]:
+def by_name(findings: list[ServerCheck]) -> dict[str, ServerCheck]:
     return {finding.name: finding for finding in findings}
 
 
@@ -146,7 +156,7 @@ def test_durability_decides_what_follows() -> None:
         enforced(examine({}), "require")
     replica = examine(GOOD | {"role": "slave"})
     durabilities: tuple[Durability, ...] = ("require", "warn", "ignore")
-    weighing = [weighed(Finding("warning", name, ""), "require").severity for name in ("aof", "memory")]
+    weighing = [weighed(ServerCheck("warning", name, ""), "require").severity for name in ("aof", "memory")]
     assert weighing == ["error", "warning"]
     for durability in durabilities:
         assert [finding.name for finding in enforced(replica, durability)] == ["role"]

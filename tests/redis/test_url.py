@@ -9,7 +9,7 @@ from redis.asyncio.connection import SSLConnection, UnixDomainSocketConnection
 
 from poller.errors import ConfigurationError
 from poller.redis.cluster import Address
-from poller.redis.url import Place, arguments, place_of, shown
+from poller.redis.url import StoreAddress, arguments, place_of, shown
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_unusable_addresses_are_refused_with_their_reason(url: str, reason: str)
 
 def test_sentinels() -> None:
     """Hosts, service and database; the primary's credentials are not the Sentinels', TLS is everybody's."""
-    assert place_of("redis+sentinel://a,[::1]:7/main", {}) == Place(
+    assert place_of("redis+sentinel://a,[::1]:7/main", {}) == StoreAddress(
         (Address("a", 26379), Address("::1", 7)), {}, "main"
     )
     url = "redis+sentinel://u:p%40ss@a:1,b:2/main/3?tls=true&ssl_ca_certs=/ca.pem&sentinel_password=other"
     tls = {"ssl_ca_certs": "/ca.pem", "connection_class": SSLConnection, "protocol": 3}
-    assert place_of(url, {"protocol": 3}) == Place(
+    assert place_of(url, {"protocol": 3}) == StoreAddress(
         (Address("a", 1), Address("b", 2)),
         {"db": 3, "username": "u", "password": "p@ss", **tls},
         "main",
@@ -116,7 +116,7 @@ def test_sentinels() -> None:
 
 def test_clusters() -> None:
     """Hosts and credentials; the one database that a cluster has may be named."""
-    assert place_of("redis+cluster://u:p@a:7000,b/0?protocol=3", {}) == Place(
+    assert place_of("redis+cluster://u:p@a:7000,b/0?protocol=3", {}) == StoreAddress(
         (Address("a", 7000), Address("b", 6379)), {"username": "u", "password": "p", "protocol": 3}
     )
 

@@ -19,7 +19,7 @@ from poller.resources import RESOURCES
 from poller.source.feed import Feed, RoundResult
 from poller.source.paging import ListQuery, Params
 from poller.source.round import run_round
-from poller.store.feed import Absent
+from poller.store.feed import MissingRecords
 from poller.store.feed_state import FeedState, state_of
 from poller.store.lease import HeldElsewhere
 
@@ -86,10 +86,10 @@ class MemoryStore:
         assert all(key.encode() for key in record_keys), "a store is asked for bytes"
         return {key: self.snapshots[key] for key in record_keys if key in self.snapshots}
 
-    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
         live = {key: snapshot for key, snapshot in self.snapshots.items() if not snapshot.removed}
         missing = [key for key in live if key not in seen]
-        return Absent(len(live), len(missing), {key: live[key] for key in missing[:most]})
+        return MissingRecords(len(live), len(missing), {key: live[key] for key in missing[:most]})
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
         return dict(self.kept_listings)

@@ -18,7 +18,7 @@ from poller.resources import RESOURCES, Resource
 from poller.source.feed import Feed, RoundMode
 from poller.source.paging import Params
 from poller.source.writer import commits_in_order, settle_absent
-from poller.store.feed import Absent
+from poller.store.feed import MissingRecords
 from tests.source.round_sides import FEED, MemoryStore, Round, Script, records
 
 
@@ -374,9 +374,9 @@ class _Absent(MemoryStore):
     def __init__(self, subjects: Iterable[str]) -> None:
         self.snapshots = {key: Snapshot(1, 1, b'{"id":"%b"}' % key.encode()) for key in subjects}
 
-    async def absent(self, seen: Container[str], *, most: int) -> Absent:
+    async def absent(self, seen: Container[str], *, most: int) -> MissingRecords:
         missing = [key for key in self.snapshots if key not in seen]
-        return Absent(len(self.snapshots), len(missing), {key: self.snapshots[key] for key in missing[:most]})
+        return MissingRecords(len(self.snapshots), len(missing), {key: self.snapshots[key] for key in missing[:most]})
 
     async def known(self, record_keys: list[str]) -> dict[str, Snapshot]:
         return {key: self.snapshots[key] for key in record_keys}

@@ -17,13 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from poller.changes.plan import Commit
 from poller.errors import Fenced, Stale
-from poller.store.commands import Order, give
+from poller.store.commands import RoundRequest, give
 from poller.store.feed_state import DELTA_TOKEN, FeedState
 from tests.store.commit_model import Known, Model, Planned, Published, planned, removing
 from tests.store.commit_world import ALL, KEYS, NOTES, Process, Sent, World
 
 if TYPE_CHECKING:
-    from poller.store.recovery import Remembered
+    from poller.store.recovery import HighWaterMark
 
 PAGES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), min_size=1)  # few: the same content comes again
 WORK = ("page", "wait", "send", "again", "remove", "finish")
@@ -104,7 +104,7 @@ class CommitMachine(RuleBasedStateMachine):
         process.round = {}
         self.world.run(process.store.memory.note())
 
-    def _begun_anew(self, state: FeedState, before: Remembered | None) -> None:
+    def _begun_anew(self, state: FeedState, before: HighWaterMark | None) -> None:
         assert state.generation not in self.generations
         if self.model.stream:
             assert state.sequence == self.model.stream[-1].sequence
@@ -206,7 +206,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     def order(self) -> None:
         """An operator wants all to be forgotten."""
-        self.world.run(give(self.world.client, KEYS, Order.ANEW))
+        self.world.run(give(self.world.client, KEYS, RoundRequest.ANEW))
 
     # What has to be so.
 

@@ -13,10 +13,10 @@ from poller.changes.events import Cause, EventFrame
 from poller.changes.plan import Commit, PublishRules, plan, plan_removals
 from poller.changes.records import Record, record_reader
 from poller.redis.client import commands
-from poller.store.feed import FeedStore, Scripts
+from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, remembered_key
-from poller.store.recovery import Memory, Remembered
+from poller.store.recovery import FeedMemory, HighWaterMark
 from poller.store.scripts import COMMIT, SHEBANG
 from poller.store.snapshots import SnapshotCodec
 from tests.store.commit_model import Planned
@@ -50,7 +50,7 @@ class Process:
     sent: list[Sent] = field(default_factory=list)
 
     @property
-    def place(self) -> Remembered:
+    def place(self) -> HighWaterMark:
         """Where the feed is, as far as it knows."""
         assert self.store.memory.known is not None
         return self.store.memory.known
@@ -64,7 +64,7 @@ class World:
         self._runner = runner
         self.client = commands(url)
         self.run(self.client.flushall())
-        self._scripts = Scripts(self.client, shebang=SHEBANG)
+        self._scripts = FeedScripts(self.client, shebang=SHEBANG)
         self._scripts.commit = self.client.register_script(SHEBANG + COMMIT.replace(*broken))
 
     def run(self, work: Awaitable[T]) -> T:
@@ -75,7 +75,7 @@ class World:
 
     def process(self) -> Process:
         number = next(self.numbers)
-        memory = Memory(self.client, NOTES, FEED, clock=lambda: float(next(self.numbers)) * 5)
+        memory = FeedMemory(self.client, NOTES, FEED, clock=lambda: float(next(self.numbers)) * 5)
         store = FeedStore(
             self.client,
             self._scripts,

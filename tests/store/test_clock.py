@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from poller.redis.client import commands
 from poller.store.clock import StoreClock
 from poller.store.keys import MemberKeys
-from poller.store.members import Members, Seen
+from poller.store.members import MemberList, Members
 from tests.harness.clock import StubClock
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,7 +53,7 @@ async def test_each_look_at_the_members_brings_the_time(any_store: str) -> None:
     async with commands(any_store) as client:
         clock = StoreClock(process=StubClock(now=lambda: WRONG))
         members = Members(client, keys, name="one", ttl=timedelta(seconds=30), shebang="#!lua\n", clock=clock)
-        seen = await members.beat(["poll"], Seen())
+        seen = await members.beat(["poll"], MemberList())
         assert abs(clock.now() - await shown(client, keys.version)) < SLACK
         clock.learn(0, asked=clock.asked())  # as if the store's clock had been at the beginning of time
         assert clock.now() < EPOCH + SLACK

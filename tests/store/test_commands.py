@@ -9,20 +9,30 @@ from typing import cast
 import pytest
 from redis.asyncio import Redis
 
-from poller.store.commands import AskedOrder, Asking, Order, OrderAnswer, Pause, give, pause, pause_of, resume
-from poller.store.feed import FeedStore, Scripts
+from poller.store.commands import (
+    Command,
+    CommandQueue,
+    CommandReply,
+    FeedPause,
+    RoundRequest,
+    give,
+    pause,
+    pause_of,
+    resume,
+)
+from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import FeedKeys, answer_key, orders_key
 
 AT = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
-ONE = AskedOrder("1", "acme/contractTypes", "resync", AT)
-BEGUN = OrderAnswer("me", done=False, text="begins")
-DONE = OrderAnswer("me", done=True, text="ended", round={"ok": True, "pages": 2, "error": None})
+ONE = Command("1", "acme/contractTypes", "resync", AT)
+BEGUN = CommandReply("me", done=False, text="begins")
+DONE = CommandReply("me", done=True, text="ended", round={"ok": True, "pages": 2, "error": None})
 
 
 async def test_it_waits_until_it_is_answered_for_good(store_client: Redis) -> None:
     """Law: an answer that is not the last leaves it waiting, for whoever takes the feed should this process die."""
-    asking = Asking(store_client, "poller")
+    asking = CommandQueue(store_client, "poller")
     await asking.ask(ONE)
     assert (await asking.waiting(), await asking.answered(ONE)) == ([ONE], None)
     await asking.answer(ONE, BEGUN)
@@ -33,7 +43,7 @@ async def test_it_waits_until_it_is_answered_for_good(store_client: Redis) -> No
 
 async def test_it_is_answered_for_good_once(store_client: Redis) -> None:
     """Law: who slept through its lease does not take back what the next owner said."""
-    asking = Asking(store_client, "poller")
+    asking = CommandQueue(store_client, "poller")
     await asking.ask(ONE)
     await asking.answer(ONE, DONE)
     await asking.answer(ONE, BEGUN)
@@ -42,7 +52,7 @@ async def test_it_is_answered_for_good_once(store_client: Redis) -> None:
 
 async def test_nothing_stays_for_ever(store_client: Redis) -> None:
     """Law: an answer that nobody reads expires, and an order that is forgotten is gone."""
-    asking = Asking(store_client, "poller")
+    asking = CommandQueue(store_client, "poller")
     await asking.ask(ONE)
     await asking.answer(ONE, BEGUN)
     assert await store_client.pttl(answer_key("poller", "1")) > 0
@@ -53,7 +63,7 @@ async def test_nothing_stays_for_ever(store_client: Redis) -> None:
 
 async def test_what_somebody_is_at_is_not_forgotten(store_client: Redis) -> None:
     """Law: a round that takes longer than an order waits is heard of to its end."""
-    asking, key = Asking(store_client, "poller"), answer_key("poller", "1")
+    asking, key = CommandQueue(store_client, "poller"), answer_key("poller", "1")
     await asking.ask(ONE)
     await asking.answer(ONE, BEGUN)
     await store_client.pexpire(key, 60_000)
@@ -66,7 +76,7 @@ async def test_what_somebody_is_at_is_not_forgotten(store_client: Redis) -> None
 
 async def test_what_cannot_be_read_is_left_alone(store_client: Redis) -> None:
     """Law: what another version wrote stops nobody."""
-    asking = Asking(store_client, "poller")
+    asking = CommandQueue(store_client, "poller")
     await store_client.hset(orders_key("poller"), "0", "{}")
     await store_client.set(answer_key("poller", "1"), "no")
     await asking.ask(ONE)
@@ -84,28 +94,28 @@ async def state(client: Redis) -> FeedState:
 
 async def test_only_what_is_held_can_be_released(store_client: Redis) -> None:
     """Law: releasing a feed that holds nothing says so and leaves nothing that would let a later fault through."""
-    assert not await give(store_client, KEYS, Order.RELEASE)
+    assert not await give(store_client, KEYS, RoundRequest.RELEASE)
     await store_client.hset(KEYS.state, "generation", "g")
-    assert not await give(store_client, KEYS, Order.RELEASE)
+    assert not await give(store_client, KEYS, RoundRequest.RELEASE)
     assert not (await state(store_client)).released
     await store_client.hset(KEYS.state, "held", "2 of 2 are missing")
-    assert await give(store_client, KEYS, Order.RELEASE)
+    assert await give(store_client, KEYS, RoundRequest.RELEASE)
     assert (await state(store_client)).released
 
 
 async def test_a_feed_that_was_read_can_be_read_again(store_client: Redis) -> None:
     """Law: a resync is asked of a feed that exists; one that does not is not made to."""
-    assert not await give(store_client, KEYS, Order.RESYNC)
+    assert not await give(store_client, KEYS, RoundRequest.RESYNC)
     assert not await store_client.exists(KEYS.state)
     await store_client.hset(KEYS.state, "generation", "g")
-    assert not await give(store_client, FeedKeys.of("poller", "acme/other"), Order.ANEW)
-    assert await give(store_client, KEYS, Order.RESYNC)
+    assert not await give(store_client, FeedKeys.of("poller", "acme/other"), RoundRequest.ANEW)
+    assert await give(store_client, KEYS, RoundRequest.RESYNC)
     assert (await state(store_client)).resync
 
 
 # Laws of :mod:`poller.store.commands`: a paused feed is begun by nobody, and stays what it was.
 
-WANTED = Pause("anna on desk", "moving house", datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
+WANTED = FeedPause("anna on desk", "moving house", datetime(2026, 3, 2, 8, 15, tzinfo=UTC))
 
 
 @pytest.fixture
@@ -113,7 +123,7 @@ def store(store_client: Redis) -> FeedStore:
     numbers = count()
     return FeedStore(
         store_client,
-        Scripts(store_client),
+        FeedScripts(store_client),
         KEYS,
         nonce="me/1",
         lease=timedelta(seconds=60),
@@ -145,7 +155,7 @@ async def test_who_has_the_lease_keeps_it(store_client: Redis, store: FeedStore)
 async def test_the_first_pause_counts(store_client: Redis) -> None:
     """Law: pausing what is paused changes nothing and tells the pause that it is in; so does resuming what is not."""
     await pause(store_client, KEYS, WANTED)
-    assert await pause(store_client, KEYS, Pause("another", "", WANTED.at)) == WANTED
+    assert await pause(store_client, KEYS, FeedPause("another", "", WANTED.at)) == WANTED
     assert await resume(store_client, KEYS) == WANTED
     assert await resume(store_client, KEYS) is None
 
@@ -154,7 +164,7 @@ async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store
     """Law: no order of another kind ends a pause, not even one that forgets all that is known."""
     await store.begin()
     await pause(store_client, KEYS, WANTED)
-    assert await give(store_client, KEYS, Order.ANEW)
+    assert await give(store_client, KEYS, RoundRequest.ANEW)
     assert await store.begin() == WANTED
 
 
@@ -166,5 +176,5 @@ def test_what_another_version_wrote_is_a_pause(kept: bytes) -> None:
 
 def test_the_text_is_one_line() -> None:
     """Law: foreign words steer no terminal and break no log."""
-    assert "\n" not in Pause("a\nb", "x\x1b[31m\ny", WANTED.at).text
+    assert "\n" not in FeedPause("a\nb", "x\x1b[31m\ny", WANTED.at).text
     assert WANTED.text == "paused by anna on desk since 2026-03-02 08:15 UTC: moving house"

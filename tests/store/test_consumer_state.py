@@ -12,13 +12,13 @@ from redis.asyncio import Redis
 
 from poller.errors import Fenced, GroupGone, StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.keys import ConsumerKeys, FeedKeys
 from tests.harness.waiting import patience
 from tests.proxy import proxied
 
 FEED = FeedKeys.of("p", "acme/a")
-KEYS = PairKeys.of("p", "acme/a", "s")
+KEYS = ConsumerKeys.of("p", "acme/a", "s")
 TTL = timedelta(seconds=30)
 
 
@@ -41,11 +41,11 @@ class Scene:
     url: str
     clock: Clock = field(default_factory=Clock)
 
-    def store(self, nonce: str = "one", *, client: Redis | None = None, ttl: timedelta = TTL) -> PairStore:
+    def store(self, nonce: str = "one", *, client: Redis | None = None, ttl: timedelta = TTL) -> ConsumerStore:
         mine = client or self.client
-        return PairStore(
+        return ConsumerStore(
             mine,
-            DeliveryScripts(mine, shebang="#!lua\n"),
+            ConsumerScripts(mine, shebang="#!lua\n"),
             KEYS,
             events=FEED.events,
             subscription="s",
@@ -54,7 +54,7 @@ class Scene:
             clock=self.clock,
         )
 
-    async def opened(self, nonce: str = "one") -> PairStore:
+    async def opened(self, nonce: str = "one") -> ConsumerStore:
         store = self.store(nonce)
         assert await store.lease.acquire() is None
         await store.open("earliest")

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from poller.changes.plan import Commit
 from poller.changes.records import Rejected
-from poller.store.dead_letters import DeadLetter, LetterId, drop, drop_all, letter_id, newest, opened
-from poller.store.feed import QUARANTINE_BYTES, FeedStore, Scripts, rejected_digest
+from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, drop, drop_all, letter_id, newest, opened
+from poller.store.feed import QUARANTINE_BYTES, FeedScripts, FeedStore, rejected_digest
 from poller.store.feed_state import FeedState
 from poller.store.keys import FeedKeys
 from poller.store.scripts import DROP
@@ -28,7 +28,7 @@ async def quarantine(client: Redis, *records: bytes) -> list[str]:
     """Commit these as a round does; the ids of all entries then."""
     store = FeedStore(
         client,
-        Scripts(client),
+        FeedScripts(client),
         KEYS,
         nonce="a",
         lease=timedelta(seconds=60),
@@ -51,7 +51,7 @@ async def test_what_is_listed_can_be_opened(store_client: Redis) -> None:
     """Law: an id from the list leads to the record's bytes, its reason and when it was quarantined."""
     (entry,) = await quarantine(store_client, b"[1]")
     (letter,) = (await newest(store_client, FEEDS, most=5)).letters
-    assert letter_id(letter.id) == LetterId(FEED, entry)
+    assert letter_id(letter.id) == DeadLetterId(FEED, entry)
     assert (letter.kind, letter.feed, letter.reason, letter.bytes) == ("record", FEED, "not an object", 3)
     found = await opened(store_client, FEED, KEYS, entry)
     assert found is not None
@@ -146,12 +146,12 @@ def test_what_is_no_id(text: str) -> None:
 
 def test_an_id_is_one_word_for_a_shell() -> None:
     """Law: no part of an id needs quoting, and the feed may be named as elsewhere."""
-    assert letter_id("acme/a_b-c:1735689600000-12") == LetterId("acme/a_b-c", "1735689600000-12")
-    assert letter_id("contractTypes:1-0") == LetterId("contractTypes", "1-0")
-    event = LetterId("acme/contractTypes", "1735689600000-12", "a-sub")
+    assert letter_id("acme/a_b-c:1735689600000-12") == DeadLetterId("acme/a_b-c", "1735689600000-12")
+    assert letter_id("contractTypes:1-0") == DeadLetterId("contractTypes", "1-0")
+    event = DeadLetterId("acme/contractTypes", "1735689600000-12", "a-sub")
     assert event.text == "acme/contractTypes:a-sub:1735689600000-12"
     assert letter_id(event.text) == event
-    assert DeadLetter.__struct_fields__ == (
+    assert DeadLetterSummary.__struct_fields__ == (
         "id",
         "kind",
         "feed",

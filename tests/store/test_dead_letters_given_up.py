@@ -15,7 +15,7 @@ from poller.store.dead_letters import (
     pairs_of,
     redeliver,
 )
-from poller.store.keys import PairKeys
+from poller.store.keys import ConsumerKeys
 
 FEED = "acme/contractTypes"
 PAIRS = pairs_of("poller", [FEED, "acme/achievements"], ["a", "b"])
@@ -23,7 +23,7 @@ OWNER = Owner(FEED, "a")
 KEYS = PAIRS[OWNER]
 
 
-async def give_up(client: Redis, *numbers: int, keys: PairKeys = KEYS) -> None:
+async def give_up(client: Redis, *numbers: int, keys: ConsumerKeys = KEYS) -> None:
     for number in numbers:
         await client.hset(keys.letters, f"{number}-0", f"letter {number}")
         await client.zadd(keys.letter_times, {f"{number}-0": number})

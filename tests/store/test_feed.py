@@ -21,7 +21,7 @@ from poller.changes.plan import Commit, PublishRules, SubstreamSnapshot, packed,
 from poller.changes.records import Rejected, record_reader
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
-from poller.store.feed import FeedStore, Scripts, named_qualifications, rejected_digest
+from poller.store.feed import FeedScripts, FeedStore, named_qualifications, rejected_digest
 from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECOND_LOOK, FeedState
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere
@@ -50,7 +50,7 @@ def opened(store_client: Redis) -> Open:
 
 
 def opened_by(store_client: Redis) -> Open:
-    scripts = Scripts(store_client)
+    scripts = FeedScripts(store_client)
     generations = (f"generation-{number}" for number in itertools.count())
 
     def of(nonce: str) -> FeedStore:

@@ -12,9 +12,9 @@ from redis.asyncio import Redis
 from poller.changes.plan import Commit
 from poller.errors import StoreUnavailable
 from poller.redis.client import commands
-from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
-from poller.store.feed import FeedStore, Scripts
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.feed import FeedScripts, FeedStore
+from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.scripts import SHEBANG
 from tests.store.test_feed import begun
 
@@ -32,7 +32,7 @@ async def client(server: str) -> AsyncIterator[Redis]:
 def feed_store(client: Redis) -> FeedStore:
     return FeedStore(
         client,
-        Scripts(client, shebang=SHEBANG),
+        FeedScripts(client, shebang=SHEBANG),
         KEYS,
         nonce="n",
         lease=SOON,
@@ -69,9 +69,11 @@ async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(clien
 
 async def test_deliveries_go_on(client: Redis) -> None:
     """What is read and delivered is settled, so that it need not be kept; another process may take over, too."""
-    keys = PairKeys.of("p", "acme/a", "s")
-    scripts = DeliveryScripts(client, shebang=SHEBANG)
-    pair = PairStore(client, scripts, keys, events=KEYS.events, subscription="s", nonce="n", lease=timedelta(seconds=9))
+    keys = ConsumerKeys.of("p", "acme/a", "s")
+    scripts = ConsumerScripts(client, shebang=SHEBANG)
+    pair = ConsumerStore(
+        client, scripts, keys, events=KEYS.events, subscription="s", nonce="n", lease=timedelta(seconds=9)
+    )
     assert await pair.lease.acquire() is None
     await pair.open("earliest")
     added = [await client.xadd(KEYS.events, {"data": "{}"}) for _ in range(2)]

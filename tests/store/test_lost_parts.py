@@ -11,12 +11,12 @@ from redis.asyncio import Redis
 
 from poller.changes.plan import Commit
 from poller.errors import Stale
-from poller.store.commands import Order, give
-from poller.store.feed import FeedStore, Scripts
+from poller.store.commands import RoundRequest, give
+from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import DELTA_TOKEN, READ_AT, FeedState, Loss
 from poller.store.keys import remembered_key
 from poller.store.lease import HeldElsewhere
-from poller.store.recovery import NOTE_EVERY, Memory, notes
+from poller.store.recovery import NOTE_EVERY, FeedMemory, notes
 from poller.store.snapshots import SAMPLES
 from tests.harness.waiting import turns
 from tests.store.records import unavailability
@@ -34,7 +34,7 @@ class Process:
         self.seconds = 0.0
         self.store: FeedStore = opened_by(client)(nonce)
         self.store._draw = iter(f"{nonce}{number}" for number in range(99)).__next__
-        self.store.memory = Memory(client, NOTES, FEED, clock=lambda: self.seconds)
+        self.store.memory = FeedMemory(client, NOTES, FEED, clock=lambda: self.seconds)
 
     async def round(self, *numbers: int, reason: str = "holiday") -> Loss | None:
         """Records of these numbers are read; what was found to be lost."""
@@ -192,7 +192,7 @@ async def test_a_loss_whose_answer_was_lost_is_told_the_next_time(store_client: 
     await one.round(1)
     await flushed(store_client)
     names, arguments = one.store._beginning()
-    await Scripts(store_client).begin(names, arguments)
+    await FeedScripts(store_client).begin(names, arguments)
     state = await begun(one.store)
     assert state.loss is not None
     assert (state.loss.kind, state.formers) == ("lost", ("a0",))
@@ -239,7 +239,7 @@ async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
     await two.round(1)
     await two.store.release()
     await one.round(2)
-    assert await give(store_client, KEYS, Order.ANEW)
+    assert await give(store_client, KEYS, RoundRequest.ANEW)
     assert await one.round(1, 2) is None
     assert await sequences(store_client) == [1, 2, 3, 4]
     await one.store.release()

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
-from poller.store.members import UNSAID, MemberConfiguration, Members, Seen, members_now, members_seen
+from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members, members_now, members_seen
 from tests.harness.waiting import until
 from tests.stores import all_keys
 
@@ -33,11 +33,11 @@ def member(client: Redis, name: str, ttl: timedelta = LONG) -> Members:
 async def test_each_change_is_another_version(client: Redis) -> None:
     """Law: one that comes, does something else or goes, and one that lets go of leases; nothing else is a change."""
     one, other = member(client, "b"), member(client, "a")
-    alone = await one.beat(BOTH, Seen())
+    alone = await one.beat(BOTH, MemberList())
     assert alone.roles == {"b": {"poll", "deliver"}}
     assert await one.beat(BOTH, alone) is alone
     assert await one.look(alone) is alone
-    both = await other.beat(POLL, Seen())
+    both = await other.beat(POLL, MemberList())
     assert both.version != alone.version
     assert (both.doing("poll"), both.doing("deliver")) == (("a", "b"), ("b",))
     assert await one.look(alone) == both
@@ -54,7 +54,7 @@ async def test_each_change_is_another_version(client: Redis) -> None:
 async def test_one_that_is_silent_is_gone(client: Redis) -> None:
     """Law: by the server's clock, for all, with the first look after it, whoever looks; it may come back."""
     silent, other = member(client, "silent", SHORT), member(client, "other")
-    seen = await other.beat(POLL, await silent.beat(POLL, Seen()))
+    seen = await other.beat(POLL, await silent.beat(POLL, MemberList()))
     assert seen.doing("poll") == ("other", "silent")
     await until(lambda: _gone(client, "silent"), "the silent one to be gone")
     gone = await other.look(seen)
@@ -66,7 +66,7 @@ async def test_one_that_is_silent_is_gone(client: Redis) -> None:
 async def test_a_beat_from_before_the_clock_was_set_back_is_for_one_term(client: Redis) -> None:
     """Law: one that is gone since does not count as there for as long as the server's clock had been ahead."""
     other = member(client, "other", timedelta(seconds=2))
-    seen = await member(client, "gone").beat(POLL, Seen())
+    seen = await member(client, "gone").beat(POLL, MemberList())
     at = await _time(client)
     await client.zadd(KEYS.beats, {"gone": (at + 30 * 86_400) * 1000})
     seen = await other.beat(POLL, seen)
@@ -80,7 +80,7 @@ async def test_a_beat_is_for_one_term(client: Redis) -> None:
     """Law: one that goes on saying that it is there stays, however short its terms are."""
     term = timedelta(milliseconds=400)
     busy, other = member(client, "busy", term), member(client, "other")
-    seen = await other.beat(POLL, await busy.beat(POLL, Seen()))
+    seen = await other.beat(POLL, await busy.beat(POLL, MemberList()))
     begun, terms = await _time(client), 0.0
 
     async def beats() -> bool:
@@ -105,9 +105,9 @@ async def _time(client: Redis) -> float:
 async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:
     """Law: but for the version, which must not begin anew."""
     for name in "ab":
-        await member(client, name).beat(POLL, Seen())
+        await member(client, name).beat(POLL, MemberList())
     for name in "ab":
-        await member(client, name).leave(Seen())
+        await member(client, name).leave(MemberList())
     assert await all_keys(client) == {KEYS.version.encode()}
     assert await members_now(client, KEYS) == {}
 
@@ -116,7 +116,7 @@ async def test_each_says_what_its_configuration_is(client: Redis) -> None:
     """Law: with the beat, for all; another is another version; it goes with its process, and absent means unsaid."""
     said = MemberConfiguration(("acme/x",), {"acme": "1"}, {"w": "2"})
     one = Members(client, KEYS, name="one", ttl=LONG, configuration=said)
-    first = await one.beat(POLL, Seen())
+    first = await one.beat(POLL, MemberList())
     assert first.configurations == {"one": said}
     changed = Members(client, KEYS, name="one", ttl=LONG, configuration=MemberConfiguration(()))
     second = await changed.beat(POLL, first)
@@ -124,5 +124,5 @@ async def test_each_says_what_its_configuration_is(client: Redis) -> None:
     await client.hdel(KEYS.configurations, "one")  # as a version without them has it
     assert (await members_seen(client, KEYS)).configurations == {"one": UNSAID}
     await client.hset(KEYS.configurations, "gone", b"{}")  # left behind by a version that did not clear it
-    assert (await one.leave(Seen())).configurations == {}
+    assert (await one.leave(MemberList())).configurations == {}
     assert not await client.exists(KEYS.configurations)

@@ -14,18 +14,18 @@ from fakeredis import FakeAsyncRedis
 from redis.asyncio import Redis
 
 from poller.redis.client import commands
-from poller.store.commands import Order, give
-from poller.store.consumer_state import DeliveryScripts, PairStore
+from poller.store.commands import RoundRequest, give
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.entry_id import EntryId
 from poller.store.feed_state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, FeedState
-from poller.store.keys import PairKeys
+from poller.store.keys import ConsumerKeys
 from poller.store.recovery import (
     BEGINNING,
     ORDER,
     STREAM,
-    Beginning,
-    Memory,
-    Remembered,
+    FeedMemory,
+    HighWaterMark,
+    StartPosition,
     loss_marks,
     loss_of,
     notes,
@@ -37,13 +37,13 @@ from tests.store.test_lost_parts import FEED, Process
 from tests.stores import flushed
 
 _KEY = "poller:{operations}:remembered"
-_NOTED = Remembered("g1", 5)
+_NOTED = HighWaterMark("g1", 5)
 
 
 class _Store:
-    def __init__(self, *, held: bool, known: Remembered | None = None) -> None:
+    def __init__(self, *, held: bool, known: HighWaterMark | None = None) -> None:
         self.held = held
-        self.memory = Memory()
+        self.memory = FeedMemory()
         self.memory.known = known
 
 
@@ -71,11 +71,11 @@ async def test_looks_are_close_at_first(client: Redis) -> None:
 
 async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
     """Law: who starts after the store was lost hears of it; a note that is there is another's to change."""
-    further = Remembered("g1", 9)
+    further = HighWaterMark("g1", 9)
     await client.hset(_KEY, "kept", msgspec.json.encode(further))
     stores: dict[str, Any] = {name: _Store(held=name != "theirs", known=_NOTED) for name in ("lost", "theirs", "kept")}
     for name, store in stores.items():
-        store.memory = Memory(client, _KEY, name)
+        store.memory = FeedMemory(client, _KEY, name)
         store.memory.known = _NOTED
     await _heard(client, **stores)
     assert await notes(client, _KEY) == {"lost": _NOTED, "theirs": _NOTED, "kept": further}
@@ -107,13 +107,13 @@ async def test_notes_that_are_gone_take_nothing_away(client: Redis) -> None:
 async def test_only_what_goes_further_counts() -> None:
     """Law: a later event, or a loss told since, of the same feed; a store that went back does not make us forget."""
     for known, noted, expected in (
-        (None, Remembered("g1", 5), "g1"),
-        (Remembered("g1", 5), Remembered("g1", 9), "further"),
-        (Remembered("g1", 9), Remembered("g1", 5), "known"),
-        (Remembered("g1", 9), Remembered("g2", 1, ("g1",), 1), "further"),
-        (Remembered("g1", 9), Remembered("x", 99, (), 7), "known"),
+        (None, HighWaterMark("g1", 5), "g1"),
+        (HighWaterMark("g1", 5), HighWaterMark("g1", 9), "further"),
+        (HighWaterMark("g1", 9), HighWaterMark("g1", 5), "known"),
+        (HighWaterMark("g1", 9), HighWaterMark("g2", 1, ("g1",), 1), "further"),
+        (HighWaterMark("g1", 9), HighWaterMark("x", 99, (), 7), "known"),
     ):
-        memory = Memory()
+        memory = FeedMemory()
         memory.known = known
         memory.overheard(noted)
         assert memory.known == (known if expected == "known" else noted)
@@ -121,10 +121,10 @@ async def test_only_what_goes_further_counts() -> None:
 
 async def test_what_another_has_told_is_not_told_again_after_the_next_loss(client: Redis) -> None:
     """Law: who finds a loss that is told already counts it, so that its own note takes nothing back."""
-    told = Remembered("g2", 1, ("g1",), told=1)
+    told = HighWaterMark("g2", 1, ("g1",), told=1)
     await client.hset(_KEY, "f", msgspec.json.encode(told))
-    memory = Memory(client, _KEY, "f")
-    memory.known = Remembered("g1", 5)
+    memory = FeedMemory(client, _KEY, "f")
+    memory.known = HighWaterMark("g1", 5)
     state = FeedState("g2", 1, formers=("g1",))
     assert await memory.loss(state, "") is None
     memory.begun(state, "")
@@ -135,7 +135,7 @@ async def test_what_another_has_told_is_not_told_again_after_the_next_loss(clien
 
 # Where a pair begins that nothing is known of, and what is news to it: on fakeredis, Valkey and Redis.
 
-PAIR = PairKeys.of("poller", FEED, "a")
+PAIR = ConsumerKeys.of("poller", FEED, "a")
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
 Start = Literal["now", "earliest"]
@@ -149,18 +149,18 @@ async def real(any_store: str) -> AsyncIterator[Redis]:
     await client.aclose()
 
 
-def beginning(client: Redis, *, subscribed: int, asked: int = 0) -> Beginning:
-    return Beginning(client, PAIR, KEYS.events, KEYS.state, moment(subscribed), asked)
+def beginning(client: Redis, *, subscribed: int, asked: int = 0) -> StartPosition:
+    return StartPosition(client, PAIR, KEYS.events, KEYS.state, moment(subscribed), asked)
 
 
 def moment(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
 
 
-def pair(client: Redis, *, subscribed: int, asked: int = 0) -> PairStore:
-    return PairStore(
+def pair(client: Redis, *, subscribed: int, asked: int = 0) -> ConsumerStore:
+    return ConsumerStore(
         client,
-        DeliveryScripts(client, shebang="#!lua\n"),
+        ConsumerScripts(client, shebang="#!lua\n"),
         PAIR,
         events=KEYS.events,
         subscription="a",
@@ -172,7 +172,7 @@ def pair(client: Redis, *, subscribed: int, asked: int = 0) -> PairStore:
     )
 
 
-async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0) -> PairStore:
+async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0) -> ConsumerStore:
     """A pair that has its lease and its group."""
     found = pair(client, subscribed=subscribed, asked=asked)
     await found.lease.acquire()
@@ -180,7 +180,7 @@ async def opened(client: Redis, start: Start, *, subscribed: int, asked: int = 0
     return found
 
 
-async def told(found: PairStore) -> int:
+async def told(found: ConsumerStore) -> int:
     """How many of the entries that the pair reads are news to it; all of them are baselines."""
     entries = await found.read(most=100)
     anew = await found.anew()
@@ -233,7 +233,7 @@ async def test_a_baseline_is_old_news_to_pairs_that_are_older(store_client: Redi
     for name, anew in (("g", None), ("f", "7-0"), ("", "7-0")):
         await store_client.hset(PAIR.state, BEGINNING, name)
         assert await one.anew() == anew
-    assert await Beginning(store_client, PAIR, KEYS.events).anew() is None
+    assert await StartPosition(store_client, PAIR, KEYS.events).anew() is None
 
 
 @pytest.mark.parametrize("hours", [0, -1, 1], ids=["as it was", "an hour ahead", "an hour behind"])
@@ -244,7 +244,7 @@ async def test_who_was_there_is_told_no_baseline_of_what_was_begun_anew(real: Re
     there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
     assert await told(there) == 1
     for _ in range(2):
-        await give(real, KEYS, Order.ANEW)
+        await give(real, KEYS, RoundRequest.ANEW)
         await one.round(1)
         await set_back(real, -hours)
         assert await told(there) == 0
@@ -257,7 +257,7 @@ async def test_a_baseline_that_was_not_delivered_yet_is_owed_all_the_same(real: 
     one = Process(real, "a")
     await one.round(1, 2)
     there = await opened(real, "earliest", subscribed=ahead + HOUR)
-    await give(real, KEYS, Order.ANEW)
+    await give(real, KEYS, RoundRequest.ANEW)
     await begun(one.store)
     assert await told(there) == 3
 
@@ -304,7 +304,7 @@ async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> Non
     one = Process(real, "a")
     await one.round(1)
     await (await opened(real, "earliest", subscribed=NOW - HOUR)).lease.release()
-    await give(real, KEYS, Order.ANEW)
+    await give(real, KEYS, RoundRequest.ANEW)
     await one.round(1)
     there = await opened(real, "earliest", subscribed=NOW - HOUR)
     assert len(await there.read(most=10)) == 2
@@ -340,9 +340,9 @@ async def test_what_was_published_since_it_was_asked_for_is_new(store_client: Re
     """Law: a pair begins with what came after its subscription, and not after whoever delivers it first."""
     for entry in ("1000-0", "2000-0"):
         await store_client.xadd(KEYS.events, {"data": "{}"}, id=entry)
-    place, _ = await Beginning(store_client, PAIR, KEYS.events, KEYS.state, asked=asked).place("now")
+    place, _ = await StartPosition(store_client, PAIR, KEYS.events, KEYS.state, asked=asked).place("now")
     assert place == (expected if "-" in expected else f"{expected}-18446744073709551615")
-    assert (await Beginning(store_client, PAIR, KEYS.events, asked=asked).place("earliest"))[0] == "0-0"
+    assert (await StartPosition(store_client, PAIR, KEYS.events, asked=asked).place("earliest"))[0] == "0-0"
 
 
 class Meanwhile(FakeAsyncRedis):
@@ -372,7 +372,7 @@ async def test_a_feed_that_is_begun_while_a_pair_begins_loses_it_nothing() -> No
 
 # What is found of a feed against what was known of it: a table.
 
-KNOWN = Remembered("g2", 10, ("g1",))
+KNOWN = HighWaterMark("g2", 10, ("g1",))
 
 
 @pytest.mark.parametrize(
@@ -410,14 +410,14 @@ def test_without_a_memory_only_what_is_missing_tells(found: str, kind: str | Non
     ("noted", "told"),
     [
         (None, False),
-        (Remembered("g2", 10, ("g1",), 0), False),
-        (Remembered("g2", 4, ("g1",), 1), True),
-        (Remembered("g3", 10, ("g2", "g1"), 1), True),
-        (Remembered("h3", 10, ("h2", "g1"), 1), True),
-        (Remembered("x", 10, (), 9), False),
+        (HighWaterMark("g2", 10, ("g1",), 0), False),
+        (HighWaterMark("g2", 4, ("g1",), 1), True),
+        (HighWaterMark("g3", 10, ("g2", "g1"), 1), True),
+        (HighWaterMark("h3", 10, ("h2", "g1"), 1), True),
+        (HighWaterMark("x", 10, (), 9), False),
     ],
 )
-def test_who_comes_second_knows_it(noted: Remembered | None, told: bool) -> None:
+def test_who_comes_second_knows_it(noted: HighWaterMark | None, told: bool) -> None:
     """Law: a loss that another process has noted of the same feed is known; a note of another feed says nothing."""
     assert told_already(KNOWN, noted) is told
 
@@ -434,4 +434,4 @@ def test_only_a_replaced_feed_is_read_as_a_baseline_over_what_it_holds() -> None
 
 def test_what_is_remembered_survives_being_written() -> None:
     """Law: one that is read is the one that was written."""
-    assert msgspec.json.decode(msgspec.json.encode(KNOWN), type=Remembered) == KNOWN
+    assert msgspec.json.decode(msgspec.json.encode(KNOWN), type=HighWaterMark) == KNOWN

@@ -9,20 +9,20 @@ from redis.asyncio import Redis
 
 from poller.errors import Stale
 from poller.redis.client import commands
-from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys
-from poller.store.replay import ReplayPlace, ReplaySpan, begin, cancel, ended, first, last, last_read, replay_of
-from poller.store.subscriptions import Marks, Registry
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
+from poller.store.replay import ReplayPosition, ReplaySpan, begin, cancel, ended, first, last, last_read, replay_of
+from poller.store.subscriptions import Registry, RegistryVersions
 
 FEED = "acme/contractTypes"
 EVENTS = FeedKeys.of("poller", FEED).events
-KEYS = PairKeys.of("poller", FEED, "a")
+KEYS = ConsumerKeys.of("poller", FEED, "a")
 SPAN = ReplaySpan("r", "1-0", "9-0")
 
 
-def pair(client: Redis) -> PairStore:
+def pair(client: Redis) -> ConsumerStore:
     lease = timedelta(seconds=30)
-    return PairStore(client, DeliveryScripts(client), KEYS, events=EVENTS, subscription="a", nonce="n", lease=lease)
+    return ConsumerStore(client, ConsumerScripts(client), KEYS, events=EVENTS, subscription="a", nonce="n", lease=lease)
 
 
 async def test_one_at_a_time(store_client: Redis) -> None:
@@ -42,12 +42,12 @@ async def test_its_place_goes_along_with_settlements(store_client: Redis) -> Non
     store = pair(store_client)
     assert await store.lease.acquire() is None
     await begin(store_client, KEYS, SPAN)
-    await store.settle(Settlement(replay=ReplayPlace("r", "5-0")), now_ms=1)
+    await store.settle(Settlement(replay=ReplayPosition("r", "5-0")), now_ms=1)
     assert await store.replay() == ReplaySpan("r", "5-0", "9-0")
     await store.settle(Settlement(place="7-0"), now_ms=1)
-    await store.settle(Settlement(replay=ReplayPlace("former", "")), now_ms=1)
+    await store.settle(Settlement(replay=ReplayPosition("former", "")), now_ms=1)
     assert await store.replay() == ReplaySpan("r", "5-0", "9-0")
-    await store.settle(Settlement(replay=ReplayPlace("r", "")), now_ms=1)
+    await store.settle(Settlement(replay=ReplayPosition("r", "")), now_ms=1)
     assert await store.replay() is None
     assert await ended(store_client, KEYS, "r")
     assert await store_client.hmget(KEYS.state, ["place", "replay_after", "replay_to"]) == [b"7-0", None, None]
@@ -76,9 +76,9 @@ async def test_what_is_read_of_it(any_store: str) -> None:
 async def test_what_was_parked_by_others(store_client: Redis) -> None:
     """Law: of what is parked only that comes which is not known; and a number tells that there may be something."""
     registry = Registry(store_client, SubscriptionKeys.of("poller"))
-    assert await registry.marks() == Marks(0, 0, 0)
+    assert await registry.marks() == RegistryVersions(0, 0, 0)
     await registry.tell_parked()
-    assert await registry.marks() == Marks(0, 1, 0)
+    assert await registry.marks() == RegistryVersions(0, 1, 0)
     await store_client.hset(KEYS.parked, mapping={"1-0": "d", "2-0": "e"})
     assert await pair(store_client).parked_besides({"1-0"}) == {"2-0": b"e"}
     assert await pair(store_client).parked_besides({"1-0", "2-0"}) == {}

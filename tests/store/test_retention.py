@@ -12,19 +12,19 @@ from redis.asyncio import Redis
 from poller.delivery.delivery_codec import Overrun, letter_of
 from poller.errors import Fenced
 from poller.redis.client import commands
-from poller.store.consumer_state import DeliveryScripts, PairStore, Settlement
-from poller.store.keys import FeedKeys, PairKeys
+from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
+from poller.store.keys import ConsumerKeys, FeedKeys
 from poller.store.replay import ReplaySpan, begin, cancel
-from poller.store.retention import Rule, Trimmer, TrimScripts, Watched
+from poller.store.retention import RetentionRule, Trimmer, TrimScripts, WatchedConsumer
 from tests.stores import all_keys
 
 FEED = "acme/contractTypes"
 FEED_KEYS = FeedKeys.of("poller", FEED)
 EVENTS = FEED_KEYS.events
-KEYS = PairKeys.of("poller", FEED, "a")
+KEYS = ConsumerKeys.of("poller", FEED, "a")
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
-AGED = Rule(timedelta(days=7), 2**40)
-A = {"a": Watched(KEYS)}
+AGED = RetentionRule(timedelta(days=7), 2**40)
+A = {"a": WatchedConsumer(KEYS)}
 
 
 @pytest.fixture
@@ -50,22 +50,22 @@ async def left(client: Redis) -> list[int]:
     return [int(entry.partition(b"-")[0]) for entry, _ in found]
 
 
-def known(pairs: Mapping[str, Watched] = A) -> Callable[[], Awaitable[Mapping[str, Watched]]]:
-    async def answer() -> Mapping[str, Watched]:
+def known(pairs: Mapping[str, WatchedConsumer] = A) -> Callable[[], Awaitable[Mapping[str, WatchedConsumer]]]:
+    async def answer() -> Mapping[str, WatchedConsumer]:
         return pairs
 
     return answer
 
 
-async def trim(client: Redis, pairs: Mapping[str, Watched] = A, rule: Rule = AGED) -> int:
+async def trim(client: Redis, pairs: Mapping[str, WatchedConsumer] = A, rule: RetentionRule = AGED) -> int:
     return await trimmer(client).trim(rule, known(pairs), now=NOW)
 
 
-async def delivering(client: Redis, *, read: int, settled: Settlement) -> PairStore:
+async def delivering(client: Redis, *, read: int, settled: Settlement) -> ConsumerStore:
     """A subscription that has read so many entries from the first on, and settled these."""
-    store = PairStore(
+    store = ConsumerStore(
         client,
-        DeliveryScripts(client),
+        ConsumerScripts(client),
         KEYS,
         events=EVENTS,
         subscription="a",
@@ -101,7 +101,7 @@ async def test_a_stream_that_is_not_there(client: Redis) -> None:
 async def test_who_has_not_the_lease_takes_nothing(client: Redis) -> None:
     """Law: the lease is looked at by the script that trims, whichever way it does."""
     await published(client, 20)
-    for rule in (AGED, Rule(timedelta(days=36500), 1000)):
+    for rule in (AGED, RetentionRule(timedelta(days=36500), 1000)):
         with pytest.raises(Fenced):
             await trimmer(client, "another's").trim(rule, known(), now=NOW)
     await client.delete(FEED_KEYS.lease)
@@ -136,13 +136,13 @@ async def test_a_replay_keeps_what_it_has_not_done(client: Redis) -> None:
 @pytest.mark.parametrize(
     ("one", "place", "stays"),
     [
-        (Watched(KEYS, earliest=True), None, 9),
-        (Watched(KEYS), None, 0),
-        (Watched(KEYS), "3-0", 6),
-        (Watched(KEYS, earliest=True), "8-0", 1),
+        (WatchedConsumer(KEYS, earliest=True), None, 9),
+        (WatchedConsumer(KEYS), None, 0),
+        (WatchedConsumer(KEYS), "3-0", 6),
+        (WatchedConsumer(KEYS, earliest=True), "8-0", 1),
     ],
 )
-async def test_one_that_has_not_begun(client: Redis, one: Watched, place: str | None, stays: int) -> None:
+async def test_one_that_has_not_begun(client: Redis, one: WatchedConsumer, place: str | None, stays: int) -> None:
     """Law: without a group a subscription needs what it will begin with: its place, or all if it wants all."""
     await published(client, 9)
     if place:
@@ -223,7 +223,7 @@ class Late(Trimmer):
 
 async def test_a_stream_that_is_too_large_loses_its_oldest(client: Redis) -> None:
     """Law: it fits afterwards; what a subscription lost stands in one dead letter, which grows with what goes next."""
-    rule = Rule(timedelta(days=36500), 100_000)
+    rule = RetentionRule(timedelta(days=36500), 100_000)
     await published(client, 300, size=1000)
     await delivering(client, read=10, settled=Settlement(acked=ids(1, 10)))
     gone = await trim(client, rule=rule)
@@ -245,13 +245,13 @@ async def test_who_lost_nothing_is_told_nothing(client: Redis) -> None:
     """Law: entries that nobody needs go for the size without a word."""
     await published(client, 100, size=1000)
     await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
-    assert await trim(client, rule=Rule(timedelta(days=36500), 20_000)) > 70
+    assert await trim(client, rule=RetentionRule(timedelta(days=36500), 20_000)) > 70
     assert await client.exists(FEED_KEYS.overruns, KEYS.letters) == 0
 
 
 async def test_told_once_an_episode(client: Redis) -> None:
     """Law: an overrun is told once for each group, whose ever, until the group is past what was there then."""
-    rule, trimming = Rule(timedelta(days=36500), 50_000), trimmer(client)
+    rule, trimming = RetentionRule(timedelta(days=36500), 50_000), trimmer(client)
     await published(client, 100, size=1000)
     store = await delivering(client, read=5, settled=Settlement(acked=ids(1, 5)))
     await client.xgroup_create(EVENTS, "theirs", id="0")
@@ -279,10 +279,10 @@ async def test_told_once_an_episode(client: Redis) -> None:
 
 async def test_an_episode_that_was_dropped_is_told_anew(client: Redis) -> None:
     """Law: what goes after somebody has dropped the dead letter stands in a new one and is told."""
-    rule, trimming = Rule(timedelta(days=36500), 50_000), trimmer(client)
+    rule, trimming = RetentionRule(timedelta(days=36500), 50_000), trimmer(client)
     await published(client, 100, size=1000)
     for first in (101, 201):
-        await trimming.trim(rule, known({"a": Watched(KEYS, earliest=True)}), now=NOW)
+        await trimming.trim(rule, known({"a": WatchedConsumer(KEYS, earliest=True)}), now=NOW)
         (found,) = await trimming.untold()
         await trimming.told(found)
         await client.delete(KEYS.letters, KEYS.letter_times)
@@ -294,7 +294,7 @@ async def test_a_replay_that_loses_what_it_was_to_bring(client: Redis) -> None:
     await published(client, 100, size=1000)
     await delivering(client, read=100, settled=Settlement(acked=ids(1, 100)))
     await begin(client, KEYS, ReplaySpan("r", "10-0", "20-0"))
-    await trim(client, rule=Rule(timedelta(days=36500), 50_000))
+    await trim(client, rule=RetentionRule(timedelta(days=36500), 50_000))
     (found,) = await trimmer(client).untold()
     assert (found.replay, found.subscription, found.sequence, found.last_sequence) == (True, "a", 11, 20)
     assert found.events == 10
@@ -306,7 +306,7 @@ async def test_a_stream_smaller_than_one_event(client: Redis) -> None:
     """Law: where not even one event fits none is kept, and that comes to an end."""
     await published(client, 3, size=5000)
     await client.hset(FEED_KEYS.state, "sequence", "3")
-    await trim(client, {"a": Watched(KEYS, earliest=True)}, Rule(timedelta(days=36500), 1024))
+    await trim(client, {"a": WatchedConsumer(KEYS, earliest=True)}, RetentionRule(timedelta(days=36500), 1024))
     assert await left(client) == []
     letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")
     assert letter.overrun == Overrun("1-0", None, 3, 1, 3)
@@ -316,7 +316,7 @@ async def test_entries_that_others_wrote(client: Redis) -> None:
     """Law: what is no event of ours has no sequence number, and goes as all else does."""
     for number in range(1, 101):
         await client.xadd(EVENTS, {"x": "y" * 1000}, id=f"{number}-0")
-    await trim(client, {"a": Watched(KEYS, earliest=True)}, Rule(timedelta(days=36500), 50_000))
+    await trim(client, {"a": WatchedConsumer(KEYS, earliest=True)}, RetentionRule(timedelta(days=36500), 50_000))
     first = (await left(client))[0]
     letter = letter_of(await client.hget(KEYS.letters, "0-1") or b"")
     assert letter.overrun == Overrun("1-0", f"{first}-0", first - 1, None, None)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.store.entry_id import EntryId
-from poller.store.retention import AtMost, Stream, UpTo, holder, next_step, pressing
+from poller.store.retention import StreamExtent, TrimToLength, TrimUpTo, holder, next_step, pressing
 
 PLACES = st.builds(EntryId, st.integers(0, 6), st.sampled_from([0, 1, 2, 2**64 - 1]))
 STREAMS = st.sets(PLACES.filter(lambda place: place > (0, 0)), min_size=1)
@@ -17,9 +17,9 @@ SMALL = 10
 def left(entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, size: int = SMALL) -> set[EntryId]:
     """What is left of the entries when every step has been done that is for their age."""
     while True:
-        stream = Stream(len(entries), size, min(entries, default=None))
+        stream = StreamExtent(len(entries), size, min(entries, default=None))
         step = next_step(stream, done, oldest=oldest, max_bytes=SMALL)
-        if not isinstance(step, UpTo):
+        if not isinstance(step, TrimUpTo):
             return entries
         entries = {entry for entry in entries if entry > step.last}
 
@@ -50,13 +50,13 @@ def test_who_goes_forward_keeps_less(
 def test_size_has_the_last_word(entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, size: int) -> None:
     """Law: what is too large loses entries, needed or not, as soon as none may go for its age; what fits loses none."""
     entries = left(entries, done, oldest, size)
-    stream = Stream(len(entries), size, min(entries, default=None))
+    stream = StreamExtent(len(entries), size, min(entries, default=None))
     step = next_step(stream, done, oldest=oldest, max_bytes=SMALL)
     assert (step is not None) == bool(entries)
     if step is not None:
-        assert isinstance(step, AtMost)
+        assert isinstance(step, TrimToLength)
         assert 0 <= step.entries < stream.length
-    fits = Stream(stream.length, SMALL, stream.first)
+    fits = StreamExtent(stream.length, SMALL, stream.first)
     assert next_step(fits, done, oldest=oldest, max_bytes=SMALL) is None
 
 
@@ -65,7 +65,7 @@ def test_nothing_is_asked_where_nothing_may_go(
     entries: set[EntryId], done: dict[str, EntryId], oldest: EntryId, size: int
 ) -> None:
     """Law: where nothing presses there is nothing to be done, whoever needs what."""
-    stream = Stream(len(entries), size, min(entries))
+    stream = StreamExtent(len(entries), size, min(entries))
     if not pressing(stream, oldest=oldest, max_bytes=SMALL):
         assert next_step(stream, done, oldest=oldest, max_bytes=SMALL) is None
 
@@ -75,6 +75,6 @@ def test_who_holds_the_stream_is_named(entries: set[EntryId], done: dict[str, En
     """Law: of a stream that is trimmed somebody holds the first entry if, and only if, it is old enough to go."""
     entries = left(entries, done, oldest)
     first = min(entries, default=None)
-    name = holder(Stream(len(entries), SMALL, first), done, oldest=oldest)
+    name = holder(StreamExtent(len(entries), SMALL, first), done, oldest=oldest)
     assert (name is not None) == (first is not None and first < oldest)
     assert name is None or done[name] == min(done.values())

@@ -7,8 +7,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from poller.redis.client import commands
-from poller.store.keys import FeedKeys, PairKeys, group_of
-from poller.store.stats import FeedAmounts, PairAmounts, backlogs, feed_amounts, pair_amounts
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of
+from poller.store.stats import ConsumerStats, FeedStats, backlogs, feed_amounts, pair_amounts
 from poller.store.subscriptions import moment_of
 
 FEEDS: Final = tuple(f"acme/{name}" for name in ("a", "b", "c"))
@@ -39,7 +39,7 @@ async def test_what_waits_is_what_each_backlog_says(any_store: str) -> None:
             await published(client, feed, 10, 20, 30, 40)
         await read(client, FEEDS[0], "one", 0)
         held = await read(client, FEEDS[1], "one", 3)
-        own = PairKeys.of("poller", FEEDS[1], "one")
+        own = ConsumerKeys.of("poller", FEEDS[1], "one")
         await client.xack(FeedKeys.of("poller", FEEDS[1]).events, group_of("one"), held[0], held[1])
         await client.hset(own.parked, held[1].decode(), "x")
         await client.hset(own.letters, held[0].decode(), "x")
@@ -54,7 +54,7 @@ async def test_what_waits_is_what_each_backlog_says(any_store: str) -> None:
             assert (told.letters, told.lost) == (one.dead_letters, one.lost), pair
             age = None if told.oldest is None else (NOW - told.oldest) / 1000
             assert age == (one.seconds or None), pair
-        assert found["one", FEEDS[1]] == PairAmounts(2, 20_000, begun=True, parked=1, letters=1, lost=7)
+        assert found["one", FEEDS[1]] == ConsumerStats(2, 20_000, begun=True, parked=1, letters=1, lost=7)
 
 
 async def test_each_feed_says_what_there_is(any_store: str) -> None:
@@ -67,7 +67,7 @@ async def test_each_feed_says_what_there_is(any_store: str) -> None:
         await client.set(keys.lease, "me")
         await client.set(keys.pause, "{}")
         found = await feed_amounts(client, "poller", FEEDS, ["sequence", "held"])
-        assert found[FEEDS[1]] == FeedAmounts(0, 0, 0, owned=False, paused=False, stream_bytes=0, state=(None, None))
+        assert found[FEEDS[1]] == FeedStats(0, 0, 0, owned=False, paused=False, stream_bytes=0, state=(None, None))
         one = found[FEEDS[0]]
         assert (one.records, one.entries, one.quarantined, one.owned, one.paused) == (1, 2, 1, True, True)
         assert one.state == (b"2", None)
@@ -98,7 +98,7 @@ async def test_many_subscriptions_of_a_feed_are_asked_for_in_parts(store_url: st
     names = [f"s{number}" for number in range(100)]
     async with commands(store_url) as client:
         for name in names:
-            await client.hset(PairKeys.of("poller", FEEDS[0], name).parked, "5-1", "x")
+            await client.hset(ConsumerKeys.of("poller", FEEDS[0], name).parked, "5-1", "x")
         await pair_amounts(client, "poller", {FEEDS[0]: names})  # the server knows the script from now on
         before = await scripts_run(client)
         found = await pair_amounts(client, "poller", {FEEDS[0]: names})

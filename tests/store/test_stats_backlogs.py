@@ -10,13 +10,13 @@ from redis.asyncio import Redis
 
 from poller.redis.client import commands
 from poller.store import stats as module
-from poller.store.keys import FeedKeys, PairKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.stats import Backlog, backlogs
 from poller.store.stream import _found
 
 FEED: Final = "acme/contractTypes"
 KEYS: Final = FeedKeys.of("poller", FEED)
-PAIR: Final = PairKeys.of("poller", FEED, "a")
+PAIR: Final = ConsumerKeys.of("poller", FEED, "a")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NOW: Final = EPOCH + timedelta(seconds=100)
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from poller.errors import ConfigurationError, StoreError, StoreRefused, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.client import commands
 from poller.store import subscriptions as registering
-from poller.store.keys import FeedKeys, PairKeys, SubscriptionKeys, group_of
+from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.subscriptions import (
     PARTS,
     Paused,
@@ -366,7 +366,7 @@ async def test_forgotten_at_a_feed(store_client: Redis) -> None:
     """Law: group and keys of this subscription at this feed go, twice if need be; no other's and no event does."""
     feed = FeedKeys.of("poller", "acme/contractTypes")
     for name in ("a", "ab"):
-        pair = PairKeys.of("poller", "acme/contractTypes", name)
+        pair = ConsumerKeys.of("poller", "acme/contractTypes", name)
         await store_client.xgroup_create(feed.events, group_of(name), mkstream=True)
         await store_client.set(pair.lease, "n")
         await store_client.hset(pair.parked, "1-0", "x")
@@ -374,13 +374,13 @@ async def test_forgotten_at_a_feed(store_client: Redis) -> None:
     await store_client.xadd(feed.events, {"data": "x"})
     before = await all_keys(store_client)
     for _ in range(2):
-        await forget(store_client, feed, PairKeys.of("poller", "acme/contractTypes", "a"), "a")
+        await forget(store_client, feed, ConsumerKeys.of("poller", "acme/contractTypes", "a"), "a")
     left = await all_keys(store_client)
     assert {key for key in before - left if b":sub:a:" not in key} == set()
     assert len(before - left) == 3
     assert [group["name"] for group in await store_client.xinfo_groups(feed.events)] == [b"sub:ab"]
     other = FeedKeys.of("poller", "acme/never")
-    await forget(store_client, other, PairKeys.of("poller", "acme/never", "a"), "a")
+    await forget(store_client, other, ConsumerKeys.of("poller", "acme/never", "a"), "a")
     assert not await store_client.exists(other.events)
 
 

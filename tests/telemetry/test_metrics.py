@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from poller.changes.plan import Commit
 from poller.errors import Fenced, Stale, StoreRefused
 from poller.redis.client import commands
-from poller.store.feed import FeedStore, Scripts
+from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import FeedState
 from poller.store.keys import FeedKeys
 from poller.telemetry.metrics import (
@@ -121,7 +121,7 @@ async def client(store_url: str) -> AsyncIterator[Redis]:
 
 def opened(client: Redis, nonce: str, *, lease: timedelta = timedelta(seconds=60)) -> FeedStore:
     return FeedStore(
-        client, Scripts(client), KEYS, nonce=nonce, lease=lease, draw=lambda: "generation", now_ms=lambda: 1_000
+        client, FeedScripts(client), KEYS, nonce=nonce, lease=lease, draw=lambda: "generation", now_ms=lambda: 1_000
     )
 
 

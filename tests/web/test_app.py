@@ -24,7 +24,7 @@ from poller.config.settings import ListenAddress
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.errors import ConfigurationError
 from poller.http.server import listener, listening
-from poller.redis.health import Finding
+from poller.redis.health import ServerCheck
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import serving
@@ -84,9 +84,9 @@ async def test_ready_from_the_start_of_the_work_to_its_end(
     reasons = []
     readiness.delivering(lambda: {"hook": "status 502"})
     async with FakeAsyncRedis() as client:
-        error = Finding("error", "memory", "full")
+        error = ServerCheck("error", "memory", "full")
         steps: tuple[Callable[[], None], ...] = (
-            lambda: watch.attach(client, [Finding("warning", "aof", "off")]),
+            lambda: watch.attach(client, [ServerCheck("warning", "aof", "off")]),
             readiness.started,
             lambda: readiness.round("acme/a", "status 500"),
             lambda: watch.attach(client, [error]),

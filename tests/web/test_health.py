@@ -22,7 +22,7 @@ from poller.redis.client import commands
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
 from poller.sandbox.server import serving
-from poller.store.keys import PairKeys, SubscriptionKeys
+from poller.store.keys import ConsumerKeys, SubscriptionKeys
 from poller.telemetry.metrics import described
 from tests.harness.waiting import until
 from tests.receiver import Received, Receiver, Reply, receiving
@@ -84,7 +84,7 @@ class Scene:
     async def settled(self) -> None:
         """Wait until one subscription has all, and all of the other waits: what the store says is asked for seldom."""
         async with commands(self.server.url) as client:
-            parked = PairKeys.of("poller", self.feed, "refused").parked
+            parked = ConsumerKeys.of("poller", self.feed, "refused").parked
             healths = SubscriptionKeys.of("poller").health
 
             async def done() -> bool:

@@ -25,7 +25,7 @@ from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
 from poller.store.keys import remembered_key
 from poller.store.lease import RELEASE_SECONDS
-from poller.store.members import Members, Seen
+from poller.store.members import MemberList, Members
 from poller.store.recovery import known_feeds
 from poller.telemetry.logs import LogOnce
 
@@ -93,7 +93,7 @@ class Membership:
             look_seconds: between two looks.
         """
         self.name = members.name
-        self.seen = Seen()
+        self.seen = MemberList()
         self._members = members
         self._beat_seconds = ttl.total_seconds() / 3
         self._watch = watch
@@ -181,7 +181,7 @@ class Membership:
             for changed in self._listeners:
                 changed()
 
-    async def _asked(self, roles: frozenset[str], *, tell: bool) -> Seen:
+    async def _asked(self, roles: frozenset[str], *, tell: bool) -> MemberList:
         missing = bool(roles) and self.name not in self.seen.roles
         if roles == self._said and not missing and self._clock.monotonic() < self._beat_at:
             return await self._members.look(self.seen, tell=tell)
@@ -214,7 +214,7 @@ class Configurations:
         self._clock = clock
         self._key = remembered_key(settings.redis.prefix)
         self._membership = membership
-        self._seen: Seen | None = None
+        self._seen: MemberList | None = None
         self._look_at = 0.0
         self._reported: frozenset[str] = frozenset()
         self._differences: list[ConfigurationDifference] = []
@@ -241,7 +241,7 @@ class Configurations:
         self._report(seen)
         return self.version
 
-    def _report(self, seen: Seen) -> None:
+    def _report(self, seen: MemberList) -> None:
         for feed in self.orphans:
             if feed not in self._reported:
                 _log.warning("orphaned feed", feed=feed, advice=ADVICE.format(feed=feed))
