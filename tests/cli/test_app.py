@@ -49,7 +49,7 @@ async def test_exit_codes(
 
 
 @pytest.mark.parametrize(("arguments", "environ", "code", "says"), IN_THIS_ONE)
-def test_mistakes(called: Called, arguments: list[str], environ: dict[str, str], code: int, says: str) -> None:
+def test_other_mistakes(called: Called, arguments: list[str], environ: dict[str, str], code: int, says: str) -> None:
     """Other mistakes end in the same way; the test above proves that the process ends as the call does."""
     _as_expected(called(*arguments, **environ), code, says)
 
@@ -60,7 +60,7 @@ def _as_expected(ended: Ended, code: int, says: str) -> None:
     assert paragraph(ended.err) if code else not ended.err
 
 
-async def test_no_command_is_answered_by_the_help(started_poller: Poller) -> None:
+async def test_without_a_command_the_help_is_shown(started_poller: Poller) -> None:
     """Without a command the program prints the page of ``--help`` and nothing else, with exit code 2."""
     ended, asked = await started_poller(), await started_poller("--help")
     assert (ended.code, ended.out, ended.err.strip()) == (2, "", asked.out.strip())
@@ -74,7 +74,7 @@ async def test_traceback_on_demand(started_poller: Poller, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_no_reason_to_fail(closed: str) -> None:
+def test_a_closed_stream_does_not_fail(closed: str) -> None:
     """Law: a standard stream that is closed does not change the exit code."""
     done = subprocess.run(
         ["sh", "-c", f'"$0" -m poller schema events {closed}', sys.executable],

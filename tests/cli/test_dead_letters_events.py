@@ -117,7 +117,7 @@ def test_redeliver(called: Called, configured: dict[str, str], store: Redis) -> 
     assert store.get(SubscriptionKeys.of("poller").parked) == b"3"
 
 
-def test_a_feed_that_is_not_configured_any_more(called: Called, configured: dict[str, str], store: Redis) -> None:
+def test_a_feed_that_only_the_store_knows(called: Called, configured: dict[str, str], store: Redis) -> None:
     """Law: a dead letter of a feed that only the store knows is listed, shown, redelivered and dropped."""
     gone = "acme/renamed"
     first, second = (give_up(store, number, feed=gone) for number in (1, 2))
@@ -134,7 +134,7 @@ def test_a_feed_that_is_not_configured_any_more(called: Called, configured: dict
     assert (told.code, told.out) == (0, "1 dead letter dropped\n")
 
 
-def test_not_more_than_can_wait(called: Called, configured: dict[str, str], store: Redis) -> None:
+def test_the_limit_of_waiting_deliveries(called: Called, configured: dict[str, str], store: Redis) -> None:
     """Nothing is redelivered beyond the limit of waiting deliveries; the letters stay, and an error says so."""
     store.hset(KEYS.parked, mapping={f"9-{number}": b'{"key":"K"}' for number in range(MOST_WAITING - 1)})
     for number in (1, 2, 3):
@@ -159,7 +159,7 @@ def test_drop(called: Called, configured: dict[str, str], store: Redis) -> None:
     assert other in called("dead-letters", "list", **configured).out
 
 
-def test_events_that_went_unread(called: Called, configured: dict[str, str], store: Redis) -> None:
+def test_an_overrun(called: Called, configured: dict[str, str], store: Redis) -> None:
     """An overrun is one dead letter with the number of events and their range; it can be dropped, not redelivered."""
     row = b'{"event":null,"reason":"why","at":"at","attempts":[],"overrun":%s}'
     one = b'{"first":"5-0","left":"9-0","events":4,"sequence":5,"last_sequence":8}'
@@ -184,9 +184,7 @@ def test_events_that_went_unread(called: Called, configured: dict[str, str], sto
 
 
 @pytest.mark.parametrize("what", ["drop", "redeliver"])
-def test_what_is_said_in_two_ways_is_refused(
-    called: Called, configured: dict[str, str], store: Redis, what: str
-) -> None:
+def test_an_ambiguous_selection_is_refused(called: Called, configured: dict[str, str], store: Redis, what: str) -> None:
     """Law: an id beside a subscription may mean one letter or all of them, so nothing is done; nor for --all alone."""
     first, _ = give_up(store, 1), give_up(store, 2)
     for arguments in ([first, "--subscription", "a"], [first, "--feed", FEED], ["--all"], ["--subscription", "a"], []):
@@ -197,7 +195,9 @@ def test_what_is_said_in_two_ways_is_refused(
 
 
 @pytest.mark.parametrize("what", ["drop", "redeliver"])
-def test_of_one_feed_alone(called: Called, configured: dict[str, str], store: Redis, what: str) -> None:
+def test_with_feed_other_feeds_are_untouched(
+    called: Called, configured: dict[str, str], store: Redis, what: str
+) -> None:
     """Law: with --feed, dead letters of the subscription at other feeds stay."""
     give_up(store, 1)
     done = called("dead-letters", what, "--subscription", "a", "--feed", "achievements", "--all", **configured)

@@ -52,7 +52,7 @@ def test_terminal_is_safe() -> None:
     assert "\x9b" not in what_changed(modified(b"{}", '{"a":"\x9b2J"}'.encode(), "/a"))
 
 
-def test_created_says_what_matters() -> None:
+def test_a_created_record_shows_members_that_matter() -> None:
     """A new record is shown by members that mean something, not by ids and timestamps."""
     record = msgspec.Raw(b'{"id":"1","qualificationID":"2","name":"First aid","lastModifiedAt":"x"}')
     assert what_changed(EventData(1, "delta", record)) == 'name: "First aid"'
@@ -72,21 +72,21 @@ def test_created_says_what_matters() -> None:
         (event(data={"revision": 1, "cause": "delta", "record": 5}), "not an event"),
     ],
 )
-def test_what_is_no_event(event: bytes, reason: str) -> None:
+def test_an_entry_that_is_no_event_is_unreadable(event: bytes, reason: str) -> None:
     """An entry that another program wrote is reported as unreadable, with its id and the reason."""
     told = f"^entry 1-0 of a/b is unreadable: {reason}"
     with pytest.raises(Unreadable, match=told), readable(event, feed="a/b", entry_id="1-0"):
         event_line(read_event(event), "a/b")
 
 
-def test_another_day_is_told() -> None:
+def test_another_day_is_shown() -> None:
     """An event of today shows its time alone, an older one its date as well."""
     one = read_event(event())
     assert event_line(one, "a/b", today="2026-03-02")[0][0] == "08:15:00.000"
     assert event_line(one, "a/b", today="2026-03-03")[0][0] == "2026-03-02 08:15:00.000"
 
 
-def test_an_event_is_understood() -> None:
+def test_an_event_is_readable() -> None:
     """An event of this program is readable."""
     with readable(event(), feed="a/b", entry_id="1-0"):
         assert "created" in "".join(text for text, _ in event_line(read_event(event()), "a/b"))
@@ -127,12 +127,12 @@ EVENT = json.dumps(
         ({"types": ("modified",), "subjects": ("7*",), "changed": ("/other", "/reason")}, True),
     ],
 )
-def test_each_kind_that_is_given_must_hold(choice: dict[str, Any], *, taken: bool) -> None:
+def test_each_kind_that_is_given_must_match(choice: dict[str, Any], *, taken: bool) -> None:
     """Values of one kind are alternatives; each kind that is given must match."""
     assert EventChoice(**choice).matches(EVENT) is taken
 
 
-def test_an_announcement_has_a_type_and_a_subject_as_well() -> None:
+def test_an_operational_event_has_a_type_and_a_subject() -> None:
     """An operational event is chosen by type and subject; it has no changes, so no pointer matches."""
     event = b'{"type":"poller.feed.held.v1","subject":"acme/x","data":{"reason":"r"}}'
     assert EventChoice(types=("poller.feed.*",), subjects=("acme/*",)).matches(event)
@@ -140,6 +140,6 @@ def test_an_announcement_has_a_type_and_a_subject_as_well() -> None:
 
 
 @pytest.mark.parametrize("event", [b"", b"no", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_event_is_taken(event: bytes) -> None:
+def test_an_entry_that_is_no_event_matches(event: bytes) -> None:
     """An entry that is no event matches every choice, so that it is reported."""
     assert EventChoice(types=("removed",)).matches(event)

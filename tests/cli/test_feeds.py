@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STATE = FeedKeys.of("poller", "default/contractTypes").state
 
 
-def test_a_feed_is_read_again_or_anew(called: Called, store_url: str) -> None:
+def test_resync(called: Called, store_url: str) -> None:
     """Law: ``resync`` says what the next round does, and is refused for a feed that was never read."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     assert called("resync", "contractTypes", "--anew", "--yes", **environ).code == 1
@@ -31,7 +31,7 @@ def test_a_feed_is_read_again_or_anew(called: Called, store_url: str) -> None:
             assert client.hget(STATE, field) == b"1"
 
 
-def test_all_is_published_again_only_when_that_is_confirmed(called: Called, store_url: str) -> None:
+def test_anew_without_a_terminal_needs_yes(called: Called, store_url: str) -> None:
     """Law: without a terminal to ask on, ``--anew`` needs ``--yes``; nothing is left for a round."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
@@ -42,7 +42,7 @@ def test_all_is_published_again_only_when_that_is_confirmed(called: Called, stor
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, b"1"), ("n", 1, None)])
-def test_on_a_terminal_it_is_asked(store_url: str, answer: str, code: int, left: bytes | None) -> None:
+def test_anew_asks_on_a_terminal(store_url: str, answer: str, code: int, left: bytes | None) -> None:
     """Law: the answer to the prompt decides."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:
@@ -63,7 +63,7 @@ def test_on_a_terminal_it_is_asked(store_url: str, answer: str, code: int, left:
         assert (done.returncode, client.hget(STATE, "anew")) == (code, left), done
 
 
-def test_a_paused_feed_is_passed_over_and_told(called: Called, store_url: str) -> None:
+def test_a_paused_feed_is_skipped(called: Called, store_url: str) -> None:
     """Law: ``once`` skips a paused feed, even if it is named, and exits with 0; so does a second pause."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "http://127.0.0.1:1", "POLLER_TOKEN": "x"}
     paused = called("pause", "contractTypes", "--reason", "moving\x1b[31m house", **environ)

@@ -40,7 +40,7 @@ LEAVES = dict(leaves(TOP))
 EXAMPLES = {path: command.epilog for path, command in LEAVES.items()}
 
 
-def test_every_command_has_an_example_and_stands_in_one_group() -> None:
+def test_every_command_has_an_example_and_one_group() -> None:
     """Law: every command has an example and is in one group, and no group names an unknown command."""
     assert all(EXAMPLES.values())
     grouped = [name for names in GROUPS.values() for name in names]
@@ -48,7 +48,7 @@ def test_every_command_has_an_example_and_stands_in_one_group() -> None:
 
 
 @pytest.mark.parametrize("path", LEAVES)
-def test_the_example_is_taken(path: str) -> None:
+def test_the_example_is_accepted(path: str) -> None:
     """Law: an example begins with its command, and the command accepts its arguments."""
     words = shlex.split(EXAMPLES[path])
     here = path.split(" ")
@@ -142,7 +142,7 @@ def test_feeds_and_subscriptions_are_offered(tmp_path: Path, store_url: str) -> 
 
 
 @pytest.mark.parametrize("config", ["", "sources = 1", "no TOML", CONFIG.replace("URL", "redis://127.0.0.1:1/0")])
-def test_nothing_is_said_of_what_is_wrong(tmp_path: Path, config: str) -> None:
+def test_completion_never_reports_an_error(tmp_path: Path, config: str) -> None:
     """A broken configuration offers nothing; without a store, the names of the file are still offered."""
     (tmp_path / "poller.toml").write_text(config)
     found = offered(tmp_path, "poller subscriptions resume ro")
@@ -160,7 +160,7 @@ def test_a_directory_is_relative_to_the_file(tmp_path: Path) -> None:
     assert options.configuration(context) == {"embedded": 1}
 
 
-def test_the_socket_that_completion_asks_is_the_server_s() -> None:
+def test_the_socket_of_completion_is_that_of_the_server() -> None:
     """Completion copies the name to avoid slow imports; the copy is equal to the original."""
     assert SOCKET == "valkey.sock"
 
@@ -191,6 +191,6 @@ def test_each_shell_has_its_script(tmp_path: Path, shell: str) -> None:
         (["acme/x"], ["acme/x"]),
     ],
 )
-def test_what_is_no_number_stays_what_it_is(given: list[str], meant: list[str]) -> None:
+def test_a_missing_number_is_inserted(given: list[str], meant: list[str]) -> None:
     """A number is inserted only where none follows; a feed stays a feed, an option an option."""
     assert list(with_seconds(given)) == meant

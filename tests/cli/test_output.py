@@ -33,13 +33,13 @@ def on_terminal(program: str) -> str:
 
 
 @pytest.mark.parametrize(("cut", "shown"), [(True, LINE[:39] + "…"), (False, LINE)])
-def test_a_line_that_is_too_long(cut: bool, shown: str) -> None:
+def test_a_long_line(cut: bool, shown: str) -> None:
     """With ``cut`` a line ends at the terminal's width; without, the terminal wraps the whole line."""
     program = f"from poller.cli.output import write_styled; write_styled([({LINE!r}, '')], cut={cut})"
     assert on_terminal(program) == shown + "\r\n"
 
 
-def test_who_reads_no_more_is_not_complained_to() -> None:
+def test_a_reader_that_leaves_is_no_error() -> None:
     """Law: when the reader of a pipe leaves, as with ``| head``, the program ends with 0 and without a message."""
     theirs, ours = os.pipe()
     os.close(theirs)
@@ -58,7 +58,7 @@ def test_who_reads_no_more_is_not_complained_to() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_each_line_is_there_when_it_is_written() -> None:
+def test_each_line_is_flushed() -> None:
     """Law: a line is written to a pipe when it is produced, and not when the program ends."""
     program = "from poller.cli.output import write_line; import sys\nwrite_line('line'); sys.stdin.read()"
     with subprocess.Popen(
@@ -83,7 +83,7 @@ def harmless(text: str) -> bool:
 
 
 @given(st.binary())
-def test_any_bytes_are_harmless(raw: bytes) -> None:
+def test_any_bytes_are_shown_safely(raw: bytes) -> None:
     """Law: whatever was received, every character that is shown is printable, except line breaks."""
     assert harmless(legible(raw))
 
@@ -151,14 +151,14 @@ def test_no_line_of_a_paragraph_is_wider(words: str, width: int) -> None:
 
 
 @given(TEXTS, st.integers(0, 60))
-def test_what_is_shortened_fits_and_what_fits_is_left_alone(words: str, width: int) -> None:
+def test_a_shortened_cell_fits(words: str, width: int) -> None:
     """A shortened cell fits; a cell that fits is unchanged."""
     short = shortened(words, width)
     assert cell_len(short) <= width
     assert (short == words) is (cell_len(words) <= width)
 
 
-def test_the_widest_gives_way_and_then_columns_go() -> None:
+def test_columns_shrink_before_one_is_left_out() -> None:
     """Columns shrink before one is left out; the column with the highest number goes first."""
     row = ("acme/employmentUnavailabilities", "failing", "150000", "59 min")
     assert [text(line) for line in table(COLUMNS, [row], 46)] == [
@@ -169,7 +169,7 @@ def test_the_widest_gives_way_and_then_columns_go() -> None:
     assert text(table(COLUMNS, [row], 20)[0]).split() == ["feed", "state"]
 
 
-def test_a_style_is_the_cells_own() -> None:
+def test_a_style_depends_on_the_whole_text() -> None:
     """The style depends on the whole text of the cell, even where it is shortened."""
     [_, line] = table((Column("state", styles={"ok": "green"}), Column("x")), [("ok", "ok")], 20)
     assert [(part.strip(), style) for part, style in line if part.strip()] == [("ok", "green"), ("ok", "")]

@@ -76,7 +76,7 @@ COVERED: tuple[Covered, ...] = (
 
 
 @pytest.mark.parametrize("covered", COVERED)
-def test_what_it_covers(called: Called, configured: dict[str, str], store: Redis, covered: Covered) -> None:
+def test_the_span(called: Called, configured: dict[str, str], store: Redis, covered: Covered) -> None:
     """Both ends are included; events not yet read for the subscription are not; a paused one gets them later."""
     arguments, events, span = covered
     told = called("replay", "a", *arguments, **configured)
@@ -89,7 +89,7 @@ def test_what_it_covers(called: Called, configured: dict[str, str], store: Redis
     assert store.exists(SubscriptionKeys.of("poller").parked) == bool(events)
 
 
-def test_a_moment_at_the_end_means_all_of_its_events(called: Called, configured: dict[str, str], store: Redis) -> None:
+def test_the_end_includes_its_whole_millisecond(called: Called, configured: dict[str, str], store: Redis) -> None:
     """Law: of several events of one millisecond a replay to that millisecond has the last one, too."""
     store.xadd(EVENTS, {"data": entry(number=11)}, id="10000-1")
     store.xgroup_setid(EVENTS, "sub:a", "10000-1")
@@ -109,9 +109,7 @@ def test_one_at_a_time(called: Called, configured: dict[str, str], store: Redis)
     assert (none.code, "no replay of a is in progress" in none.err) == (1, True)
 
 
-async def test_one_that_is_under_way_can_be_waited_for(
-    configured: dict[str, str], store: Redis, tmp_path: Path
-) -> None:
+async def test_wait_follows_a_replay_in_progress(configured: dict[str, str], store: Redis, tmp_path: Path) -> None:
     """``--wait`` alone shows what is left of a replay and ends with it; without a replay it fails.
 
     Events may still wait for their next attempt then; it says how many.
@@ -137,7 +135,7 @@ async def test_one_that_is_under_way_can_be_waited_for(
         assert await joined.wait() == 0
 
 
-async def test_a_pause_ends_the_waiting(configured: dict[str, str], store: Redis, tmp_path: Path) -> None:
+async def test_a_pause_ends_wait(configured: dict[str, str], store: Redis, tmp_path: Path) -> None:
     """A paused subscription ends ``--wait`` with exit code 1, who paused it and why; the replay stays."""
     asking = ("replay", "a", "--from", "earliest", "--wait")
     async with started(*asking, cwd=tmp_path, **configured) as asked, patience("its end"):
@@ -170,7 +168,7 @@ def test_a_stream_that_was_trimmed(called: Called, configured: dict[str, str], s
     assert f"{FEED} begins at 1970-01-01T00:00:04.000Z" in told.err
 
 
-def test_a_stream_of_which_nothing_is_left(called: Called, configured: dict[str, str], store: Redis) -> None:
+def test_an_empty_stream(called: Called, configured: dict[str, str], store: Redis) -> None:
     """If no delivered event is left in the stream, the command says so and begins nothing."""
     store.xtrim(EVENTS, maxlen=0, approximate=False)
     told = called("replay", "a", "--from", "2000-0", **configured)
@@ -202,7 +200,7 @@ def test_wrong_use(called: Called, configured: dict[str, str], store: Redis) -> 
     assert kept(store) == (None, None)
 
 
-def test_places() -> None:
+def test_entry_ids() -> None:
     """An id stays as it is, a moment becomes its millisecond, a duration counts back from now."""
     assert entry_id_at("5-7", "--from", NOW) == "5-7"
     assert entry_id_at("5", "--to", NOW, is_end=True) == f"5-{2**64 - 1}"

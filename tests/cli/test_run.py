@@ -68,7 +68,7 @@ async def test_from_check_to_tail(poller: Poller, site: Site, tmp_path: Path) ->
         assert await tail.wait() == 0
 
 
-async def test_tail_outlives_what_others_write(tmp_path: Path, store_url: str) -> None:
+async def test_tail_continues_after_foreign_entries(tmp_path: Path, store_url: str) -> None:
     """Entries that are no events are reported on standard error by id; later events are shown, as text and as JSON."""
     stream, event = "poller:{default/contractTypes}:events", {"id": "1", "type": "a.created.v1", "subject": "s"}
     stamps = dict.fromkeys(("time", "recordedtime"), "2026-03-02T08:15:00.000Z")
@@ -91,7 +91,7 @@ async def test_tail_outlives_what_others_write(tmp_path: Path, store_url: str) -
             assert b"entry 2-0 of default/contractTypes is unreadable" in await tail.stderr.readline()
 
 
-async def test_failures_are_told(poller: Poller, site: Site) -> None:
+async def test_failures_are_reported(poller: Poller, site: Site) -> None:
     """A refused token fails each feed with exit code 1, and the result has the reason."""
     config = ("-c", str(site.file))
     ended = await poller("once", "--json", "contractTypes", *config, API_TOKEN="wrong")  # noqa: S106 -- it is wrong

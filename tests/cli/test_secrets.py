@@ -73,7 +73,7 @@ def token(value: str) -> bytes:
     return api.http(200, json.dumps({"access_token": value, "token_type": "Bearer", "expires_in": 3600}).encode())
 
 
-async def test_a_round_by_oauth_shows_nothing(poller: Poller, place: Path) -> None:
+async def test_a_round_by_oauth_shows_no_secret(poller: Poller, place: Path) -> None:
     """The first token is stale, which costs one renewal for all feeds; log level debug; then the status."""
     async with sandbox() as url, api.serving([token(STALE), token(ISSUED)]) as server:
         file = configured(place, url, oauth2(place, server.url))
@@ -85,7 +85,7 @@ async def test_a_round_by_oauth_shows_nothing(poller: Poller, place: Path) -> No
         assert len(server.requests) == 2
 
 
-async def test_a_token_endpoint_that_echoes_everything_shows_nothing(poller: Poller, place: Path) -> None:
+async def test_an_echoing_token_endpoint_shows_no_secret(poller: Poller, place: Path) -> None:
     """In the description of its error, in headers, in a token that is none; the round says why it failed."""
 
     async def echo(request: api.Request, _: Any) -> bytes:
@@ -104,7 +104,7 @@ async def test_a_token_endpoint_that_echoes_everything_shows_nothing(poller: Pol
         assert "invalid_client" in status.out
 
 
-async def test_an_api_that_refuses_and_echoes_a_fresh_token_shows_nothing(poller: Poller, place: Path) -> None:
+async def test_an_api_that_refuses_and_echoes_a_token_shows_no_secret(poller: Poller, place: Path) -> None:
     """The stale token and the fresh one: the error says that even the fresh one is not accepted."""
 
     async def echo(request: api.Request, _: Any) -> bytes:
@@ -118,7 +118,7 @@ async def test_an_api_that_refuses_and_echoes_a_fresh_token_shows_nothing(poller
         nothing_shown(ended, place)
 
 
-async def test_a_command_that_echoes_its_token_shows_nothing(poller: Poller, place: Path) -> None:
+async def test_an_echoing_command_shows_no_secret(poller: Poller, place: Path) -> None:
     """A command prints its token and fails: the token is not in the error."""
     async with sandbox() as url:
         script = f"echo {ISSUED}; echo 'cannot store {ISSUED}: disk full' >&2; exit 4"
@@ -129,7 +129,7 @@ async def test_a_command_that_echoes_its_token_shows_nothing(poller: Poller, pla
         nothing_shown(ended, place)
 
 
-async def test_check_says_that_a_token_file_is_open_to_others(poller: Poller, place: Path) -> None:
+async def test_check_reports_a_token_file_that_others_can_read(poller: Poller, place: Path) -> None:
     """``check`` reports an error with the command that closes the file; after that no problem."""
     async with sandbox() as url:
         path = keep(place / "token", ISSUED, mode=0o644)

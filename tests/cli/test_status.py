@@ -96,7 +96,7 @@ def texts(lines: list[Line]) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 40, 24])
-def test_it_fits_however_long_names_and_errors_are(width: int) -> None:
+def test_it_fits_the_terminal(width: int) -> None:
     """No line is wider than the terminal, in cells; foreign text cannot control the terminal."""
     failing = {"state": "failing", "error": "GET /x: the API answered 503: " + "介\x1b[31m" * 90}
     feeds = [feed(name, **failing) for name in NAMES]
@@ -111,7 +111,7 @@ def test_it_fits_however_long_names_and_errors_are(width: int) -> None:
     assert "\x1b" not in "".join(texts(shown))
 
 
-def test_all_of_the_usual_stands_in_80_columns() -> None:
+def test_80_columns_show_everything() -> None:
     """On 80 columns no column is left out, and the lag is the longest of all subscriptions."""
     behind = [subscription("a"), subscription("b", feeds=(Backlog(NAMES[0], 1, 7200.0, 0, 0),))]
     shown = texts(list(feed_lines([feed()], behind, 80)))
@@ -120,7 +120,7 @@ def test_all_of_the_usual_stands_in_80_columns() -> None:
     assert shown[3].split() == ["stored", "of", "last", "round", "events", "in", "stream", "size"]
 
 
-def test_what_is_amiss_comes_with_a_way_out() -> None:
+def test_a_problem_is_shown_with_its_remedy() -> None:
     """A pause is shown with who and why, a failure with its remedy."""
     paused = feed(state="paused", paused_by="anna", paused_reason="moving", paused_age_seconds=7200.0)
     assert list(feed_problems(paused)) == [f"paused by anna for 2 h: moving; poller resume {NAMES[0]}"]
@@ -131,7 +131,7 @@ def test_what_is_amiss_comes_with_a_way_out() -> None:
     assert list(feed_problems(feed(state="failing", error="odd"))) == ["odd"]
 
 
-def test_a_long_round_and_a_feed_that_is_confirmed_are_told() -> None:
+def test_a_long_round_and_a_confirmation_are_shown() -> None:
     """A long round and a confirmation are stated in words below the table."""
     one = feed(progress=Progress("baseline", 40, 4000, 75.0), confirming=True)
     assert list(feed_problems(one)) == [one.under_way, one.confirmation]
@@ -139,7 +139,7 @@ def test_a_long_round_and_a_feed_that_is_confirmed_are_told() -> None:
 
 
 @pytest.mark.parametrize("state", ["held", "paused"])
-def test_held_removals_are_told_until_they_are_over(state: str) -> None:
+def test_held_removals_are_shown_until_released(state: str) -> None:
     """Held removals are shown with number, age and remedy, once, even after a good delta or with a pause."""
     reason = f"12 of 60 records are missing: let it through with: poller release {NAMES[0]}"
     held = feed(state=state, held_reason=reason, held_age_seconds=7200.0)
@@ -153,14 +153,14 @@ def test_held_removals_are_told_until_they_are_over(state: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "what"), [(1, "a record whose"), (3, "3 records whose")])
-def test_records_without_an_id_are_told_with_what_they_mean(number: int, what: str) -> None:
+def test_records_without_an_id_are_shown_with_the_consequence(number: int, what: str) -> None:
     """Records without an id are shown with their number, the consequence and where to look."""
     [told] = feed_problems(feed(unidentified=number))
     assert f"held {what} id cannot be read, so no record was removed" in told
     assert f"poller dead-letters list {NAMES[0]}" in told
 
 
-def test_versions_that_go_backwards_are_told() -> None:
+def test_versions_that_are_held_back_are_shown() -> None:
     """Versions that are held back are a problem; the number of all older versions is a detail of the feed."""
     [told] = feed_problems(feed(held_versions=3, backwards=81))
     assert told.startswith("3 versions older than the known ones are held back")
@@ -170,13 +170,13 @@ def test_versions_that_go_backwards_are_told() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(12.0, "12 s"), (-3.0, "now"), (None, "-")])
-def test_the_next_round_is_told(seconds: float | None, shown: str) -> None:
+def test_the_next_round_is_shown(seconds: float | None, shown: str) -> None:
     """The next round is shown as a time span, as due, or as ``-`` if no process polls."""
     [_, row, *_] = texts(list(feed_lines([feed(next_seconds=seconds, records=5)], [], 80)))
     assert f"  {shown}" in row
 
 
-def test_a_failing_subscription_tells_its_last_error() -> None:
+def test_a_failing_subscription_shows_its_last_error() -> None:
     """A failing subscription shows since when, and the last error."""
     shown = " ".join(
         " ".join(texts(list(subscription_lines([subscription("a", error="status 503")], NOW, 80)))).split()
@@ -187,7 +187,7 @@ def test_a_failing_subscription_tells_its_last_error() -> None:
 SOURCE = {"POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
 
 
-async def test_on_a_pipe_one_table_follows_the_other(tmp_path: Path, store_url: str) -> None:
+async def test_watch_on_a_pipe(tmp_path: Path, store_url: str) -> None:
     """On a pipe one status follows another; a store that goes away is reported; Ctrl-C ends it with exit code 0."""
     async with (
         proxied(store_url) as proxy,
@@ -204,7 +204,7 @@ async def test_on_a_pipe_one_table_follows_the_other(tmp_path: Path, store_url: 
         assert await watching.wait() == 0
 
 
-async def test_on_a_terminal_it_is_drawn_in_place(tmp_path: Path, store_url: str) -> None:
+async def test_watch_on_a_terminal(tmp_path: Path, store_url: str) -> None:
     """On a terminal a status replaces the one before it."""
     ours, theirs = os.openpty()
     environ = environment({"REDIS_URL": store_url, "TERM": "xterm", "COLUMNS": "80", "LINES": "40", **SOURCE})

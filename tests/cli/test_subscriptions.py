@@ -126,9 +126,7 @@ async def test_wrong_use(poller: Poller, configured: dict[str, str], url: str) -
         assert store.keys() == []
 
 
-async def test_removed_only_when_somebody_is_sure(
-    poller: Poller, configured: dict[str, str], tmp_path: Path, url: str
-) -> None:
+async def test_removal_needs_a_yes(poller: Poller, configured: dict[str, str], tmp_path: Path, url: str) -> None:
     """With secret files no secret is generated, and they are checked; without a yes nothing is removed.
 
     A relative path is stored as an absolute one.

@@ -40,7 +40,7 @@ def event(kind: str, subject: str, *changed: str) -> bytes:
     ).encode()
 
 
-async def test_it_shows_what_is_wanted_and_what_the_daemon_says(tmp_path: Path, store_url: str) -> None:
+async def test_it_shows_the_chosen_events(tmp_path: Path, store_url: str) -> None:
     """Only the chosen events of the feed and of the daemon are shown, each on a line.
 
     An event of another day shows its date.
@@ -62,7 +62,7 @@ async def test_it_shows_what_is_wanted_and_what_the_daemon_says(tmp_path: Path, 
     assert {json.loads(line)["subject"] for line in shown} == {"a", FEED}
 
 
-def test_where_it_starts() -> None:
+def test_the_start() -> None:
     """A moment or a duration includes the events at it; an id means the entries after it."""
     for same in ("now", "earliest", "5-7", "5"):
         assert start_of(same, AT) == same
@@ -83,7 +83,7 @@ REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
-def test_what_no_event_can_be_is_refused(called: Called) -> None:
+def test_an_impossible_choice_is_refused(called: Called) -> None:
     """A choice that no event can match is refused with a suggestion, before the store is read."""
     for arguments, says in REFUSED:
         ended = called("tail", *arguments, POLLER_BASE_URL="https://api.example.org")
@@ -91,7 +91,7 @@ def test_what_no_event_can_be_is_refused(called: Called) -> None:
         assert says in ended.err, arguments
 
 
-async def test_it_says_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
+async def test_it_reports_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
     """Standard error says that no process polls, and which events it waits for."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     wanted = ("contractTypes", "--type", "removed", "--subject", "7d9f3a52")
@@ -109,7 +109,7 @@ async def test_it_says_what_it_waits_for(tmp_path: Path, store_url: str) -> None
         assert await tail.stderr.read() == b""
 
 
-async def test_it_says_once_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
+async def test_it_reports_once_what_it_waits_for(tmp_path: Path, store_url: str) -> None:
     """Law: standard error says once, not again and again, that nothing has come."""
     environ = {"REDIS_URL": store_url, "POLLER_BASE_URL": "https://api.example.org", "POLLER_TOKEN": "x"}
     with looking(store_url) as client:

@@ -20,7 +20,7 @@ from poller.sandbox.faults.registry import PROFILES
 from tests.cli.conftest import Called, Poller, started
 
 
-async def test_the_list_is_the_table(poller: Poller) -> None:
+async def test_profiles_are_listed(poller: Poller) -> None:
     """``--list`` prints each profile, its kind and its line, in the table's order; ``--json`` the same as objects."""
     plain, lines = await poller("sandbox", "--list"), await poller("sandbox", "--list", "--json")
     assert (plain.code, plain.err, lines.code, lines.err) == (0, "", 0, "")
@@ -31,14 +31,14 @@ async def test_the_list_is_the_table(poller: Poller) -> None:
     ]
 
 
-async def test_a_port_that_is_taken_is_told_with_the_way_out(poller: Poller) -> None:
+async def test_a_port_in_use_is_reported_with_the_remedy(poller: Poller) -> None:
     """Law: the message names the address and the option for another port."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         ended = await poller("sandbox", "--port", str(other.getsockname()[1]))
     assert (ended.code, "cannot listen on 127.0.0.1" in ended.err, "--port 0" in ended.err) == (2, True, True)
 
 
-async def test_profiles_and_faults_are_put_on(tmp_path: Path) -> None:
+async def test_profiles_and_faults_are_applied(tmp_path: Path) -> None:
     """The served API follows the profiles that are named, repeated or with commas; faults occur as often as given."""
     options = ("--profile", "end-null,delta-none", "--profile=bom@evidenceVariants", "--faults", "status-502=2")
     async with started("sandbox", "--port=0", "--changes-per-second=0", *options, cwd=tmp_path) as process:

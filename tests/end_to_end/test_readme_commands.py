@@ -49,7 +49,7 @@ ELSEWHERE: Final = {
     # Who else runs it, or why it is not run.
     ".venv/bin/poller demo": "tests/test_newcomer.py",
     "poller status -c trial/poller.toml": "tests/test_newcomer.py",
-    "poller resync FEED --anew": "it asks first; tests/cli/test_orders.py",
+    "poller resync FEED --anew": "it asks first; tests/cli/test_feeds.py",
     "poller feeds forget": "tests/end_to_end/test_orphans.py has a feed that may be forgotten",
     "python -m tests.document_tables": "it writes into documents; test_documents.py compares what it would write",
     "python -m tests.house": "tests/test_house.py",
@@ -57,7 +57,7 @@ ELSEWHERE: Final = {
     "python3 -m venv": "the continuous integration runs it word for word",
     "pip install": "it comes with the tests' extra",
     "npm install": "the continuous integration",
-    "poller --install-completion": "it writes into the home of whoever runs it; test_completing.py has it shown",
+    "poller --install-completion": "it writes into the home of whoever runs it; tests/cli/test_options.py has it shown",
     "python -m tests.bench": "takes minutes and says something on a quiet machine only; tests/bench has its own tests",
     "python -m tests.chaos": "tests/chaos plays one of each fault",
     "python -m tests.end_to_end.terminations": "minutes; its scene is that of test_stopping.py",
