@@ -124,22 +124,22 @@ async def asked(
     there = await members_now(client, MemberKeys.of(settings.redis.prefix))
     if not any("poll" in roles for roles in there.values()):
         return Answer(feed_id, order, "no daemon", _NOBODY[order in (Order.PAUSE, Order.RESUME)], before=before)
-    asking, wanted = (
+    queue, wanted = (
         CommandQueue(client, settings.redis.prefix),
         Command(clock.random.randbytes(8).hex(), feed_id, order, clock.now()),
     )
-    await asking.ask(wanted)
-    said = await _said(asking, wanted, patience=patience, wait=wait, clock=clock)
+    await queue.submit(wanted)
+    said = await _said(queue, wanted, patience=patience, wait=wait, clock=clock)
     return msgspec.structs.replace(_judged(feed_id, order, said), before=before)
 
 
 async def _said(
-    asking: CommandQueue, order: Command, *, patience: timedelta, wait: bool, clock: Clock
+    queue: CommandQueue, order: Command, *, patience: timedelta, wait: bool, clock: Clock
 ) -> CommandReply | None:
     """What was said within the patience; with ``wait``, what is said last."""
     until = clock.monotonic() + patience.total_seconds()
     while True:
-        said = await asking.answered(order)
+        said = await queue.last_reply(order)
         if said is not None and (said.done or not wait):
             return said
         if clock.monotonic() >= until and not (wait and said is not None):

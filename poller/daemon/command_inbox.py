@@ -67,7 +67,7 @@ class CommandInbox(Protocol):
 
 
 async def obey(
-    asking: CommandQueue,
+    queue: CommandQueue,
     lots: Iterable[CommandInbox],
     *,
     member: str,
@@ -76,7 +76,7 @@ async def obey(
     """Carry out and answer until cancelled.
 
     Args:
-        asking: what waits.
+        queue: what waits.
         lots: all feeds, whoever polls them.
         member: this process's name.
         clock: the store's.
@@ -86,15 +86,15 @@ async def obey(
     try:
         while True:
             with suppress(StoreError):  # those who need it more say so
-                for order in await asking.waiting():
+                for order in await queue.pending():
                     lot = feeds.get(order.feed)
                     obeyed = lot is not None and lot.ours
                     if order.id in under_way:
-                        await asking.keep(order)  # a round may take hours
-                    elif _forgotten(clock.now() - order.at, obeyed=obeyed) and await asking.forget(order):
+                        await queue.keep_alive(order)  # a round may take hours
+                    elif _forgotten(clock.now() - order.at, obeyed=obeyed) and await queue.withdraw(order):
                         pass
                     elif lot is not None and lot.ours and order.order in _KNOWN:
-                        task = asyncio.create_task(_obeyed(asking, order, lot, member), name=f"order {order.id}")
+                        task = asyncio.create_task(_obeyed(queue, order, lot, member), name=f"order {order.id}")
                         under_way[order.id] = task
             await clock.sleep(LOOK_SECONDS)
             under_way = {name: task for name, task in under_way.items() if not task.done()}
@@ -107,37 +107,37 @@ def _forgotten(age: timedelta, *, obeyed: bool) -> bool:
     return age > KEPT or (age < -KEPT and not obeyed)
 
 
-async def _obeyed(asking: CommandQueue, order: Command, lot: CommandInbox, member: str) -> None:
+async def _obeyed(queue: CommandQueue, order: Command, lot: CommandInbox, member: str) -> None:
     """Carry it out and say so. Where that cannot be done here, or not be said, it waits on."""
     with suppress(StoreError):
         if not await lot.confirmed():  # this process was asleep, and another one has the feed
             return
-        if order.order == "pause" and not await asking.paused(order):
-            await asking.answer(order, CommandReply(member, done=True, text="it was resumed meanwhile"))
+        if order.order == "pause" and not await queue.is_paused(order):
+            await queue.reply(order, CommandReply(member, done=True, text="it was resumed meanwhile"))
         elif order.order == "pause":
             text = "the round under way was ended" if await lot.broken_off() else "no round was under way"
-            await asking.answer(order, CommandReply(member, done=True, text=text))
+            await queue.reply(order, CommandReply(member, done=True, text=text))
         elif order.order == "resume":
             lot.poll_soon()
-            await asking.answer(order, CommandReply(member, done=True, text="its next round begins now"))
+            await queue.reply(order, CommandReply(member, done=True, text="its next round begins now"))
         else:
-            await _by_a_round(asking, order, lot, member)
+            await _by_a_round(queue, order, lot, member)
     _log.info("order", feed=lot.name, order=order.order)
 
 
-async def _by_a_round(asking: CommandQueue, order: Command, lot: CommandInbox, member: str) -> None:
+async def _by_a_round(queue: CommandQueue, order: Command, lot: CommandInbox, member: str) -> None:
     """Have rounds until one has carried it out, which is told by the store, or fails, or has found nothing to do.
 
     A round that begins now knows of the order. Where it stands all the same (nothing is there that could be read), the
     next one would find the same, and so on without end.
     """
-    if not lot.busy and not await asking.stands(order):  # one that ended before the order was found here
-        await asking.answer(order, CommandReply(member, done=True, text="its round has ended"))
+    if not lot.busy and not await queue.is_outstanding(order):  # one that ended before the order was found here
+        await queue.reply(order, CommandReply(member, done=True, text="its round has ended"))
         return
-    if await asking.paused(order):
-        await asking.answer(order, _put_off(member, "it is paused"))
+    if await queue.is_paused(order):
+        await queue.reply(order, _put_off(member, "it is paused"))
         return
-    await asking.answer(order, CommandReply(member, done=False, text="its next round begins now"))
+    await queue.reply(order, CommandReply(member, done=False, text="its next round begins now"))
     while True:
         ending, knows = lot.round_ended(), not lot.busy
         if knows:
@@ -148,8 +148,8 @@ async def _by_a_round(asking: CommandQueue, order: Command, lot: CommandInbox, m
         result = ending.result()
         if result.wait is not None:  # likewise, though that is not noticed here yet
             return
-        if knows or not result.ok or result.paused is not None or not await asking.stands(order):
-            await asking.answer(order, _ended(member, result))
+        if knows or not result.ok or result.paused is not None or not await queue.is_outstanding(order):
+            await queue.reply(order, _ended(member, result))
             return
 
 

@@ -1,10 +1,17 @@
-"""What was asked of a feed and is not answered yet, and the answers: how a command and a daemon speak to each other.
+"""Commands of operators to feeds, and the replies of the daemon that handles them.
 
-The order itself stands beside the feed's state (:mod:`poller.store.commands`, :mod:`poller.store.commands`) and holds
-without anything of this. Here is who waits for it: any process that polls the feed finds it, carries it out, and says
-so. One that dies in between leaves it to whoever takes the feed after it.
+A pause is a key beside the feed's state; ``release`` and ``resync`` are fields of it, which the next round carries out.
+Both hold without any daemon. A :class:`Command` besides lets a daemon that polls the feed find it at once, carry it out
+and reply; if the daemon dies in between, the process that takes over the feed finds the command again.
 
-Law: an order that was asked is answered for good once; until then it is found again.
+**Invariants**
+
+- A command gets one final reply; until then it is pending and found again.
+- The script that begins a round looks for the pause in the instant in which it would acquire the lease: no paused feed
+  is begun. The pause is no part of the state: a feed that was never read can be paused, and one that is begun from
+  nothing stays paused.
+- A request to a round needs no lease, for it changes nothing by itself. The round deletes it in the same commit as its
+  result, and only if it was there when the round began.
 """
 
 from __future__ import annotations
@@ -23,22 +30,22 @@ from poller.store.scripts import ORDER, lua
 from poller.text import one_line
 
 KEPT: Final = timedelta(hours=1)
-"""For how long an order waits for somebody who carries it out, and an answer for somebody who reads it."""
+"""How long a command stays pending without a daemon that handles it, and how long a reply can be read."""
 
-_ANSWER: Final = lua("reply_command")
+_REPLY: Final = lua("reply_command")
 
 
-_FORGET: Final = lua("withdraw_command")
+_WITHDRAW: Final = lua("withdraw_command")
 
 
 class Command(msgspec.Struct, frozen=True):
-    """An order that waits for its answer.
+    """A command that waits for its reply.
 
     Attributes:
-        id: drawn by whoever asks.
+        id: drawn by the sender.
         feed: ``SOURCE/NAME``.
-        order: which one; a word of :class:`poller.control.commands.RoundRequest`.
-        at: when it was asked, UTC.
+        order: which one; a word of :mod:`poller.control.commands`.
+        at: when it was submitted, UTC.
     """
 
     id: str
@@ -48,14 +55,14 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class CommandReply(msgspec.Struct, frozen=True):
-    """What the process says that has the feed.
+    """What the daemon that polls the feed says of a command.
 
     Attributes:
         member: its name.
-        done: whether nothing more will be said.
+        done: whether this is the final reply.
         text: in words.
         round: the round that carried it out, as ``poller once --json`` prints it; None where there was none.
-        put_off: whether it is carried out later, and nobody waits for that.
+        put_off: whether it is carried out later, so that the sender need not wait.
     """
 
     member: str
@@ -66,79 +73,71 @@ class CommandReply(msgspec.Struct, frozen=True):
 
 
 class CommandQueue:
-    """The orders of one store that wait. Each method may raise StoreError."""
+    """The pending commands of one store. Each method may raise StoreError."""
 
     def __init__(self, client: Redis, prefix: str) -> None:
-        """Take where they are."""
+        """Nothing is asked yet."""
         self._client = client
         self._prefix = prefix
         self._key = orders_key(prefix)
 
-    async def ask(self, order: Command) -> None:
-        """Let it be found."""
+    async def submit(self, command: Command) -> None:
+        """Let daemons find it."""
         with translated(self._client):
-            await self._client.hset(self._key, order.id, msgspec.json.encode(order))
+            await self._client.hset(self._key, command.id, msgspec.json.encode(command))
 
-    async def waiting(self) -> list[Command]:
-        """All that wait; what another version wrote in another form waits for that one."""
+    async def pending(self) -> list[Command]:
+        """All without a final reply; one in another version's form is left to that version."""
         with translated(self._client):
             kept = cast("dict[bytes, bytes]", await self._client.hgetall(self._key))
-        return [order for order in map(_order, kept.values()) if order is not None]
+        return [command for command in map(_command, kept.values()) if command is not None]
 
-    async def stands(self, order: Command) -> bool:
-        """Whether it is one for a round, and no round has carried it out yet."""
-        kind = RoundRequest.__members__.get(order.order.upper())
-        return kind is not None and await stands(self._client, FeedKeys.of(self._prefix, order.feed), kind)
+    async def is_outstanding(self, command: Command) -> bool:
+        """Whether it asks for a round, and no round has carried it out yet."""
+        kind = RoundRequest.__members__.get(command.order.upper())
+        return kind is not None and await stands(self._client, FeedKeys.of(self._prefix, command.feed), kind)
 
-    async def paused(self, order: Command) -> bool:
+    async def is_paused(self, command: Command) -> bool:
         """Whether its feed is."""
         with translated(self._client):
-            return bool(await self._client.exists(FeedKeys.of(self._prefix, order.feed).pause))
+            return bool(await self._client.exists(FeedKeys.of(self._prefix, command.feed).pause))
 
-    async def keep(self, order: Command) -> None:
-        """Somebody is at it still: what was said of it stays, and it is not forgotten."""
+    async def keep_alive(self, command: Command) -> None:
+        """A daemon still handles it: its last reply stays, and it is not withdrawn."""
         with translated(self._client):
-            await self._client.pexpire(answer_key(self._prefix, order.id), KEPT)
+            await self._client.pexpire(self._reply_key(command), KEPT)
 
-    async def forget(self, order: Command) -> bool:
-        """Let it wait no more, unless somebody is at it; whether it does not."""
+    async def withdraw(self, command: Command) -> bool:
+        """Delete it unless a daemon handles it; whether it is deleted."""
         with translated(self._client):
-            keys = (self._key, answer_key(self._prefix, order.id))
-            return bool(await self._client.eval(_FORGET, 2, *keys, order.id))
+            return bool(await self._client.eval(_WITHDRAW, 2, self._key, self._reply_key(command), command.id))
 
-    async def answer(self, order: Command, said: CommandReply) -> None:
-        """Say it to whoever waits; to nobody, where it was answered for good."""
-        kept_ms, last = int(KEPT.total_seconds() * 1000), "1" if said.done else ""
-        keys = (self._key, answer_key(self._prefix, order.id))
+    async def reply(self, command: Command, reply: CommandReply) -> None:
+        """Reply to its sender; does nothing after a final reply."""
+        kept_ms, last = int(KEPT.total_seconds() * 1000), "1" if reply.done else ""
+        arguments = (command.id, msgspec.json.encode(reply), kept_ms, last)
         with translated(self._client):
-            await self._client.eval(_ANSWER, 2, *keys, order.id, msgspec.json.encode(said), kept_ms, last)
+            await self._client.eval(_REPLY, 2, self._key, self._reply_key(command), *arguments)
 
-    async def answered(self, order: Command) -> CommandReply | None:
-        """What was said last; None: nothing yet."""
+    async def last_reply(self, command: Command) -> CommandReply | None:
+        """The last reply so far."""
         with translated(self._client):
-            said = await self._client.get(answer_key(self._prefix, order.id))
+            reply = await self._client.get(self._reply_key(command))
         try:
-            return msgspec.json.decode(said, type=CommandReply) if said else None
+            return msgspec.json.decode(reply, type=CommandReply) if reply else None
         except msgspec.MsgspecError:
             return None
 
+    def _reply_key(self, command: Command) -> str:
+        return answer_key(self._prefix, command.id)
 
-def _order(kept: bytes) -> Command | None:
+
+def _command(kept: bytes) -> Command | None:
     try:
         return msgspec.json.decode(kept, type=Command)
     except msgspec.MsgspecError:
         return None
 
-
-# Pausing a feed: a key beside its state that keeps every round from beginning, whoever would run it.
-#
-# Law: the script that begins a round looks for the key in the same instant in which it would take the lease, so there
-# is
-# no moment in which a paused feed is begun. The key is no part of the state: a feed that was never read can be
-# paused,
-# and one that is begun anew stays so.
-#
-# Refuses to know: what becomes of a round that is under way.
 
 _PAUSE: Final = lua("pause_feed")
 
@@ -199,13 +198,6 @@ def pause_of(kept: bytes) -> FeedPause:
 
 def _kept(answer: object) -> FeedPause | None:
     return None if answer is None else pause_of(cast("bytes", answer))
-
-
-# What an operator asks of a feed while the daemon runs: written beside its state, carried out by its next round.
-#
-# An order is a field of the feed's state. It needs no lease, for it changes nothing by itself; the round that carries
-# it
-# out deletes it in the same commit as its result, and only if it was there when that round began.
 
 
 class RoundRequest(Enum):

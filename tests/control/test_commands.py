@@ -91,7 +91,7 @@ async def test_what_makes_no_sense_is_asked_of_nobody(client: FakeAsyncRedis, se
     """Law: of a feed that was never read there is nothing to read again or to let through."""
     await polling(client)
     assert (await ask(client, settings, order)).outcome == "senseless"
-    assert await CommandQueue(client, "poller").waiting() == []
+    assert await CommandQueue(client, "poller").pending() == []
 
 
 async def test_a_daemon_that_says_nothing_is_waited_for_so_long(client: FakeAsyncRedis, settings: Settings) -> None:
@@ -100,7 +100,7 @@ async def test_a_daemon_that_says_nothing_is_waited_for_so_long(client: FakeAsyn
     answer = await ask(client, settings, Order.PAUSE, patience=timedelta())
     assert (answer.outcome, answer.member) == ("unanswered", None)
     assert await client.exists(KEYS.pause)
-    assert [one.order for one in await CommandQueue(client, "poller").waiting()] == ["pause"]
+    assert [one.order for one in await CommandQueue(client, "poller").pending()] == ["pause"]
 
 
 @pytest.mark.parametrize(("wait", "outcome"), [(False, "begun"), (True, "done")])
@@ -110,14 +110,14 @@ async def test_it_is_waited_for_as_long_as_was_asked(
     """Law: until a daemon is at it, or, with ``wait``, until it has been carried out, however long that takes."""
     await polling(client)
     await client.hset(KEYS.state, "generation", "g")
-    asking, looks = CommandQueue(client, "poller"), 0
+    queue, looks = CommandQueue(client, "poller"), 0
 
     async def daemon(_: float) -> None:
         nonlocal looks
         looks += 1
-        order = (await asking.waiting())[0]
+        order = (await queue.pending())[0]
         last = CommandReply("m", done=True, text="ended", round={"ok": True})
-        await asking.answer(order, CommandReply("m", done=False, text="begins") if looks < 3 else last)
+        await queue.reply(order, CommandReply("m", done=False, text="begins") if looks < 3 else last)
 
     answer = await ask(client, settings, Order.RESYNC, wait=wait, meanwhile=daemon)
     assert (answer.outcome, answer.member) == (outcome, "m")
@@ -128,19 +128,19 @@ async def test_one_that_has_begun_is_waited_for_beyond_the_patience(client: Fake
     """Law: the patience is for a daemon to answer at all; a round that was begun may take longer."""
     await polling(client)
     await client.hset(KEYS.state, "generation", "g")
-    asking, looks, clock = CommandQueue(client, "poller"), 0, asyncio.get_running_loop().time
+    queue, looks, clock = CommandQueue(client, "poller"), 0, asyncio.get_running_loop().time
     over = clock() + 1.1
 
     async def daemon(_: float) -> None:
         nonlocal looks
         looks += 1
-        order = (await asking.waiting())[0]
+        order = (await queue.pending())[0]
         if looks == 1:
-            await asking.answer(order, CommandReply("m", done=False, text="begins"))
+            await queue.reply(order, CommandReply("m", done=False, text="begins"))
         elif looks == 2:
             await until(lambda: clock() > over, "the patience to be over")
         else:
-            await asking.answer(order, CommandReply("m", done=True, text="ended"))
+            await queue.reply(order, CommandReply("m", done=True, text="ended"))
 
     answer = await ask(client, settings, Order.RESYNC, wait=True, patience=timedelta(seconds=1), meanwhile=daemon)
     assert (answer.outcome, looks) == ("done", 3)

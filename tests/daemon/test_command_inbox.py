@@ -65,20 +65,20 @@ async def carried_out(client: FakeAsyncRedis) -> None:
 @asynccontextmanager
 async def obeyed(client: FakeAsyncRedis, *lots: CommandInbox, member: str = "me") -> AsyncIterator[CommandQueue]:
     """Somebody obeys for the time of the block, and looks again and again."""
-    asking = CommandQueue(client, "p")
+    queue = CommandQueue(client, "p")
     task = asyncio.create_task(
-        obey(asking, lots, member=member, clock=StubClock(now=lambda: NOW, sleep=lambda _: turns()))
+        obey(queue, lots, member=member, clock=StubClock(now=lambda: NOW, sleep=lambda _: turns()))
     )
     try:
-        yield asking
+        yield queue
         assert not task.done()
     finally:
         await ended(task)
 
 
-async def said(asking: CommandQueue, asked: Command, *, done: bool = True) -> CommandReply:
+async def said(queue: CommandQueue, asked: Command, *, done: bool = True) -> CommandReply:
     async def look() -> CommandReply | None:
-        answer = await asking.answered(asked)
+        answer = await queue.last_reply(asked)
         return answer if answer is not None and answer.done is done else None
 
     found = await until(look, f"an answer to {asked}")
@@ -90,27 +90,27 @@ async def test_a_pause_is_answered_when_no_round_is_under_way_any_more(client: F
     """Law: the round that runs is ended first."""
     lot = Lot(busy=True)
     await client.set(FeedKeys.of("p", "s/one").pause, "{}")
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("pause"))
-        assert (await said(asking, order("pause"))).text == "the round under way was ended"
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("pause"))
+        assert (await said(queue, order("pause"))).text == "the round under way was ended"
     assert not lot.busy
 
 
 async def test_a_pause_that_is_over_ends_no_round(client: FakeAsyncRedis) -> None:
     """Law: orders that waited for an owner are found in no order; what stands in the store holds."""
     lot = Lot(busy=True)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("pause"))
-        assert (await said(asking, order("pause"))).text == "it was resumed meanwhile"
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("pause"))
+        assert (await said(queue, order("pause"))).text == "it was resumed meanwhile"
     assert lot.busy
 
 
 async def test_resumed_it_is_polled_at_once(client: FakeAsyncRedis) -> None:
     """Law: and answered before that round has ended."""
     lot = Lot()
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resume"))
-        assert (await said(asking, order("resume"))).member == "me"
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resume"))
+        assert (await said(queue, order("resume"))).member == "me"
     assert lot.hastened == 1
 
 
@@ -118,12 +118,12 @@ async def test_a_resync_is_answered_when_it_begins_and_when_it_has_ended(client:
     """Law: it is begun once, however often it is found; the last answer has the round."""
     lot = Lot()
     await left(client)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         await carried_out(client)
         lot.coming[0].set_result(RESULT)
-        answer = await said(asking, order("resync"))
+        answer = await said(queue, order("resync"))
     assert answer.round == RESULT.public
     assert lot.hastened == 1
 
@@ -132,15 +132,15 @@ async def test_a_round_that_began_before_the_order_is_not_it(client: FakeAsyncRe
     """Law: as long as the order stands in the store a round follows; which one was it, the store says."""
     lot = Lot(busy=True)
     await left(client)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         lot.busy = False
         lot.coming[0].set_result(RoundResult(feed="s/one", mode=RoundMode.DELTA, ok=True))
         await until(lambda: len(lot.coming) == 2, "another round")
         await carried_out(client)
         lot.coming[1].set_result(RESULT)
-        assert (await said(asking, order("resync"))).round == RESULT.public
+        assert (await said(queue, order("resync"))).round == RESULT.public
     assert lot.hastened == 1
 
 
@@ -149,20 +149,20 @@ async def test_a_round_that_fails_is_told(client: FakeAsyncRedis) -> None:
     lot = Lot()
     await left(client)
     failed = RoundResult(feed="s/one", mode=RoundMode.RESYNC, ok=False, error="no answer")
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         lot.coming[0].set_result(failed)
-        assert (await said(asking, order("resync"))).round == failed.public
-        assert await asking.stands(order("resync"))
+        assert (await said(queue, order("resync"))).round == failed.public
+        assert await queue.is_outstanding(order("resync"))
 
 
 async def test_what_a_round_has_done_already_is_answered(client: FakeAsyncRedis) -> None:
     """Law: the first round after a lease was taken may be sooner than the look that finds the order."""
     lot = Lot()
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        assert (await said(asking, order("resync"))).text == "its round has ended"
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        assert (await said(queue, order("resync"))).text == "its round has ended"
     assert not lot.coming
 
 
@@ -170,27 +170,27 @@ async def test_what_is_not_done_here_waits_for_whoever_does_it(client: FakeAsync
     """Law: a round that did not end here answers nothing; the order is found by the next owner of the feed."""
     lot, theirs = Lot(), Lot()
     await left(client)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         lot.ours = False
         lot.coming[0].cancel()
         async with obeyed(client, theirs, member="other"):
             await until(lambda: theirs.coming, "the other to begin")
             await carried_out(client)
             theirs.coming[0].set_result(RESULT)
-            assert (await said(asking, order("resync"))).member == "other"
+            assert (await said(queue, order("resync"))).member == "other"
 
 
 async def test_what_is_asked_of_a_paused_feed_waits_for_its_end(client: FakeAsyncRedis) -> None:
     """Law: whoever asks is told so, and who paused it."""
     lot = Lot()
     await left(client)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         lot.coming[0].set_result(RoundResult(feed="s/one", mode=RoundMode.SKIPPED, ok=True, paused="paused by me"))
-        answer = await said(asking, order("resync"))
+        answer = await said(queue, order("resync"))
     text = "paused by me; it is carried out when the feed is resumed"
     assert answer == CommandReply("me", done=True, text=text, put_off=True)
 
@@ -200,42 +200,42 @@ async def test_a_resync_of_a_feed_that_is_paused_is_put_off(client: FakeAsyncRed
     lot = Lot()
     await left(client)
     await client.set(FeedKeys.of("p", "s/one").pause, "{}")
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        answer = await said(asking, order("resync"))
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        answer = await said(queue, order("resync"))
     assert (answer.put_off, answer.round, lot.hastened) == (True, None, 0)
 
 
 async def test_who_was_asleep_answers_nothing_in_another_s_place(client: FakeAsyncRedis) -> None:
     """Law: a process whose lease has gone while it was stopped leaves the order to the one that has it."""
     stale, theirs = Lot(confirms=False), Lot()
-    async with obeyed(client, stale) as asking:
+    async with obeyed(client, stale) as queue:
         await client.set(FeedKeys.of("p", "s/one").pause, "{}")
-        await asking.ask(order("pause"))
+        await queue.submit(order("pause"))
         await turns(50)
-        assert await asking.answered(order("pause")) is None
-    async with obeyed(client, theirs, member="other") as asking:
-        assert (await said(asking, order("pause"))).member == "other"
+        assert await queue.last_reply(order("pause")) is None
+    async with obeyed(client, theirs, member="other") as queue:
+        assert (await said(queue, order("pause"))).member == "other"
 
 
 async def test_a_word_of_a_newer_version_waits_for_it(client: FakeAsyncRedis) -> None:
     """Law: what is not understood is not answered."""
-    async with obeyed(client, Lot()) as asking:
-        await asking.ask(order("polish"))
+    async with obeyed(client, Lot()) as queue:
+        await queue.submit(order("polish"))
         await turns(50)
-        assert await asking.answered(order("polish")) is None
+        assert await queue.last_reply(order("polish")) is None
 
 
 async def test_what_a_round_leaves_standing_is_asked_of_one_round(client: FakeAsyncRedis) -> None:
     """Law: where there is nothing to read nothing is carried out, and rounds without end would not change that."""
     lot = Lot()
     await left(client)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         lot.coming[0].set_result(RESULT)
-        assert (await said(asking, order("resync"))).round == RESULT.public
-        assert await asking.stands(order("resync"))
+        assert (await said(queue, order("resync"))).round == RESULT.public
+        assert await queue.is_outstanding(order("resync"))
     assert (lot.hastened, len(lot.coming)) == (1, 1)
 
 
@@ -244,16 +244,16 @@ async def test_a_lease_that_is_anothers_answers_nothing(client: FakeAsyncRedis) 
     lot = Lot()
     await left(client)
     held = RoundResult(feed="s/one", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=5))
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         lot.coming[0].set_result(held)
         lot.ours = False
         await turns(20)
-        found = await asking.answered(order("resync"))
+        found = await queue.last_reply(order("resync"))
         assert found is not None
         assert not found.done
-        assert await asking.waiting() == [order("resync")]
+        assert await queue.pending() == [order("resync")]
 
 
 async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedis) -> None:
@@ -261,16 +261,16 @@ async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedi
     lot, late = Lot(), order("resync", at=NOW - KEPT + timedelta(seconds=1))
     await left(client)
     moment = NOW
-    asking = CommandQueue(client, "p")
-    looking = obey(asking, [lot], member="me", clock=StubClock(now=lambda: moment, sleep=lambda _: turns()))
+    queue = CommandQueue(client, "p")
+    looking = obey(queue, [lot], member="me", clock=StubClock(now=lambda: moment, sleep=lambda _: turns()))
     task = asyncio.create_task(looking)
-    await asking.ask(late)
-    await said(asking, late, done=False)
+    await queue.submit(late)
+    await said(queue, late, done=False)
     moment += 2 * KEPT
     await turns(20)
     await carried_out(client)
     lot.coming[0].set_result(RESULT)
-    assert (await said(asking, late)).round == RESULT.public
+    assert (await said(queue, late)).round == RESULT.public
     await ended(task)
 
 
@@ -278,9 +278,9 @@ async def test_an_order_that_is_carried_out_keeps_its_answer(client: FakeAsyncRe
     """Law: while a round is under way for an order, what was answered so far does not expire."""
     lot = Lot()
     await left(client)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         key = answer_key("p", "resync")
         await client.pexpire(key, 60_000)
         await until(lambda: _kept_longer(client, key, 60_000), "the answer to be kept on")
@@ -294,14 +294,14 @@ async def test_a_process_that_stops_waits_for_no_round(client: FakeAsyncRedis) -
     """Law: nothing is answered by a process that carries out orders no more; the order waits for the next owner."""
     lot = Lot()
     await left(client)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("order ")] == []
     if not lot.coming[0].done():
         lot.coming[0].set_result(RESULT)
     await turns(20)
-    assert await asking.waiting() == [order("resync")]
+    assert await queue.pending() == [order("resync")]
 
 
 async def test_what_was_asked_before_the_clock_was_set_back(client: FakeAsyncRedis) -> None:
@@ -309,42 +309,42 @@ async def test_what_was_asked_before_the_clock_was_set_back(client: FakeAsyncRed
     lot = Lot()
     here, there = order("pause", at=NOW + timedelta(days=30)), order("resync", at=NOW + 2 * KEPT, feed="s/two")
     await client.set(FeedKeys.of("p", "s/one").pause, "{}")
-    async with obeyed(client, lot) as asking:
-        await asking.ask(here)
-        await asking.ask(there)
-        assert (await said(asking, here)).done
-        await until(lambda: _none(asking), "the other to be forgotten")
-    assert await asking.answered(there) is None
+    async with obeyed(client, lot) as queue:
+        await queue.submit(here)
+        await queue.submit(there)
+        assert (await said(queue, here)).done
+        await until(lambda: _none(queue), "the other to be forgotten")
+    assert await queue.last_reply(there) is None
 
 
-async def _none(asking: CommandQueue) -> bool:
-    return await asking.waiting() == []
+async def _none(queue: CommandQueue) -> bool:
+    return await queue.pending() == []
 
 
 async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:
     """Law: an order for a feed that nobody polls waits for its time, and no longer; nobody else takes it up."""
     lot, theirs = Lot(), Lot(name="s/two", ours=False)
     old, fresh = order("resync", at=NOW - KEPT - timedelta(seconds=1), feed="s/two"), order("release", feed="s/two")
-    async with obeyed(client, lot, theirs) as asking:
-        await asking.ask(fresh)
-        await asking.ask(old)
-        await until(lambda: _only(asking, fresh), "the old one to be forgotten")
+    async with obeyed(client, lot, theirs) as queue:
+        await queue.submit(fresh)
+        await queue.submit(old)
+        await until(lambda: _only(queue, fresh), "the old one to be forgotten")
         await turns(20)
     assert (lot.coming, theirs.coming) == ([], [])
-    assert await asking.answered(fresh) is None
+    assert await queue.last_reply(fresh) is None
 
 
-async def _only(asking: CommandQueue, order: Command) -> bool:
-    return await asking.waiting() == [order]
+async def _only(queue: CommandQueue, order: Command) -> bool:
+    return await queue.pending() == [order]
 
 
 async def test_an_order_that_the_round_under_way_has_carried_out_has_its_result(client: FakeAsyncRedis) -> None:
     """Law: the order goes from the store with the round's last commit; it is answered when that round has ended."""
     lot = Lot(busy=True)
-    async with obeyed(client, lot) as asking:
-        await asking.ask(order("resync"))
-        await said(asking, order("resync"), done=False)
+    async with obeyed(client, lot) as queue:
+        await queue.submit(order("resync"))
+        await said(queue, order("resync"), done=False)
         lot.busy = False
         lot.coming[0].set_result(RESULT)
-        assert (await said(asking, order("resync"))).round == RESULT.public
+        assert (await said(queue, order("resync"))).round == RESULT.public
     assert lot.hastened == 0

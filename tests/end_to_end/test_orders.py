@@ -96,5 +96,5 @@ async def _asked(played: Scene, config: Path, order: Order) -> Answer:
     )
 
 
-async def _waits(asking: CommandQueue) -> bool:
-    return bool(await asking.waiting())
+async def _waits(queue: CommandQueue) -> bool:
+    return bool(await queue.pending())
