@@ -75,7 +75,7 @@ async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: s
             async with patience("the other's answer"):
                 answer = await asking
             assert (answer.outcome, answer.member) == ("done", other)
-            assert await waiting.waiting() == []
+            assert await waiting.pending() == []
             mine = [line for line in names[other].rounds(since=since) if line["feed"] == FEED]
             assert [line["mode"] for line in mine] == ["resync"]
         verdict = await played.caught_up()
