@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock:
@@ -44,3 +47,17 @@ class Clock:
                 return await event.wait()
         except TimeoutError:
             return event.is_set()
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Milliseconds since 1970."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def moment_of(milliseconds: int) -> datetime:
+    """The moment this many milliseconds after 1970 began, UTC.
+
+    Raises:
+        OverflowError: it is beyond the year 9999.
+    """
+    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -176,7 +176,7 @@ def entry_id_at(text: str, option: str, now: datetime, *, is_end: bool = False) 
     Raises:
         ConfigurationError: it is none of these.
     """
-    from poller.store.subscriptions import milliseconds_of
+    from poller.clock import milliseconds_of
 
     if is_entry_id(text):
         return text if "-" in text else _entry_id(int(text), is_end=is_end)

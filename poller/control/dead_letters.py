@@ -12,6 +12,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.events import recorded_time
+from poller.clock import moment_of
 from poller.delivery.delivery_codec import Letter, Overrun, delivery_again, encode, letter_of
 from poller.errors import PollerError
 from poller.store import dead_letters
@@ -19,7 +20,7 @@ from poller.store import dead_letters as given_up
 from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, Listed, Mark, Moved, Opened, Owner
 from poller.store.entry_id import EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
-from poller.store.subscriptions import Registry, moment_of, require_registered
+from poller.store.subscriptions import Registry, require_registered
 
 
 class DeadEvent(msgspec.Struct, frozen=True):

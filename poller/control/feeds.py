@@ -51,9 +51,8 @@ def client_of(
         credential=credential_of(source.auth, environ, transport=transport, within=source.timeout),
         limits=ClientLimits(source.timeout, source.max_page_bytes, source.rate, source.concurrency),
         transport=transport,
-        jitter=lambda: clock.random.uniform(0.5, 1.5),
         series=SourceSeries(source.name),
-        now=clock.now,
+        clock=clock,
     )
 
 

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from poller.changes.confirmation import confirmation_of
 from poller.changes.events import recorded_time
+from poller.clock import moment_of
 from poller.config.http import host_only
 from poller.config.settings import Settings
 from poller.control.subscriptions import filed, registry_of
@@ -29,7 +30,7 @@ from poller.store.members import members_now
 from poller.store.retention import RetentionRule, held_by, stream_of
 from poller.store.session import OpenStore
 from poller.store.stats import Backlog, backlogs
-from poller.store.subscriptions import WHOLE, Origin, Pauser, Subscriptions, moment_of
+from poller.store.subscriptions import WHOLE, Origin, Pauser, Subscriptions
 from poller.text import ago
 
 FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]

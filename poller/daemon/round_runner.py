@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
-from poller.clock import Clock
+from poller.clock import Clock, milliseconds_of
 from poller.config.settings import Settings
 from poller.control.feeds import client_of, feed_of, keys_of
 from poller.daemon.health import Readiness, StoreMonitor
@@ -29,7 +29,6 @@ from poller.store.feed_state import Loss
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.lease import member_name, nonce_of
 from poller.store.recovery import FeedMemory
-from poller.store.subscriptions import milliseconds_of
 from poller.telemetry.metrics import KINDS, ROUNDS, RoundCosts, counted
 
 _log = structlog.get_logger("poller.round")

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
-from poller.clock import Clock
+from poller.clock import Clock, milliseconds_of
 from poller.config.settings import Settings
 from poller.config.sources import FeedSettings
 from poller.control.orphans import differences, orphaned_feeds
@@ -41,7 +41,7 @@ from poller.store.feed_state import (
 from poller.store.keys import MemberKeys
 from poller.store.members import members_seen
 from poller.store.stats import ConsumerStats, FeedStats, Pair, feed_amounts, pair_amounts
-from poller.store.subscriptions import Subscriptions, milliseconds_of
+from poller.store.subscriptions import Subscriptions
 from poller.telemetry.logs import LogOnce
 from poller.telemetry.metrics import MetricDescription, Sample, declared, labelled
 

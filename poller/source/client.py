@@ -18,9 +18,8 @@ import asyncio
 import ssl
 import time
 import zlib
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final, Self
 
@@ -28,6 +27,7 @@ import httpx
 import msgspec
 
 from poller.auth.base import Credential, NoCredential
+from poller.clock import Clock
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import FAILURES, CertificateFiles, ConnectionClosedEarly, Transport, http_client, reason_of
 from poller.limits import ConcurrencyLimit, RateLimiter
@@ -64,10 +64,7 @@ class ApiClient:
         credential: Credential | None = None,
         limits: ClientLimits | None = None,
         transport: Transport | None = None,
-        jitter: Callable[[], float] = lambda: 1.0,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], timedelta] = lambda: timedelta(seconds=time.monotonic()),
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock | None = None,
         series: SourceSeries | None = None,
     ) -> None:
         """Set up the client; :meth:`__aenter__` opens it.
@@ -77,10 +74,7 @@ class ApiClient:
             credential: the source of bearer tokens.
             limits: the bounds of the source's requests.
             transport: the connection settings.
-            jitter: returns a new factor for each pause, about 1.
-            sleep: waits for this number of seconds.
-            clock: a monotonic clock.
-            now: the wall clock, UTC.
+            clock: the store's, where there is a store; by default this process's.
             series: counts the requests.
 
         Raises:
@@ -91,11 +85,8 @@ class ApiClient:
         self._base_url = base_url
         self._exchange = HttpSession(base_url, limits, transport or Transport(), series=series)
         self._series = series
-        self._jitter = jitter
-        self._sleep = sleep
-        self._clock = clock
-        self._now = now
-        self._gate = RequestGate(clock=clock, now=now, sleep=sleep, jitter=jitter)
+        self._clock = clock or Clock()
+        self._gate = RequestGate(self._clock)
         self.date: str | None = None
         self._slots = ConcurrencyLimit(limits.concurrency)
         self._pace = RateLimiter(limits.rate)
@@ -148,17 +139,17 @@ class ApiClient:
 
     async def _settled(self, path: str, params: Params, condition: dict[str, str], patience: timedelta) -> HttpReply:
         """The answer that a retry would not improve, if it is usable."""
-        deadline, attempt = self._clock() + patience, 1
+        deadline, attempt = self._gate.elapsed + patience, 1
         reply, step = await self._attempt(path, params, condition, attempt, deadline)
         while not isinstance(step, NoRetry):
-            left = deadline - self._clock()
+            left = deadline - self._gate.elapsed
             if not is_affordable(step.after, attempt=attempt, left=left) or not self._gate.answering:
                 raise self._given_up(reply, step, attempt)
             if not isinstance(step, PauseSource):  # a pause is everybody's: the gate waits
-                await self._sleep(step.after.total_seconds())
+                await self._clock.sleep(step.after.total_seconds())
             costs.retried()
             try:
-                async with asyncio.timeout((deadline - self._clock()).total_seconds()):
+                async with asyncio.timeout((deadline - self._gate.elapsed).total_seconds()):
                     reply, step = await self._attempt(path, params, condition, attempt + 1, deadline)
             except TimeoutError:
                 raise self._given_up(reply, step, attempt) from None
@@ -181,7 +172,7 @@ class ApiClient:
                 with self._gate.request(path) as learn:
                     reply = await self._answer(path, params, condition, token, again=attempt - 1)
                     self.date = reply.outcome.date
-                    step = step_after(reply.outcome, attempt=attempt, jitter=self._jitter(), now=self._now())
+                    step = step_after(reply.outcome, attempt=attempt, jitter=self._gate.jitter, now=self._clock.now())
                     learn(reply.outcome, step)
                     return reply, step
 

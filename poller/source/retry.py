@@ -29,13 +29,14 @@ sent before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from poller.clock import Clock
 from poller.errors import SourceNotAsked, SourceUnavailable
 from poller.http.transport import pause_requested
 
@@ -129,38 +130,31 @@ Learn = Callable[[ExchangeOutcome, Step], None]
 class RequestGate:
     """Decides whether a request may start. One for all feeds of a source, in one event loop."""
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], timedelta],
-        now: Callable[[], datetime],
-        sleep: Callable[[float], Awaitable[None]],
-        jitter: Callable[[], float],
-    ) -> None:
-        """Start with the gate open.
-
-        Args:
-            clock: a monotonic clock.
-            now: the wall clock, UTC; shown in messages only.
-            sleep: waits for this number of seconds.
-            jitter: returns a new factor for each pause, about 1.
-        """
+    def __init__(self, clock: Clock) -> None:
+        """Start with the gate open."""
         self._clock = clock
-        self._now = now
-        self._sleep = sleep
-        self._jitter = jitter
         self._circuit = Circuit()
-        self._shut_until = clock()
+        self._shut_until = self.elapsed
+
+    @property
+    def elapsed(self) -> timedelta:
+        """The monotonic clock."""
+        return timedelta(seconds=self._clock.monotonic())
+
+    @property
+    def jitter(self) -> float:
+        """A new random factor for a pause, about 1."""
+        return self._clock.random.uniform(0.5, 1.5)
 
     @property
     def shut(self) -> bool:
         """Whether the API asked for a pause that is not over."""
-        return self._clock() < self._shut_until
+        return self.elapsed < self._shut_until
 
     @property
     def opens_at(self) -> datetime | None:
         """The end of the pause that the API asked for; None: there is none."""
-        return self._now() + (self._shut_until - self._clock()) if self.shut else None
+        return self._clock.now() + (self._shut_until - self.elapsed) if self.shut else None
 
     async def passed(self, path: str, *, deadline: timedelta) -> None:
         """Wait until the pause is over.
@@ -171,7 +165,7 @@ class RequestGate:
         while self.shut:
             if self._shut_until > deadline:
                 raise SourceUnavailable(f"GET {path}: not asked; {self.asked}")
-            await self._sleep((self._shut_until - self._clock()).total_seconds())
+            await self._clock.sleep((self._shut_until - self.elapsed).total_seconds())
         self._admit(path)
 
     @contextmanager
@@ -189,11 +183,11 @@ class RequestGate:
             nonlocal learned
             learned = True
             if isinstance(step, PauseSource):
-                self._shut_until = max(self._shut_until, self._clock() + step.after)
+                self._shut_until = max(self._shut_until, self.elapsed + step.after)
             if outcome.answering:
                 self._circuit = self._circuit.answered()
             else:
-                self._circuit = self._circuit.failed(self._clock(), probe=probe, jitter=self._jitter())
+                self._circuit = self._circuit.failed(self.elapsed, probe=probe, jitter=self.jitter)
 
         try:
             yield learn
@@ -204,7 +198,7 @@ class RequestGate:
     @property
     def asked(self) -> str:
         """The pause that the API asked for, in words."""
-        return f"the API asked to be left alone until {_shown(self._now() + (self._shut_until - self._clock()))}"
+        return f"the API asked to be left alone until {_shown(self._clock.now() + (self._shut_until - self.elapsed))}"
 
     @property
     def answering(self) -> bool:
@@ -212,14 +206,14 @@ class RequestGate:
         return self._circuit.due is None
 
     def _admit(self, path: str) -> None:
-        if self._circuit.admits(self._clock()):
+        if self._circuit.admits(self.elapsed):
             return
-        at, since, due = self._clock(), self._circuit.since, self._circuit.due
+        at, since, due = self.elapsed, self._circuit.since, self._circuit.due
         if since is None or due is None:
             raise AssertionError("a circuit that admits no request is open and has a start")
         probe = "a probe is on its way" if self._circuit.probing else f"next probe in {_seconds(due - at)}"
         raise SourceNotAsked(
-            f"GET {path}: not asked; the API has not answered since {_shown(self._now() - (at - since))}; {probe}"
+            f"GET {path}: not asked; the API has not answered since {_shown(self._clock.now() - (at - since))}; {probe}"
         )
 
 

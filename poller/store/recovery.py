@@ -20,6 +20,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.events import recorded_time
+from poller.clock import milliseconds_of, moment_of
 from poller.errors import StoreError
 from poller.lifecycle import unless
 from poller.redis.errors import translated
@@ -40,7 +41,6 @@ from poller.store.feed_state import (
 from poller.store.keys import ConsumerKeys
 from poller.store.scripts import answered, lua
 from poller.store.stream import last_id
-from poller.store.subscriptions import milliseconds_of, moment_of
 
 # What is found when a feed's lease is taken, against what was known of it: is all there, or was something lost?
 #

@@ -21,12 +21,12 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 from poller.changes.events import recorded_time
+from poller.clock import milliseconds_of, moment_of
 from poller.errors import Fenced
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, FIRST_ID, EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.scripts import answered, in_any_case, lua
-from poller.store.subscriptions import milliseconds_of, moment_of
 
 FENCED: Final = b"FENCED"
 REPLAY: Final = "replay:"

@@ -18,11 +18,11 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
+from poller.clock import milliseconds_of
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import owner_of
 from poller.store.scripts import lua
-from poller.store.subscriptions import milliseconds_of
 
 _FEEDS_AT_ONCE: Final = 50
 _PAIRS_AT_ONCE: Final = 25  # each may have a thousand parked deliveries, and all of them are looked at

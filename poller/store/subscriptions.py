@@ -13,13 +13,14 @@ Refuses to know what settings, credentials, health and handshakes mean, and whic
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 from redis.asyncio import Redis
 
+from poller.clock import milliseconds_of, moment_of
 from poller.errors import ConfigurationError, StoreError, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
@@ -41,7 +42,6 @@ WHOLE: Final = ""
 LONGEST_PAUSE: Final = timedelta(hours=24)
 """A sink may ask for no longer pause; a moment further away was written by a wrong clock, and means nothing."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SINCE, _RESUMED = "since", "resumed"
 _NEAR_MS: Final = 1000  # of two primaries of one store
 
@@ -225,20 +225,6 @@ def by_feed(health: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
         subscription, _, feed = field.partition(" ")
         found.setdefault(subscription, {})[feed] = value
     return found
-
-
-def milliseconds_of(moment: datetime) -> int:
-    """Since 1970."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def moment_of(milliseconds: int) -> datetime:
-    """The moment so many milliseconds after 1970 began, UTC.
-
-    Raises:
-        OverflowError: it is beyond the year 9999.
-    """
-    return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def _read(part: str, name: str, value: bytes, kind: Any) -> Any:

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from poller.clock import Clock
+from poller.clock import Clock, milliseconds_of
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.status import subscription_statuses
@@ -32,7 +32,7 @@ from poller.store.lease import member_name
 from poller.store.members import Members
 from poller.store.session import OpenStore
 from poller.store.stream import last_id
-from poller.store.subscriptions import Paused, Registry, milliseconds_of
+from poller.store.subscriptions import Paused, Registry
 from tests.delivery.events import spelled
 from tests.harness.clock import StubClock
 from tests.harness.waiting import limited, until

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import milliseconds_of
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.subscriptions import registry_of
@@ -31,7 +32,7 @@ from poller.delivery.handshake import Granted, Refused, encoded
 from poller.redis.client import commands
 from poller.store.feed_state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND, ROUND_AT
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
-from poller.store.subscriptions import Paused, milliseconds_of
+from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, added, configured
 from tests.harness.clock import StubClock
 from tests.telemetry.series import Key, key, values

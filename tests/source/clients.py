@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from poller.auth.base import EnvironmentToken
+from poller.clock import Clock
 from poller.errors import SourceError
 from poller.source.client import ApiClient
 from tests.harness.waiting import turns
@@ -19,15 +21,28 @@ TOKEN = "s3cret-T0ken-0123456789-abcdefgh"  # noqa: S105 -- of no use anywhere
 CREDENTIAL = EnvironmentToken("TOKEN", {"TOKEN": TOKEN})
 
 
-class Time:
-    """Both clocks of a client, standing still but for its sleeps, which pass at once and are kept."""
+class _Even(random.Random):
+    """Draws that leave every pause as it is, unless a test says otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, factor: float) -> None:
+        super().__init__(0)
+        self.factor = factor
+
+    def uniform(self, a: float, b: float) -> float:
+        assert a <= self.factor <= b
+        return self.factor
+
+
+class Time(Clock):
+    """The clock of a client: it stands still but for its sleeps, which take no time and are kept."""
+
+    def __init__(self, *, jitter: float = 1.0) -> None:
+        self.random = _Even(jitter)
         self.passed = timedelta(0)
         self.slept: list[float] = []
 
-    def clock(self) -> timedelta:
-        return self.passed
+    def monotonic(self) -> float:
+        return self.passed.total_seconds()
 
     def now(self) -> datetime:
         return datetime(2025, 3, 1, 12, tzinfo=UTC) + self.passed
@@ -45,8 +60,7 @@ class Time:
 @asynccontextmanager
 async def client_of(url: str, time: Time | None = None, **options: Any) -> AsyncIterator[ApiClient]:
     """An open client that lives in a time of its own."""
-    time = time or Time()
-    given = {"credential": CREDENTIAL, "sleep": time.sleep, "clock": time.clock, "now": time.now, **options}
+    given = {"credential": CREDENTIAL, "clock": time or Time(), **options}
     async with ApiClient(url, **given) as client:
         yield client
 

@@ -84,8 +84,8 @@ async def test_a_refusal_is_final_and_says_its_status(status: int) -> None:
 @pytest.mark.parametrize("status", [408, 425, 500, 502, 503, 504])
 async def test_a_transient_failure_is_tried_again_with_growing_pauses(status: int) -> None:
     """So many attempts, then the round has to wait; each pause is twice the one before, times the jitter."""
-    time = Time()
-    async with serving(http(status, b"later")) as api, client_of(api.url, time, jitter=lambda: 1.5) as client:
+    time = Time(jitter=1.5)
+    async with serving(http(status, b"later")) as api, client_of(api.url, time) as client:
         failed = await failure_of(client)
         assert isinstance(failed, SourceUnavailable)
         assert f"the API answered {status}: later ({ATTEMPTS} attempts)" in str(failed)

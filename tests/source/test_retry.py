@@ -137,14 +137,17 @@ async def test_who_has_less_patience_fails_at_once_and_says_until_when() -> None
 @pytest.mark.parametrize("limits", [ClientLimits(concurrency=1), ClientLimits(rate=8)], ids=["place", "rate"])
 async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: ClientLimits) -> None:
     """The first of many is told to wait: all the others wait with it, and none has asked before the time is over."""
-    time, over, waiting, changed = Time(), asyncio.Event(), 0, asyncio.Event()
+    over, waiting, changed = asyncio.Event(), 0, asyncio.Event()
 
-    async def sleep(seconds: float) -> None:
-        nonlocal waiting
-        waiting += 1
-        changed.set()
-        await over.wait()
-        await time.sleep(seconds)
+    class Held(Time):
+        async def sleep(self, seconds: float) -> None:
+            nonlocal waiting
+            waiting += 1
+            changed.set()
+            await over.wait()
+            await super().sleep(seconds)
+
+    time = Held()
 
     async def feed(path: str) -> bytes:
         try:
@@ -152,7 +155,7 @@ async def test_nobody_who_was_waiting_for_a_turn_starts_inside_a_pause(limits: C
         finally:
             changed.set()
 
-    async with serving([BUSY, OK]) as api, client_of(api.url, time, limits=limits, sleep=sleep) as client:
+    async with serving([BUSY, OK]) as api, client_of(api.url, time, limits=limits) as client:
         feeds = [asyncio.create_task(feed(f"/{index}")) for index in range(6)]
         while waiting + sum(task.done() for task in feeds) < 6:
             changed.clear()

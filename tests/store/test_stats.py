@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
+from poller.clock import moment_of
 from poller.redis.client import commands
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.stats import ConsumerStats, FeedStats, backlogs, feed_amounts, pair_amounts
-from poller.store.subscriptions import moment_of
 
 FEEDS: Final = tuple(f"acme/{name}" for name in ("a", "b", "c"))
 NAMES: Final = ("one", "two", "none")

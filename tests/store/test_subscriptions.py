@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import milliseconds_of, moment_of
 from poller.errors import ConfigurationError, StoreError, StoreRefused, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.client import commands
 from poller.store import subscriptions as registering
@@ -23,8 +24,6 @@ from poller.store.subscriptions import (
     Write,
     forget,
     health_field,
-    milliseconds_of,
-    moment_of,
     subscriptions_of,
 )
 from tests.stores import all_keys
