@@ -120,7 +120,8 @@ def test_what_the_scripts_say_is_granted() -> None:
     said = re.compile(r"redis\.p?call\('([A-Z]+)'(?:, '(GROUPS|STREAM|CREATE|DESTROY|USAGE)')?")
     found = {
         "|".join(filter(None, words)).lower()
-        for file in (DEPLOYED.parents[1] / "poller").rglob("*.py")
+        for file in (DEPLOYED.parents[1] / "poller").rglob("*.*")
+        if file.suffix in {".lua", ".py"}
         for words in said.findall(file.read_text("utf-8"))
     }
     assert "xadd" in found

@@ -122,7 +122,8 @@ class RoundWriter:
         self._held: dict[str, HeldVersion] = {}
         self._not_before = 0  # when the next full reading for these may begin
         self._backwards = state.backwards
-        self._knows_records = bool(state.kept_records)
+        # Records of a store that was replaced were never published from here: theirs is a baseline.
+        self._knows_records = bool(state.kept_records) and state.loss is None
 
     def marks_with_first_records(self, marks: Mapping[str, str | None]) -> None:
         """Commit these marks together with the first records."""

@@ -19,7 +19,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.js import JetStreamContext
 
-from tests.harness.waiting import Deadline
+from tests.harness.waiting import blocking_until
 from tests.servers import free_port
 
 SUBJECT: Final = "hr.events"
@@ -47,11 +47,13 @@ class NatsServer:
         with self.log.open("ab") as log:
             log.truncate(0)
             self._process = subprocess.Popen(self._command, stderr=log, stdout=log)
-        deadline = Deadline(20)
-        while b"Server is ready" not in self.log.read_bytes():
-            assert deadline.left > 0, self.log.read_text()
-            assert self._process.poll() is None, self.log.read_text()
-            time.sleep(0.01)
+        process = self._process
+
+        def is_ready() -> bool:
+            assert process.poll() is None, self.log.read_text()
+            return b"Server is ready" in self.log.read_bytes()
+
+        blocking_until(is_ready, "the NATS server to be ready")
 
     def kill(self) -> None:
         if self._process:
