@@ -1,9 +1,18 @@
-"""Where the ``Authorization`` header of a request comes from.
+"""Credentials: where the ``Authorization`` header of a request comes from.
 
-A credential is asked anew for each request, so a token that is replaced is used from then on. When the API does not
-accept a token any more, the credential is told which, once for each request, and says whether there is another one.
+**Invariants**
 
-Its value is never part of a message. Tokens that have to be fetched are in :mod:`poller.auth.base`.
+* A credential is asked for each request, so a token that is replaced is used from then on. When the API refuses a token
+  with 401, the credential is asked once for each request whether there is another one.
+* A token that has to be fetched is fetched when it is first needed, again some time before it expires, and immediately
+  when the API refuses it; never twice at the same time. While it is still good, a fetch that fails is no failure: it is
+  repeated a little later, and the old token serves.
+* Concurrent calls that want the same thing share one piece of work and its result, the error too. A caller that is
+  cancelled leaves the others undisturbed; when the last one has left, the work is cancelled.
+* A file that every user of the machine can read or write holds no secret, so it is refused; the group may read, as
+  where containers mount secrets. What counts is the file that a link leads to: Kubernetes replaces secrets by moving
+  links.
+* The value of a credential is never part of a message.
 """
 
 from __future__ import annotations
@@ -114,11 +123,6 @@ def checked(text: str, origin: str) -> str:
     return token
 
 
-# Concurrent calls that want the same thing share one piece of work.
-#
-# Law: while the work runs, whoever asks waits for it and gets its result, the error too. It is nobody's own: a caller
-# that is cancelled leaves the others undisturbed, and when the last one has left, the work is cancelled and ended.
-
 T = TypeVar("T")
 
 
@@ -163,14 +167,6 @@ class SingleFlight(Generic[T]):
         if not task.cancelled():
             task.exception()  # seen, even where all who asked were cancelled meanwhile
 
-
-# A secret in a file: read again whenever the file changes, and only where nobody else can read it.
-#
-# Law: a file that every user of the machine can read or write holds no secret, so it is refused and not only warned
-# about; the group may read, as it does where containers mount secrets. What counts is the file that a link leads to:
-# Kubernetes replaces secrets by moving links.
-#
-# Knows nothing of what the secret is for beyond a word for messages, and never shows it.
 
 _LARGEST: Final = 64 * 1024  # bytes; no token or client secret comes near
 _OTHERS: Final = 0o007
@@ -230,14 +226,6 @@ class SecretFile:
     def _unusable(self, reason: str) -> CredentialUnusable:
         return CredentialUnusable(f"the {self._what} cannot be read from {self.origin}: {reason}")
 
-
-# A token that has to be fetched: from an authorization server, from a command.
-#
-# Law: it is fetched when it is first needed, again some time before it expires, and at once when the API refuses it;
-# never twice at the same time. While it is still good, a fetch that fails for now is no failure: it is tried again a
-# little later, and meanwhile the old token serves.
-#
-# Knows nothing of how a token is fetched, only how long each one is good for. The clock is an argument.
 
 _NEXT_TRY: Final = timedelta(seconds=5)  # between fetches that fail while the old token is still good
 

@@ -25,7 +25,7 @@ KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and dropped
 _CHUNK: Final = 64 * 1024
 
 
-class Ended(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """How a program ended: its exit code (negative: the signal), the beginning of stdout, the end of stderr."""
 
     code: int
@@ -33,7 +33,7 @@ class Ended(msgspec.Struct, frozen=True):
     err: bytes
 
 
-async def run(command: Sequence[str], *, within: timedelta) -> Ended:
+async def run(command: Sequence[str], *, within: timedelta) -> CommandResult:
     """Run a program to its end, which is when it has exited and nobody holds its outputs any more.
 
     Raises:
@@ -52,7 +52,7 @@ async def run(command: Sequence[str], *, within: timedelta) -> Ended:
             its_err.close()
         try:
             first, last = await asyncio.gather(_head(out), _tail(err))
-            return Ended(await process.wait(), first, last)
+            return CommandResult(await process.wait(), first, last)
         except asyncio.CancelledError:
             with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
                 os.killpg(process.pid, signal.SIGKILL)
@@ -124,7 +124,7 @@ class TokenCommand:
             raise CredentialUnusable(f"{self.origin} cannot be run: {reason}") from None
         return Issued(self._token(ended), renew_after=KEPT_FOR, valid_for=KEPT_FOR)
 
-    def _token(self, ended: Ended) -> str:
+    def _token(self, ended: CommandResult) -> str:
         if ended.code:
             how = f"failed with exit code {ended.code}" if ended.code > 0 else f"was ended by signal {-ended.code}"
             raise CredentialUnusable(f"{self.origin} {how}{_complaint(ended)}")
@@ -134,7 +134,7 @@ class TokenCommand:
         return checked(first, f"the first line that {self.origin} has printed")
 
 
-def _complaint(ended: Ended) -> str:
+def _complaint(ended: CommandResult) -> str:
     """That there is more to read, and where: what a command says of its failure may hold an older token."""
     if not ended.err.strip():
         return ""

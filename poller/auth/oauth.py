@@ -43,7 +43,7 @@ _TRANSIENT: Final = frozenset({408, 425, 429})
 _TRANSIENT_ERRORS: Final = frozenset({"temporarily_unavailable", "server_error", "slow_down"})
 
 
-class Answer(msgspec.Struct, frozen=True):
+class TokenResponse(msgspec.Struct, frozen=True):
     """Status and body. ``secrets`` are what the request held, in every spelling in which it may come back."""
 
     status: int
@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, frozen=True):
         return self.status in _CLIENT_REFUSED and self.fields.get("error") == "invalid_client"
 
 
-def issued(answer: Answer, origin: str) -> Issued:
+def issued(answer: TokenResponse, origin: str) -> Issued:
     """The token of this answer.
 
     Raises:
@@ -104,7 +104,7 @@ def renewal(lifetime: timedelta) -> timedelta:
     return max(lifetime * _SHARE, lifetime - _MARGIN)
 
 
-def _refusal(answer: Answer, error: object, origin: str) -> SourceError:
+def _refusal(answer: TokenResponse, error: object, origin: str) -> SourceError:
     # Only what is meant to be read: in the rest the secret may come back in a spelling that nobody thought of.
     told = [str(part) for part in (error, answer.fields.get("error_description")) if part]
     said = one_line(hidden(": ".join(told), *_all_secrets(answer)))
@@ -116,7 +116,7 @@ def _refusal(answer: Answer, error: object, origin: str) -> SourceError:
     return CredentialUnusable(text)
 
 
-def _all_secrets(answer: Answer) -> tuple[str, ...]:
+def _all_secrets(answer: TokenResponse) -> tuple[str, ...]:
     tokens = (answer.fields.get(name) for name in ("access_token", "refresh_token", "id_token"))
     return (*answer.secrets, *(token for token in tokens if isinstance(token, str)))
 
@@ -136,7 +136,7 @@ _LARGEST: Final = 64 * 1024  # bytes of an answer
 _Proof = Literal["basic", "form"]
 
 
-class Client(msgspec.Struct, frozen=True):
+class OAuthClient(msgspec.Struct, frozen=True):
     """Who asks where for what."""
 
     token_url: str
@@ -149,7 +149,7 @@ class Client(msgspec.Struct, frozen=True):
 class ClientCredentials:
     """An issuer: each token is one exchange with the token endpoint, at most two where the first proof is not taken."""
 
-    def __init__(self, client: Client, *, transport: Transport, within: timedelta) -> None:
+    def __init__(self, client: OAuthClient, *, transport: Transport, within: timedelta) -> None:
         """Take what to ask for, the source's transport, and how long one whole exchange may take.
 
         Raises:
@@ -181,7 +181,7 @@ class ClientCredentials:
         self._proof = proof
         return made
 
-    async def _ask(self, proof: _Proof, secret: str) -> Answer:
+    async def _ask(self, proof: _Proof, secret: str) -> TokenResponse:
         wanted = {"scope": self._client.scope, "audience": self._client.audience}
         form = {"grant_type": "client_credentials", **{name: text for name, text in wanted.items() if text}}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -199,7 +199,7 @@ class ClientCredentials:
             raise SourceUnavailable(f"{self.origin}: no complete answer within {seconds:g} s") from None
         except FAILURES as error:
             raise SourceUnavailable(f"{self.origin}: {reason_of(error, *secrets)}") from None
-        return Answer(status, body, secrets)
+        return TokenResponse(status, body, secrets)
 
     async def _post(self, form: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         client = http_client(self._transport, self._certificates.context(), connections=1)

@@ -90,9 +90,12 @@ class PlainCredential(_Silent, frozen=True, tag="PLAIN"):
     secret: _Secret
 
 
-Brought = AccessTokenCredential | PlainCredential
+SinkCredentialValue = AccessTokenCredential | PlainCredential
 
-_KINDS: Final[Mapping[Any, type[Brought]]] = {"ACCESSTOKEN": AccessTokenCredential, "PLAIN": PlainCredential}
+_KINDS: Final[Mapping[Any, type[SinkCredentialValue]]] = {
+    "ACCESSTOKEN": AccessTokenCredential,
+    "PLAIN": PlainCredential,
+}
 
 
 class Authorization(msgspec.Struct, frozen=True):
@@ -121,7 +124,7 @@ class Authorization(msgspec.Struct, frozen=True):
         return f"the access token expired at {self.expires.isoformat(timespec='seconds').replace('+00:00', 'Z')}"
 
 
-def brought_of(given: Mapping[str, Any]) -> Brought | dict[str, str]:
+def brought_of(given: Mapping[str, Any]) -> SinkCredentialValue | dict[str, str]:
     """The credential that a request means; or what is wrong with it: by key, "" for all, what is expected there."""
     kind = _kind(given)
     if kind is None:
@@ -134,7 +137,7 @@ def brought_of(given: Mapping[str, Any]) -> Brought | dict[str, str]:
     return wrong or msgspec.convert(given, kind)
 
 
-def written(one: Brought) -> bytes:
+def written(one: SinkCredentialValue) -> bytes:
     """As it is kept, in JSON."""
     return msgspec.json.encode(one)
 
@@ -161,7 +164,7 @@ def authorization_of(kept: bytes) -> Authorization:
             return Authorization(f"Bearer {token}", (token,), expires)
 
 
-def _kind(given: Mapping[str, Any]) -> type[Brought] | None:
+def _kind(given: Mapping[str, Any]) -> type[SinkCredentialValue] | None:
     named = given.get("credentialtype")
     return _KINDS.get(named) if isinstance(named, str) else None
 
@@ -177,14 +180,14 @@ def _usable(field: Any, given: Mapping[str, Any]) -> bool:
     return fit is None or bool(fit.fullmatch(value) and len(value.encode()) <= LONGEST)
 
 
-def read_credential(kept: bytes) -> Brought:
+def read_credential(kept: bytes) -> SinkCredentialValue:
     """The credential as it was kept.
 
     Raises:
         ConfigurationError: this version cannot use what is kept.
     """
     try:
-        found: Brought = msgspec.json.decode(kept, type=Brought)
+        found: SinkCredentialValue = msgspec.json.decode(kept, type=SinkCredentialValue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ConfigurationError("a credential is kept that this version cannot use: bring it anew") from None
     return found

@@ -85,7 +85,7 @@ async def tail(
 
     from poller.cli.event_lines import EventChoice
     from poller.control.feeds import keys_of
-    from poller.delivery.operational_events import Kind
+    from poller.delivery.operational_events import OperationType
     from poller.lifecycle import ended, first_of, stopped_by_signals
     from poller.store.keys import operations_key
 
@@ -93,7 +93,7 @@ async def tail(
     settings = options.settings()
     choice = EventChoice(tuple(types or ()), tuple(subjects or ()), tuple(changed or ()))
     names = () if operations and not feeds else named_feeds(settings, feeds)
-    _refuse_impossible(choice, settings.types_of(names), list(Kind) if operations else ())
+    _refuse_impossible(choice, settings.types_of(names), list(OperationType) if operations else ())
     streams = {keys_of(settings, feed_id).events: feed_id for feed_id in names}
     if operations:
         streams[operations_key(settings.redis.prefix)] = _OPERATIONS

@@ -69,7 +69,7 @@ def schemas_of(settings: Settings) -> dict[str, Schema]:
 def asyncapi(settings: Settings) -> dict[str, Any]:
     """The document for these feeds."""
     streams = [_stream(settings, feed) for feed in _feeds(settings)]
-    operational = {str(kind): schema_of(kind) for kind in announcements.Kind}
+    operational = {str(kind): schema_of(kind) for kind in announcements.OperationType}
     schemas = schemas_of(settings) | operational
     return {
         "asyncapi": "3.0.0",

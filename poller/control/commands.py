@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.feeds import keys_of
-from poller.delivery.operational_events import Announcement, Kind, announce
+from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
 from poller.store import commands as orders
 from poller.store import commands as pauses
@@ -169,8 +169,8 @@ async def _left(
 
 
 async def _announced(client: Redis, settings: Settings, feed_id: str, order: Order, pause: FeedPause) -> None:
-    kind = Kind.FEED_PAUSED if order is Order.PAUSE else Kind.FEED_RESUMED
+    kind = OperationType.FEED_PAUSED if order is Order.PAUSE else OperationType.FEED_RESUMED
     with suppress(StoreError):  # it holds all the same, and the status says so
         await announce(
-            client, settings.redis.prefix, Announcement(kind, feed_id, pause.at, pause.reason, {"by": pause.by})
+            client, settings.redis.prefix, OperationalEvent(kind, feed_id, pause.at, pause.reason, {"by": pause.by})
         )

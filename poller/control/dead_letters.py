@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from poller.changes.events import recorded_time
 from poller.clock import moment_of
-from poller.delivery.delivery_codec import Letter, Overrun, delivery_again, encode, letter_of
+from poller.delivery.delivery_codec import Overrun, StoredDeadLetter, delivery_again, encode, letter_of
 from poller.errors import PollerError
 from poller.store import dead_letters
 from poller.store import dead_letters as given_up
@@ -32,7 +32,7 @@ class DeadEvent(msgspec.Struct, frozen=True):
     """
 
     listed: DeadLetterSummary
-    letter: Letter
+    letter: StoredDeadLetter
 
 
 class RedeliveryResult(msgspec.Struct, frozen=True):
@@ -175,14 +175,14 @@ class DeadLetters:
         return ConsumerKeys.of(self._prefix, wanted.feed, wanted.subscription or "")
 
 
-def _letter(wanted: DeadLetterId, raw: bytes) -> Letter:
+def _letter(wanted: DeadLetterId, raw: bytes) -> StoredDeadLetter:
     try:
         return letter_of(raw)
     except msgspec.MsgspecError:
         raise PollerError(f"{wanted.text} cannot be read: another version of the program wrote it") from None
 
 
-def _event(owner: Owner, entry: str, at: str, letter: Letter) -> DeadLetterSummary:
+def _event(owner: Owner, entry: str, at: str, letter: StoredDeadLetter) -> DeadLetterSummary:
     name = DeadLetterId(owner.feed, entry, owner.subscription).text
     if letter.overrun:
         reason = f"{_counted(letter.overrun)}: {letter.reason}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from poller.auth.base import Credential, EnvironmentToken, FileToken, IssuedToken, NoCredential
 from poller.auth.command import TokenCommand
-from poller.auth.oauth import Client, ClientCredentials
+from poller.auth.oauth import ClientCredentials, OAuthClient
 from poller.changes.canonical import without
 from poller.changes.plan import RemovalGuard
 from poller.clock import Clock
@@ -78,7 +78,7 @@ def credential_of(
         return IssuedToken(TokenCommand(auth.command))
     if auth.oauth2 is not None:
         asked = auth.oauth2
-        client = Client(asked.token_url, asked.client_id, asked.client_secret_file, asked.scope, asked.audience)
+        client = OAuthClient(asked.token_url, asked.client_id, asked.client_secret_file, asked.scope, asked.audience)
         return IssuedToken(ClientCredentials(client, transport=transport, within=within))
     return NoCredential()
 

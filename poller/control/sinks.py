@@ -14,7 +14,7 @@ from poller.config.subscriptions import SubscriptionSettings
 from poller.control.feeds import credential_of
 from poller.delivery.filters import Batching, Subscription, compile_filters
 from poller.delivery.handshake import Granted, pace
-from poller.delivery.retry import Patience
+from poller.delivery.retry import RetryPolicy
 from poller.delivery.signing import check_secret, public_keys
 from poller.delivery.sinks.base import Sink, SinkParts, open_sink
 from poller.errors import CredentialUnusable
@@ -28,7 +28,7 @@ def subscription_of(settings: SubscriptionSettings, granted: Granted | None = No
     return Subscription(
         id=settings.id,
         wanted=compile_filters(settings.types, settings.filters),
-        patience=Patience(settings.retry.schedule, settings.retry.jitter),
+        patience=RetryPolicy(settings.retry.schedule, settings.retry.jitter),
         disable_after=settings.disable_after,
         start=settings.start,
         batching=batching,

@@ -23,7 +23,7 @@ from poller.control.sinks import signing_secrets, sink_of
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.endpoint_health import Health, resumed
 from poller.delivery.handshake import Granted, stored_state, ungranted
-from poller.delivery.operational_events import Announcement, Kind, announce, operational_event
+from poller.delivery.operational_events import OperationalEvent, OperationType, announce, operational_event
 from poller.delivery.outcome import Outcome
 from poller.delivery.sinks.base import Preview, SinkEvent
 from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
@@ -121,7 +121,9 @@ async def pause(client: Redis, settings: Settings, subscription: str, *, reason:
     registered(await registry.all(), settings, subscription)
     before = await registry.pause(subscription, Paused("operator", reason, now))
     if before is None or before.by == "removed":  # any other stays as it is
-        await _announce(client, settings, Announcement(Kind.SUBSCRIPTION_PAUSED, subscription, now, reason, _BY))
+        await _announce(
+            client, settings, OperationalEvent(OperationType.SUBSCRIPTION_PAUSED, subscription, now, reason, _BY)
+        )
     return before
 
 
@@ -142,7 +144,11 @@ async def resume(client: Redis, settings: Settings, subscription: str, *, now: d
     before = await registry.resume(subscription, health_resumed)
     if before is not None:
         reason = f"it had been paused: {before.reason}"
-        await _announce(client, settings, Announcement(Kind.SUBSCRIPTION_RESUMED, subscription, now, reason, _BY))
+        await _announce(
+            client,
+            settings,
+            OperationalEvent(OperationType.SUBSCRIPTION_RESUMED, subscription, now, reason, _BY),
+        )
     return before
 
 
@@ -235,7 +241,7 @@ class _SubscriptionName(msgspec.Struct, frozen=True):
     feeds: tuple[str, ...] | None = None
 
 
-async def _announce(client: Redis, settings: Settings, announcement: Announcement) -> None:
+async def _announce(client: Redis, settings: Settings, announcement: OperationalEvent) -> None:
     with suppress(StoreError):  # what was asked holds all the same, and the status says so
         await announce(client, settings.redis.prefix, announcement)
 

@@ -23,7 +23,7 @@ from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.subscriptions import filed
 from poller.daemon.cluster.membership import Configurations
-from poller.delivery.operational_events import Announcement, Kind, announce
+from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
@@ -194,7 +194,7 @@ class RetentionRole:
         reason = f"the stream of {feed} outgrew retention.max_bytes: the oldest events went, though they were {what}"
         _log.error("overrun", subscription=overrun.subscription, **details, reason=reason)
         subject = overrun.subscription or feed
-        announcement = Announcement(Kind.SUBSCRIPTION_OVERRUN, subject, overrun.at, reason, details)
+        announcement = OperationalEvent(OperationType.SUBSCRIPTION_OVERRUN, subject, overrun.at, reason, details)
         await announce(self._client, self._settings.redis.prefix, announcement)
 
 

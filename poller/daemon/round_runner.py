@@ -18,7 +18,7 @@ from poller.config.settings import Settings
 from poller.control.feeds import client_of, feed_of, keys_of
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.schedule import PollTiming, timing_of
-from poller.delivery.operational_events import Announcement, Kind, announce
+from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
 from poller.source.client import ApiClient, record_round, round_span
 from poller.source.conditional import ConditionalReader
@@ -33,9 +33,9 @@ from poller.telemetry.metrics import KINDS, ROUNDS, RoundCosts, counted
 
 _log = structlog.get_logger("poller.round")
 _LOSSES: Final = {
-    "lost": Kind.FEED_LOST,
-    "rolled back": Kind.FEED_ROLLED_BACK,
-    "replaced": Kind.FEED_REPLACED,
+    "lost": OperationType.FEED_LOST,
+    "rolled back": OperationType.FEED_ROLLED_BACK,
+    "replaced": OperationType.FEED_REPLACED,
 }
 _PLACES: Final = ("advice", "generation", "sequence", "former", "former_sequence")
 
@@ -105,7 +105,9 @@ class PolledFeed:
             record_round(span, result)
             _report(result, costs, stream=self.store.keys.events)
         if result.held is not None:
-            await self._announce(Announcement(Kind.FEED_HELD, self.feed.id, self._clock.now(), result.held))
+            await self._announce(
+                OperationalEvent(OperationType.FEED_HELD, self.feed.id, self._clock.now(), result.held)
+            )
         if result.loss is not None:
             await self._announce(_announced(result.loss, self.feed.id, self._clock.now()))
         with suppress(StoreError):  # the rounds say what is wrong, and the next one notes it
@@ -116,7 +118,7 @@ class PolledFeed:
         opens_at = self.api.opens_at
         return max(due, opens_at) if due and opens_at else due
 
-    async def _announce(self, announcement: Announcement) -> None:
+    async def _announce(self, announcement: OperationalEvent) -> None:
         try:
             await announce(self._client, self._prefix, announcement)
         except StoreError as error:  # the log and the status say it too
@@ -158,9 +160,9 @@ def _report(result: RoundResult, costs: RoundCosts, *, stream: str) -> None:
         _log.info("round", **fields)
 
 
-def _announced(loss: Loss, feed_id: str, at: datetime) -> Announcement:
+def _announced(loss: Loss, feed_id: str, at: datetime) -> OperationalEvent:
     place: dict[str, str | int | None] = {name: getattr(loss, name) for name in _PLACES}
-    return Announcement(_LOSSES[loss.kind], feed_id, at, loss.text, place)
+    return OperationalEvent(_LOSSES[loss.kind], feed_id, at, loss.text, place)
 
 
 @asynccontextmanager

@@ -26,11 +26,11 @@ from poller.control.diagnostics import check_choices
 from poller.control.sinks import sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
 from poller.daemon.cluster.membership import StoreObserver
-from poller.delivery.endpoint import Notes, Subscriber
+from poller.delivery.endpoint import EndpointNotes, EndpointState
 from poller.delivery.endpoint_health import Health, after_no_start, after_start, health_of
-from poller.delivery.feed_consumer import LAST_WAIT, Pair
+from poller.delivery.feed_consumer import LAST_WAIT, FeedConsumer
 from poller.delivery.handshake import Granted, permitted
-from poller.delivery.operational_events import Announcement, Kind, announce
+from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.delivery.sinks.base import Sink
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, unless
@@ -76,7 +76,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
     store: OpenStore
     scripts: ConsumerScripts
     registry: Registry
-    notes: Notes
+    notes: EndpointNotes
     sharing: LeaseBalancer
     member: str
     watch: StoreObserver
@@ -121,9 +121,9 @@ class SubscriptionRunner:
         self._resumed = kept.pauses.resumed.get(name, 0)
         self._name = name
         self._shared = shared
-        self._pairs: dict[str, Pair] = {}
+        self._pairs: dict[str, FeedConsumer] = {}
         self._owned: list[LeaseKeeper] = []
-        self._subscriber: Subscriber | None = None
+        self._subscriber: EndpointState | None = None
         self._idle_because: str | None = None
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self._run(kept, after), name=f"subscription {name}")
@@ -163,7 +163,7 @@ class SubscriptionRunner:
         """How it fails here, in words; None where it does not."""
         return self._subscriber.error if self._subscriber else self._idle_because
 
-    async def recall(self, feed: str, subscriber: Subscriber) -> None:
+    async def recall(self, feed: str, subscriber: EndpointState) -> None:
         """Hear what the registry says now: of pauses, and of how it does at a feed that another process had before.
 
         Raises:
@@ -232,7 +232,7 @@ class SubscriptionRunner:
                 return
             sink = make(granted=granted)
         async with sink:
-            self._subscriber = Subscriber(
+            self._subscriber = EndpointState(
                 subscription_of(settings, granted),
                 sink,
                 self._shared.notes,
@@ -261,7 +261,7 @@ class SubscriptionRunner:
             if (after := change(before)) != before:
                 await self._shared.notes.health(self._name, WHOLE, after)
 
-    async def _own_all(self, subscriber: Subscriber, known: Registered) -> None:
+    async def _own_all(self, subscriber: EndpointState, known: Registered) -> None:
         sharing, self.stores = self._shared.sharing, []
         self._owned = [self._owned_of(feed, subscriber, known) for feed in self.feeds]
         running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
@@ -279,9 +279,9 @@ class SubscriptionRunner:
                 sharing.drop(owned)
             await ended(*running)
 
-    def _owned_of(self, feed: str, subscriber: Subscriber, known: Registered) -> LeaseKeeper:
+    def _owned_of(self, feed: str, subscriber: EndpointState, known: Registered) -> LeaseKeeper:
         store, clock = self._store_of(feed, known), self._shared.clock
-        pair = Pair(feed, subscriber, store, now=clock.now, clock=clock.monotonic, chance=clock.random.random)
+        pair = FeedConsumer(feed, subscriber, store, now=clock.now, clock=clock.monotonic, chance=clock.random.random)
         self._pairs[feed] = pair
         self.stores.append(store)
         return LeaseKeeper(
@@ -294,7 +294,7 @@ class SubscriptionRunner:
             clock=self._shared.clock,
         )
 
-    def _shares(self, subscriber: Subscriber) -> None:
+    def _shares(self, subscriber: EndpointState) -> None:
         """Use the part of the sink's limits that the pairs here are of all."""
         here = sum(owned.ours for owned in self._owned)
         if here:
@@ -323,7 +323,7 @@ class SubscriptionRunner:
 class _Informed:
     """A pair that begins with what was noted last, be it by another process, and leaves noted what it knows."""
 
-    def __init__(self, pair: Pair, running: SubscriptionRunner, subscriber: Subscriber) -> None:
+    def __init__(self, pair: FeedConsumer, running: SubscriptionRunner, subscriber: EndpointState) -> None:
         self.feed = pair.feed
         self.ready = pair.ready
         self.stop = pair.stop
@@ -360,7 +360,7 @@ async def mend(
     before: Subscriptions,
     *,
     now: datetime,
-    announce: Callable[[Announcement], Awaitable[None]],
+    announce: Callable[[OperationalEvent], Awaitable[None]],
     member: str = "",
 ) -> Subscriptions:
     """Bring back what can be brought back, and tell the rest; what there is then.
@@ -393,7 +393,7 @@ async def mend(
     )
     reason = "the store has lost it, and it is in no configuration file; add it again"
     for name in lost:
-        await announce(Announcement(Kind.SUBSCRIPTION_LOST, name, now, reason))
+        await announce(OperationalEvent(OperationType.SUBSCRIPTION_LOST, name, now, reason))
     return kept
 
 
@@ -403,7 +403,7 @@ async def mend(
 class RegistryWriter:
     """What outlives a process, written into the registry and announced.
 
-    See :class:`poller.delivery.endpoint.Notes`.
+    See :class:`poller.delivery.endpoint.EndpointNotes`.
     """
 
     def __init__(
@@ -446,18 +446,20 @@ class RegistryWriter:
         """It gets nothing more until somebody resumes it; announced."""
         renewed = _unwell if by == "failures" else None
         if await self._registry.pause(subscription, Paused(by, reason, at), renewed) is None:
-            kind = Kind.SUBSCRIPTION_PAUSED if by == "sink" else Kind.SUBSCRIPTION_DISABLED
+            kind = OperationType.SUBSCRIPTION_PAUSED if by == "sink" else OperationType.SUBSCRIPTION_DISABLED
             _log.error("subscription paused", subscription=subscription, by=by, reason=reason)
-            await self._announce(Announcement(kind, subscription, at, reason))
+            await self._announce(OperationalEvent(kind, subscription, at, reason))
 
     async def recovered(self, subscription: str, at: datetime) -> None:
         """It took an event again; announced by the first process that says so."""
         if not await self._registry.renew_health(subscription, _well):
             return
         _log.info("subscription recovered", subscription=subscription)
-        await self._announce(Announcement(Kind.SUBSCRIPTION_RECOVERED, subscription, at, "it took an event again"))
+        await self._announce(
+            OperationalEvent(OperationType.SUBSCRIPTION_RECOVERED, subscription, at, "it took an event again")
+        )
 
-    async def _announce(self, announcement: Announcement) -> None:
+    async def _announce(self, announcement: OperationalEvent) -> None:
         await announce(self._client, self._prefix, announcement)
 
 

@@ -92,7 +92,7 @@ class Overrun(msgspec.Struct, frozen=True):
     last_sequence: int | None
 
 
-class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredDeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
     """A dead letter: an event that was given up, or one for all that went in an overrun.
 
     Attributes:
@@ -113,7 +113,7 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 encode: Final = msgspec.json.Encoder().encode
-letter_of: Final = msgspec.json.Decoder(Letter).decode
+letter_of: Final = msgspec.json.Decoder(StoredDeadLetter).decode
 _delivery_of: Final = msgspec.json.Decoder(Delivery).decode
 
 
@@ -126,7 +126,7 @@ def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
     return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=EntryId.parse)}
 
 
-def delivery_again(letter: Letter) -> Delivery:
+def delivery_again(letter: StoredDeadLetter) -> Delivery:
     """The delivery of an event that was given up, from the first attempt on, due at once; what was tried is kept.
 
     Raises:

@@ -1,27 +1,28 @@
-"""What is known of one subscription's deliveries from one feed, and what is to be written of them next.
+"""Delivery tracker: the deliveries of one feed consumer that are not acknowledged yet, and what to write next.
 
-Theory of operation
--------------------
-Entries come in, attempts end; each of that changes the lanes and leaves something to be written. What is to be written
-gathers until somebody writes it; that is one :class:`Draft`. A lane whose foremost entry was settled stays shut until
-then.
+Entries come in, attempts end; each of that changes the key queues and adds to the next :class:`AckBatch`. A queue whose
+first entry was settled stays shut until that batch is written.
 
 ==========================  ==================================================================================
 an entry is                 and after a crash
 ==========================  ==================================================================================
-unread, in the stream       is read by whoever comes next
+unread, in the stream       is read by the next owner of the lease
 fresh: held by the group    is read again, from the first on, before anything new
-parked: waiting             is loaded with its due time, its attempts and the events of its record behind it
-asked for once more         stands in the stream (a replay) or is parked (a dead letter that is to be redelivered)
+scheduled for a retry       is loaded with its due time, its attempts and the events of its record behind it
+to be delivered again       stands in the stream (a replay) or is scheduled (a redelivery)
 settled                     is not seen again; sent again only if the crash came before this was written
 ==========================  ==================================================================================
 
-The law: a lane goes on only when it is *written* that its foremost event is settled. So no crash can make a sink see an
-event of a record again after a later one of the same record, unless somebody asks for it: what is asked for once more
-is older than what was delivered since, and takes its place before what of its record was not. What has been parked or
-settled and is read once more, for the group was lost and made again, is not sent again.
+**Invariants**
 
-Pure: moments and chance are arguments.
+* A queue goes on only when it is *written* that its first event is settled. So no crash can make a sink see an event of
+  a record again after a later one of the same record, but for redeliveries and replays, which are older and take their
+  place before what of their record was not delivered.
+* What was scheduled or settled and is read once more, because the group was lost and made again, is not sent again.
+* A wall clock that was set back makes nothing wait longer than was scheduled.
+* The position of a replay is never beyond an entry that is neither settled nor scheduled. It is read some entries at a
+  time and stored as one position, so after a crash at most what was being sent comes twice.
+* Pure: moments and chance are arguments.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ import msgspec
 from poller.changes.events import recorded_time
 from poller.delivery import retry as attempts
 from poller.delivery.cloudevent import Event, envelope_of, record_of
-from poller.delivery.delivery_codec import Attempt, Delivery, Letter, encode
+from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
 from poller.delivery.filters import Subscription, wants
-from poller.delivery.key_queues import Lanes, Waiting
+from poller.delivery.key_queues import KeyQueues, QueuedEntry
 from poller.delivery.outcome import Outcome
 from poller.delivery.retry import (
     PAUSE_FLOOR,
     DeadLetter,
-    Patience,
     PauseSink,
     PauseSubscription,
     Retry,
+    RetryPolicy,
     Step,
     next_tries,
     step_after,
@@ -58,50 +59,50 @@ from poller.store.replay import ReplayedEntry, ReplayPosition, ReplaySpan
 GONE: Final = "the stream does not hold its event any more: retention.max_bytes took it, or somebody did"
 
 
-class Books:
+class DeliveryTracker:
     """The deliveries of one subscription from one feed."""
 
     def __init__(self, subscription: Subscription) -> None:
         """Nothing is known yet."""
-        self.lanes: Lanes[Event] = Lanes()
+        self.queues: KeyQueues[Event] = KeyQueues()
         self.last_read = ""
-        self.replay = Replay()
+        self.replay = ReplayProgress()
         self._subscription = subscription
-        self._parked = Parked(subscription.patience)
+        self._parked = ScheduledRetries(subscription.patience)
         self._restored: set[str] = set()  # read by a predecessor, if not by us; settled since or not
-        self._draft = Draft()
+        self._batch = AckBatch()
 
     def restore(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
         """What is parked, in the order of the stream."""
-        lanes: dict[str, list[Waiting[Event]]] = {}
+        queues: dict[str, list[QueuedEntry[Event]]] = {}
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
-            lanes.setdefault(waiting.key, []).append(waiting)
-        for key, lane in lanes.items():
-            due = self._parked.due(lane[0].id)
-            self.lanes.restore(key, lane, clock if due is None else due)
+            queues.setdefault(waiting.key, []).append(waiting)
+        for key, queue in queues.items():
+            due = self._parked.due(queue[0].id)
+            self.queues.restore(key, queue, clock if due is None else due)
         self._restored = set(deliveries)
 
     @property
     def known(self) -> AbstractSet[str]:
         """The entries that are parked, or were when that was written last, and those of a replay that are here."""
-        return {*self._parked, *self._draft.unparked, *self.replay.open}
+        return {*self._parked, *self._batch.unparked, *self.replay.open}
 
     def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
         """What somebody else has parked meanwhile; none of it is known."""
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
-            self.lanes.insert(waiting)
+            self.queues.insert(waiting)
 
     def resume(self, upto: int, *, clock: float) -> None:
         """What waits for the end of a pause of the sink that began until then (milliseconds) is due now."""
         resumed = set(self._parked.resumed(upto))
         for entry in resumed:
             self._parked.wait(entry, clock)
-        self.lanes.hasten(resumed, clock)
+        self.queues.hasten(resumed, clock)
 
     def take_again(self, entries: Sequence[tuple[str, bytes]]) -> None:
         """Entries of a replay, in the order of the stream."""
         for entry, event in entries:
-            if entry in self._parked or self.lanes.holds(entry):
+            if entry in self._parked or self.queues.holds(entry):
                 continue  # it is going to be delivered as it is
             try:
                 envelope = envelope_of(event)
@@ -109,17 +110,17 @@ class Books:
                 continue
             if self._subscription.wanted(envelope):
                 self._take_one_again(
-                    Waiting(entry, record_of(envelope), (envelope, event), fresh=False, size=len(event) + 1)
+                    QueuedEntry(entry, record_of(envelope), (envelope, event), fresh=False, size=len(event) + 1)
                 )
 
-    def _take_one_again(self, waiting: Waiting[Event]) -> None:
+    def _take_one_again(self, waiting: QueuedEntry[Event]) -> None:
         self.replay.open[waiting.id] = None
-        self.lanes.insert(waiting)
-        foremost = self.lanes.foremost(waiting.key)
+        self.queues.insert(waiting)
+        foremost = self.queues.foremost(waiting.key)
         if foremost in self._parked:  # it has been tried, or stands behind one that was
             self._park(waiting, Delivery(waiting.key))
 
-    def repeat_of(self, waiting: Waiting[Event]) -> str:
+    def repeat_of(self, waiting: QueuedEntry[Event]) -> str:
         """Which redelivery or replay of its event this is; empty for the first delivery."""
         return self._parked.of(waiting).repeat or self.replay.repeat_of(waiting.id)
 
@@ -141,9 +142,9 @@ class Books:
         refused = []
         known = EntryId.parse(known_to) if known_to else (-1, -1)
         for entry, event in entries:
-            if not self.lanes.holds(entry):
+            if not self.queues.holds(entry):
                 if entry in self._parked or entry in self._restored or EntryId.parse(entry) <= known:
-                    self._draft.acked.append(entry)
+                    self._batch.acked.append(entry)
                 elif reason := self._take_one(entry, event, now, anew):
                     refused.append((entry, reason))
         if entries:
@@ -152,41 +153,41 @@ class Books:
 
     def _take_one(self, entry: str, event: bytes | None, now: datetime, anew: str | None) -> str | None:
         if event is None:
-            self._draft.give_up(entry, b"null", GONE, now=now)
-            self._draft.acked.append(entry)
+            self._batch.give_up(entry, b"null", GONE, now=now)
+            self._batch.acked.append(entry)
             return GONE
         try:
             envelope = envelope_of(event)
         except ValueError as error:
-            self._draft.acked.append(entry)
+            self._batch.acked.append(entry)
             return str(error)
         key = record_of(envelope)
-        last = self.lanes.last(key)
+        last = self.queues.last(key)
         behind = last is None or EntryId.parse(last) < EntryId.parse(
             entry
-        )  # else it was settled before what waits in its lane
+        )  # else it was settled before what waits in its queue
         if not behind or not wants(self._subscription, envelope, entry, event, anew=anew):
-            self._draft.acked.append(entry)
+            self._batch.acked.append(entry)
             return None
-        tried = self.lanes.tried(key)
-        waiting = Waiting(entry, key, (envelope, event), fresh=True, size=len(event) + 1)  # and a comma
-        self.lanes.add(waiting)
+        tried = self.queues.tried(key)
+        waiting = QueuedEntry(entry, key, (envelope, event), fresh=True, size=len(event) + 1)  # and a comma
+        self.queues.add(waiting)
         if tried:
             self._park(waiting, Delivery(key))
         return None
 
     def conclude(
         self,
-        unit: Sequence[Waiting[Event]],
+        unit: Sequence[QueuedEntry[Event]],
         outcome: Outcome,
         *,
         now: datetime,
         clock: float,
         chance: Callable[[], float],
         busy: timedelta = PAUSE_FLOOR,
-    ) -> Conclusion:
+    ) -> AttemptResult:
         """What follows from an attempt at these, which were taken together."""
-        told: list[Told] = []
+        told: list[AttemptReport] = []
         pauses: list[timedelta] = []
         waits: dict[str, timedelta | None] = {}
         patience = self._subscription.patience
@@ -196,7 +197,7 @@ class Books:
             told.append(self._told(waiting, known, step))
             if isinstance(step, PauseSubscription | attempts.Withhold):  # it does not depend on the event
                 self.put_back(unit)
-                return Conclusion(told, rest=step.reason if isinstance(step, PauseSubscription) else None)
+                return AttemptResult(told, rest=step.reason if isinstance(step, PauseSubscription) else None)
             # Nothing is kept of what was delivered, and what was not sent was no attempt.
             delivery = known if ended.is_delivered or not ended.was_sent else known.after(ended, now)
             if waits.get(waiting.key) is not None:
@@ -207,58 +208,58 @@ class Books:
             waits[waiting.key] = self._draft_step(waiting, delivery, step, now)
         for key, wait in waits.items():
             if wait is None:
-                self._draft.reopen.append(key)
-                self._draft.urgent = self._draft.urgent or self.lanes.last(key) is not None
+                self._batch.reopen.append(key)
+                self._batch.urgent = self._batch.urgent or self.queues.last(key) is not None
             else:
-                self.lanes.wait(key, clock + wait.total_seconds())
+                self.queues.wait(key, clock + wait.total_seconds())
         for waiting in unit:
             if wait := waits.get(waiting.key):
                 self._parked.wait(waiting.id, clock + wait.total_seconds())
         pause = max(pauses, default=timedelta(0))
-        return Conclusion(told, pause or None)
+        return AttemptResult(told, pause or None)
 
-    def give_up(self, unit: Sequence[Waiting[Event]], reason: str, *, now: datetime) -> Conclusion:
+    def give_up(self, unit: Sequence[QueuedEntry[Event]], reason: str, *, now: datetime) -> AttemptResult:
         """These cannot be sent at all."""
         told = []
         for waiting in unit:
             known = self._parked.of(waiting)
             told.append(self._told(waiting, known, DeadLetter(reason)))
             self._draft_step(waiting, known, DeadLetter(reason), now)
-        self._draft.reopen += dict.fromkeys(waiting.key for waiting in unit)
-        return Conclusion(told)
+        self._batch.reopen += dict.fromkeys(waiting.key for waiting in unit)
+        return AttemptResult(told)
 
-    def put_back(self, unit: Sequence[Waiting[Event]]) -> None:
-        """These were not sent; their lanes are open again."""
+    def put_back(self, unit: Sequence[QueuedEntry[Event]]) -> None:
+        """These were not sent; their queues are open again."""
         for waiting in unit:
             if waiting.id in self._parked:  # what waits is not kept here, however many of them were fetched in vain
                 waiting.item = None
         for key in dict.fromkeys(waiting.key for waiting in unit):
-            self.lanes.reopen(key)
+            self.queues.reopen(key)
 
-    def postpone(self, unit: Sequence[Waiting[Event]], until: float) -> None:
-        """These were not sent; their lanes are open again then."""
+    def postpone(self, unit: Sequence[QueuedEntry[Event]], until: float) -> None:
+        """These were not sent; their queues are open again then."""
         for key in dict.fromkeys(waiting.key for waiting in unit):
-            self.lanes.wait(key, until)
+            self.queues.wait(key, until)
 
     @property
     def patient(self) -> bool:
         """Whether there is something to be written, and nothing waits for that."""
-        return self._draft.patient
+        return self._batch.patient
 
-    def drafted(self) -> Draft | None:
+    def next_batch(self) -> AckBatch | None:
         """What is to be written now, if there is something; say when it is: :meth:`written`."""
-        draft, self._draft = self._draft, Draft()
+        draft, self._batch = self._batch, AckBatch()
         draft.replay = self.replay.place
         return draft or None
 
     @property
     def place(self) -> str:
         """Every entry up to this one is settled or parked, once what was drafted until now is written."""
-        oldest = self.lanes.oldest_fresh
+        oldest = self.queues.oldest_fresh
         return before(oldest) if oldest else self.last_read
 
-    def written(self, draft: Draft) -> bool:
-        """It is; whether a lane goes on."""
+    def written(self, draft: AckBatch) -> bool:
+        """It is; whether a queue goes on."""
         if draft.replay is not None:
             self.replay.wrote(draft.replay)
         for key in draft.reopen:
@@ -266,61 +267,58 @@ class Books:
         return bool(draft.reopen)
 
     def _go_on(self, key: str) -> None:
-        """Open a lane that was shut, unless what is foremost in it now has a wait of its own."""
-        due = self._parked.due(self.lanes.foremost(key))
+        """Open a queue that was shut, unless what is foremost in it now has a wait of its own."""
+        due = self._parked.due(self.queues.foremost(key))
         if due is not None:
-            self.lanes.wait(key, due)
+            self.queues.wait(key, due)
         else:
-            self.lanes.reopen(key)
+            self.queues.reopen(key)
 
-    def _draft_step(self, waiting: Waiting[Event], delivery: Delivery, step: Step, now: datetime) -> timedelta | None:
-        """Draft it; how long the lane waits, None where it goes on."""
+    def _draft_step(
+        self, waiting: QueuedEntry[Event], delivery: Delivery, step: Step, now: datetime
+    ) -> timedelta | None:
+        """Draft it; how long the queue waits, None where it goes on."""
         if isinstance(step, Retry | PauseSink):
             due = int((now + step.after).timestamp() * 1000)
             paused = int(now.timestamp() * 1000) if isinstance(step, PauseSink) else 0
             tries = next_tries(delivery.tries, step)
             self._park(waiting, msgspec.structs.replace(delivery, due=due, tries=tries, paused=paused))
-            for behind in self.lanes.stranded(waiting.key, self.replay.open):
+            for behind in self.queues.stranded(waiting.key, self.replay.open):
                 self._park(behind, Delivery(waiting.key))
             return step.after
         if isinstance(step, DeadLetter):
             event = waiting.item[1] if waiting.item else b"null"
             repeat = self.repeat_of(waiting)
-            self._draft.give_up(waiting.id, event, step.reason, now=now, attempts=delivery.attempts, repeat=repeat)
-        (self._draft.acked if waiting.fresh else self._draft.unparked).append(waiting.id)
+            self._batch.give_up(waiting.id, event, step.reason, now=now, attempts=delivery.attempts, repeat=repeat)
+        (self._batch.acked if waiting.fresh else self._batch.unparked).append(waiting.id)
         self._parked.drop(waiting.id)
         self.replay.settled(waiting.id)
-        self._draft.parked.pop(waiting.id, None)
-        self.lanes.settle(waiting)
+        self._batch.parked.pop(waiting.id, None)
+        self.queues.settle(waiting)
         return None
 
-    def _park(self, waiting: Waiting[Event], delivery: Delivery) -> None:
+    def _park(self, waiting: QueuedEntry[Event], delivery: Delivery) -> None:
         if waiting.fresh:
-            self._draft.acked.append(waiting.id)
+            self._batch.acked.append(waiting.id)
         again = delivery.again or waiting.id in self.replay.open
         repeat = delivery.repeat or self.replay.repeat_of(waiting.id)
         delivery = msgspec.structs.replace(delivery, size=waiting.size, again=again, repeat=repeat)
-        self._draft.parked[waiting.id] = encode(delivery)
+        self._batch.parked[waiting.id] = encode(delivery)
         self._parked.put(waiting.id, delivery)
         self.replay.settled(waiting.id)
         waiting.alone = alone(delivery)
-        self.lanes.park(waiting)
+        self.queues.park(waiting)
 
-    def _told(self, waiting: Waiting[Event], delivery: Delivery, step: Step) -> Told:
+    def _told(self, waiting: QueuedEntry[Event], delivery: Delivery, step: Step) -> AttemptReport:
         if waiting.item is None:
-            return Told(waiting.id, None, delivery.tries.attempts, step)
+            return AttemptReport(waiting.id, None, delivery.tries.attempts, step)
         envelope, event = waiting.item
         again = delivery.again or delivery.event or waiting.id in self.replay.open
         recorded = None if again else envelope.recordedtime
-        return Told(waiting.id, envelope.id, delivery.tries.attempts, step, recorded, len(event))
+        return AttemptReport(waiting.id, envelope.id, delivery.tries.attempts, step, recorded, len(event))
 
 
-# What follows from requests, as values: to be told, to be done, and to be written.
-#
-# Pure. What follows is decided in :mod:`poller.delivery.delivery_tracker`.
-
-
-class Told(msgspec.Struct, frozen=True):
+class AttemptReport(msgspec.Struct, frozen=True):
     """What follows for one event, to be told in the log.
 
     Attributes:
@@ -341,7 +339,7 @@ class Told(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-class Conclusion(msgspec.Struct, frozen=True):
+class AttemptResult(msgspec.Struct, frozen=True):
     """What follows from one request.
 
     Attributes:
@@ -350,13 +348,13 @@ class Conclusion(msgspec.Struct, frozen=True):
         rest: why the subscription gets nothing more at all; None: it does.
     """
 
-    told: Sequence[Told]
+    told: Sequence[AttemptReport]
     pause: timedelta | None = None
     rest: str | None = None
 
 
-class Draft:
-    """What is to be written next, and the lanes that go on when it is."""
+class AckBatch:
+    """What is to be written next, and the queues that go on when it is."""
 
     def __init__(self) -> None:
         self.acked: list[str] = []
@@ -365,7 +363,7 @@ class Draft:
         self.letters: dict[str, bytes] = {}
         self.reopen: list[str] = []
         self.replay: ReplayPosition | None = None
-        self.urgent = False  # something in those lanes waits for it
+        self.urgent = False  # something in those queues waits for it
 
     def __bool__(self) -> bool:
         return bool(self.acked or self.parked or self.unparked or self.reopen or self.replay)
@@ -381,7 +379,7 @@ class Draft:
         repeat: str = "",
     ) -> None:
         """It becomes a dead letter."""
-        letter = Letter(msgspec.Raw(event), reason, recorded_time(now), attempts, repeat=repeat)
+        letter = StoredDeadLetter(msgspec.Raw(event), reason, recorded_time(now), attempts, repeat=repeat)
         self.letters[entry] = encode(letter)
 
     @property
@@ -394,16 +392,10 @@ class Draft:
         return Settlement(self.acked, self.parked, self.unparked, self.letters, place, self.replay)
 
 
-# The deliveries of a pair that have been tried, or stand behind one that was: how, and when each is due by our clock.
-#
-# The law: a wall clock that was set back makes nothing wait longer than it was to wait when it was parked. Refuses to
-# know what is written of them, and when. Pure: moments are arguments.
-
-
-class Parked:
+class ScheduledRetries:
     """Those of one subscription from one feed, by entry id."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: RetryPolicy) -> None:
         """None is known; take how often an event is tried, and with which waits."""
         self._patience = patience
         self._deliveries: dict[str, Delivery] = {}
@@ -415,8 +407,8 @@ class Parked:
     def __iter__(self) -> Iterator[str]:
         return iter(self._deliveries)
 
-    def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> Iterator[Waiting[Event]]:
-        """Know these too, which the store holds; as they stand in their lanes, in the same order.
+    def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> Iterator[QueuedEntry[Event]]:
+        """Know these too, which the store holds; as they stand in their queues, in the same order.
 
         Args:
             deliveries: by entry id.
@@ -429,11 +421,11 @@ class Parked:
                 longest = self._patience.longest(one.tries).total_seconds()
                 self._due[entry] = clock + min(max(one.due / 1000 - now.timestamp(), 0.0), longest)
         return (
-            Waiting(entry, one.key, None, fresh=False, size=one.size, alone=alone(one))
+            QueuedEntry(entry, one.key, None, fresh=False, size=one.size, alone=alone(one))
             for entry, one in deliveries.items()
         )
 
-    def of(self, waiting: Waiting[Event]) -> Delivery:
+    def of(self, waiting: QueuedEntry[Event]) -> Delivery:
         """How this one was tried until now."""
         return self._deliveries.get(waiting.id) or Delivery(waiting.key)
 
@@ -470,21 +462,8 @@ def alone(delivery: Delivery) -> bool:
     return delivery.tries.counted > 1
 
 
-# Where a replay stands: which past events come next, and up to which all are done with.
-#
-# Theory of operation
-# -------------------
-# A replay is a span of the stream, however long. It is read some entries at a time, and what is kept of it is one
-# place:
-# after a crash it goes on there, so that at most what was on its way comes twice. An event that fails is parked as
-# any
-# other, and the replay goes past it.
-#
-# The law: the place is never beyond an entry that is neither settled nor parked. Pure.
-
-
-class Replay:
-    """The replay that a pair works off, if there is one."""
+class ReplayProgress:
+    """The replay that a feed consumer works off, if there is one."""
 
     def __init__(self, span: ReplaySpan | None = None) -> None:
         """Take what is kept of it; ``open`` are the entries that were read and are not done with, in their order."""
@@ -493,10 +472,10 @@ class Replay:
         self._read = self._written = span.after if span else ""
         self._exhausted = span is None
 
-    def follows(self, span: ReplaySpan | None) -> Replay:
+    def follows(self, span: ReplaySpan | None) -> ReplayProgress:
         """This one, where that is what is kept of it; else the one that has taken its place."""
         kept, known = (one.id if one else None for one in (span, self._span))
-        return self if kept == known else Replay(span)
+        return self if kept == known else ReplayProgress(span)
 
     def wants(self, most: int) -> ReplaySpan | None:
         """What of it is to be read next, if there are fewer than ``most`` that are not done with."""

@@ -1,7 +1,14 @@
-"""The requests of one subscription to one feed: what is started when, and what is learnt when one has ended.
+"""Dispatcher: starts the attempts of one feed consumer, and hands their outcomes to the tracker.
 
-A task for each request in flight. Whatever one learns goes into the books at once, without a wait in between; so two
-that end in the same instant come one after the other. A store that is away for a moment costs an attempt nothing.
+**Invariants**
+
+* One task for each attempt in flight. Its outcome goes to the tracker without a wait in between, so two attempts that
+  end in the same instant are handled one after the other.
+* A store that is unavailable for a moment costs an attempt nothing.
+* Each attempt at each event is one log event and one count. What was delivered is counted and logged as a detail, so a
+  delivery that goes well costs microseconds here. Nothing that the sink said becomes a label.
+* The trace of an attempt follows from those of its events and is no child of them: an event goes to many sinks, for
+  days, and again on demand. Each attempt names its own span to the sink.
 """
 
 from __future__ import annotations
@@ -16,9 +23,9 @@ from typing import Any, Final, Protocol
 import structlog
 
 from poller.delivery.cloudevent import Envelope, Event, envelope_of
-from poller.delivery.delivery_tracker import GONE, Books, Conclusion, Told
-from poller.delivery.endpoint import Subscriber
-from poller.delivery.key_queues import Waiting
+from poller.delivery.delivery_tracker import GONE, AttemptReport, AttemptResult, DeliveryTracker
+from poller.delivery.endpoint import EndpointState
+from poller.delivery.key_queues import QueuedEntry
 from poller.delivery.outcome import Outcome, OutcomeKind
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Withhold
 from poller.delivery.retry import Step as Next
@@ -29,12 +36,6 @@ from poller.lifecycle import ended
 from poller.telemetry import tracing
 from poller.telemetry.metrics import AttemptSeries, Step, attempts_of
 from poller.telemetry.tracing import Link, Span, SpanScope, record_response
-
-# What is told of each attempt at each event: one event in the log, and the counts.
-#
-# Law: what was delivered is counted and, unless somebody wants details, no more; so a delivery that goes well costs
-# microseconds here. The same goes for what was not even sent, for the subscription tells of that itself. Nothing that
-# the sink has said becomes a label.
 
 _log = structlog.get_logger("poller.delivery")
 _spoken = logging.getLogger("poller.delivery")  # what structlog writes to; asking it costs next to nothing
@@ -52,7 +53,7 @@ STEPS: Final[Mapping[type[Next], Step]] = {
 _DETAILS: Final = (Delivered, Withhold)
 
 
-def count(told: Sequence[Told], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
+def count(told: Sequence[AttemptReport], outcome: Outcome | None, series: AttemptSeries, *, now: datetime) -> None:
     """Count these, which one request carried; ``outcome`` is None where nothing could be sent."""
     if outcome is not None and outcome.was_sent:
         series.requested(outcome.seconds)
@@ -67,7 +68,7 @@ def count(told: Sequence[Told], outcome: Outcome | None, series: AttemptSeries, 
 
 
 def report(
-    told: Sequence[Told], outcome: Outcome | None, *, feed: str, subscription: str, sink: str, now: datetime
+    told: Sequence[AttemptReport], outcome: Outcome | None, *, feed: str, subscription: str, sink: str, now: datetime
 ) -> None:
     """Tell what became of these in the log.
 
@@ -99,7 +100,7 @@ def report(
             log.warning("attempt", error=outcome.error if outcome else None)
 
 
-def _of(one: Told, now: datetime) -> dict[str, Any]:
+def _of(one: AttemptReport, now: datetime) -> dict[str, Any]:
     fields: dict[str, Any] = {"id": one.event, "entry": one.entry, "attempt": one.attempt, "bytes": one.size}
     delay = _delay(one, now)
     if delay is not None:
@@ -111,7 +112,7 @@ def _of(one: Told, now: datetime) -> dict[str, Any]:
     return fields
 
 
-def _delay(one: Told, now: datetime) -> float | None:
+def _delay(one: AttemptReport, now: datetime) -> float | None:
     """Seconds since the event was published; never less than 0, for clocks differ."""
     if one.recorded is None:
         return None
@@ -124,7 +125,7 @@ def _delay(one: Told, now: datetime) -> float | None:
 _AGAIN: Final = 1.0  # seconds before a store that failed is asked again
 
 
-class Parked(Protocol):
+class EventSource(Protocol):
     """What requests need of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     @property
@@ -137,14 +138,14 @@ class Parked(Protocol):
         ...
 
 
-class Requests:
-    """Those of one run of a pair."""
+class Dispatcher:
+    """Those of one run of a feed consumer."""
 
     def __init__(
         self,
-        books: Books,
-        subscriber: Subscriber,
-        store: Parked,
+        tracker: DeliveryTracker,
+        endpoint: EndpointState,
+        store: EventSource,
         *,
         feed: str,
         changed: Callable[[], None],
@@ -155,9 +156,9 @@ class Requests:
         """Nothing is in flight.
 
         Args:
-            books: say what may be sent.
-            subscriber: the subscription.
-            store: of the pair.
+            tracker: say what may be sent.
+            endpoint: the subscription.
+            store: of the feed consumer.
             feed: ``SOURCE/NAME``, for the log.
             changed: is called when one has ended.
             now: the store's clock, UTC.
@@ -165,18 +166,18 @@ class Requests:
             chance: draws from [0, 1), for jitter.
         """
         self.failed: BaseException | None = None
-        self._books = books
-        self._lanes = books.lanes
-        self._subscriber = subscriber
+        self._tracker = tracker
+        self._queues = tracker.queues
+        self._endpoint = endpoint
         self._store = store
         self._changed = changed
         self._now = now
         self._clock = clock
         self._chance = chance
         self._feed = feed
-        self._where = {"feed": feed, "subscription": subscriber.subscription.id}
-        self._series = attempts_of(subscriber.subscription.id)
-        self._batching = subscriber.subscription.batching
+        self._where = {"feed": feed, "subscription": endpoint.subscription.id}
+        self._series = attempts_of(endpoint.subscription.id)
+        self._batching = endpoint.subscription.batching
         # The brackets around a batch and its commas, one less than it has events.
         self._most_bytes = self._batching.max_bytes and self._batching.max_bytes - 1
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -195,14 +196,14 @@ class Requests:
 
     def start(self) -> None:
         """Start all that may be sent now."""
-        subscriber = self._subscriber
-        self._lanes.wake(self._clock())
-        while self._lanes.ready and subscriber.free and self._gathered():
-            if subscriber.breathing and not self._lanes.due:
+        endpoint = self._endpoint
+        self._queues.wake(self._clock())
+        while self._queues.ready and endpoint.free and self._gathered():
+            if endpoint.breathing and not self._queues.due:
                 return
-            fresh = not self._lanes.due
-            unit = self._lanes.take(most=self._batching.max_events, most_bytes=self._most_bytes)
-            subscriber.begin(fresh=fresh)
+            fresh = not self._queues.due
+            unit = self._queues.take(most=self._batching.max_events, most_bytes=self._most_bytes)
+            endpoint.begin(fresh=fresh)
             task = asyncio.create_task(self._attempt(unit))
             self._in_flight.add(task)
             task.add_done_callback(self._ended)
@@ -222,11 +223,11 @@ class Requests:
         noting = self._until
         if noting is None:
             return
-        if not self._subscriber.is_paused:  # it is over, or an operator has ended it
+        if not self._endpoint.is_paused:  # it is over, or an operator has ended it
             self._until = None
             return
         try:
-            await self._subscriber.paused(noting)
+            await self._endpoint.paused(noting)
         except StoreUnavailable as error:
             _log.debug("not noted", **self._where, error=str(error))
         else:
@@ -234,7 +235,7 @@ class Requests:
 
     def _ended(self, attempt: asyncio.Task[None]) -> None:
         self._in_flight.discard(attempt)
-        self._subscriber.end()
+        self._endpoint.end()
         if not attempt.cancelled() and (error := attempt.exception()):
             self.failed = error
         self._changed()
@@ -242,7 +243,7 @@ class Requests:
     def _gathered(self) -> bool:
         """Whether to send what there is, or to wait a little for more."""
         linger = self._batching.linger.total_seconds()
-        if linger and not self._lanes.gathered(self._batching.max_events, self._most_bytes):
+        if linger and not self._queues.gathered(self._batching.max_events, self._most_bytes):
             if self._linger_until is None:
                 self._linger_until = self._clock() + linger
             if self._clock() < self._linger_until:
@@ -250,17 +251,17 @@ class Requests:
         self._linger_until = None
         return True
 
-    async def _attempt(self, unit: list[Waiting[Event]]) -> None:
+    async def _attempt(self, unit: list[QueuedEntry[Event]]) -> None:
         try:
             batch = await self._batch(unit)
         except StoreUnavailable as error:
             _log.debug("not sent", **self._where, error=str(error))  # that the store is away is told once for all
-            self._books.postpone(unit, self._clock() + _AGAIN)
+            self._tracker.postpone(unit, self._clock() + _AGAIN)
             return
         if batch is None:
             return
-        if not await self._subscriber.turn(allowed=lambda: self._store.held):
-            self._books.put_back(unit)
+        if not await self._endpoint.turn(allowed=lambda: self._store.held):
+            self._tracker.put_back(unit)
             return
         with attempt_at(batch, **self._where) as span:
             outcome, concluded = await self._sent(unit, batch)
@@ -268,53 +269,46 @@ class Requests:
             self._report(concluded, outcome)
         await self._learn(concluded, outcome)
 
-    async def _sent(self, unit: list[Waiting[Event]], batch: list[SinkEvent]) -> tuple[Outcome, Conclusion]:
+    async def _sent(self, unit: list[QueuedEntry[Event]], batch: list[SinkEvent]) -> tuple[Outcome, AttemptResult]:
         """How one attempt ended, and what follows."""
-        outcome = await self._subscriber.send(batch)
+        outcome = await self._endpoint.send(batch)
         reach("delivery.answered")
-        now, clock, busy = self._now(), self._clock(), self._subscriber.pause_left
-        concluded = self._books.conclude(unit, outcome, now=now, clock=clock, chance=self._chance, busy=busy)
+        now, clock, busy = self._now(), self._clock(), self._endpoint.pause_left
+        concluded = self._tracker.conclude(unit, outcome, now=now, clock=clock, chance=self._chance, busy=busy)
         if concluded.pause and not outcome.is_unexplained:  # else it is paused already, by this process alone
-            self._until = self._subscriber.pause(concluded.pause)
+            self._until = self._endpoint.pause(concluded.pause)
         return outcome, concluded
 
-    async def _learn(self, concluded: Conclusion, outcome: Outcome) -> None:
+    async def _learn(self, concluded: AttemptResult, outcome: Outcome) -> None:
         self._changed()
         try:
             if concluded.rest is not None:
-                await self._subscriber.rest("sink", concluded.rest)
-            await self._subscriber.learn(self._feed, outcome)
+                await self._endpoint.rest("sink", concluded.rest)
+            await self._endpoint.learn(self._feed, outcome)
         except StoreUnavailable as error:  # the next attempt brings it up again
             _log.debug("not noted", **self._where, error=str(error))
 
-    async def _batch(self, unit: list[Waiting[Event]]) -> list[SinkEvent] | None:
+    async def _batch(self, unit: list[QueuedEntry[Event]]) -> list[SinkEvent] | None:
         """Their events, fetched where need be; None where one is gone, which is settled here."""
         absent = [waiting for waiting in unit if waiting.item is None]
         found = await self._store.fetch([waiting.id for waiting in absent]) if absent else {}
         for waiting in absent:
             with suppress(ValueError):  # no event stands there now
-                event = self._books.event_of(waiting.id) or found.get(waiting.id, b"")
+                event = self._tracker.event_of(waiting.id) or found.get(waiting.id, b"")
                 waiting.item = (envelope_of(event), event)
         lost = [waiting for waiting in unit if waiting.item is None]
         if not lost:
-            repeats = map(self._books.repeat_of, unit)
+            repeats = map(self._tracker.repeat_of, unit)
             return [SinkEvent(*one.item, repeat) for one, repeat in zip(unit, repeats, strict=True) if one.item]
-        self._report(self._books.give_up(lost, GONE, now=self._now()), None)
+        self._report(self._tracker.give_up(lost, GONE, now=self._now()), None)
         shut = {waiting.key for waiting in lost}
-        self._books.put_back([waiting for waiting in unit if waiting.key not in shut])
+        self._tracker.put_back([waiting for waiting in unit if waiting.key not in shut])
         return None
 
-    def _report(self, concluded: Conclusion, outcome: Outcome | None) -> None:
+    def _report(self, concluded: AttemptResult, outcome: Outcome | None) -> None:
         now = self._now()
         count(concluded.told, outcome, self._series, now=now)
-        report(concluded.told, outcome, **self._where, sink=self._subscriber.subscription.sink, now=now)
-
-
-# What an attempt tells of itself to whoever traces: a trace of its own that follows from those of its events.
-#
-# It is no child of theirs: an event is delivered to many, for days, and once more when somebody asks for it. A trace
-# that
-# held all of that would never end. Each attempt names its own span to the sink, in the header ``traceparent``.
+        report(concluded.told, outcome, **self._where, sink=self._endpoint.subscription.sink, now=now)
 
 
 def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> Span:
@@ -329,7 +323,7 @@ def attempt_at(events: Sequence[SinkEvent], *, feed: str, subscription: str) -> 
     return tracing.root("deliver", kind=SpanScope.CLIENT, attributes=words, links=links)
 
 
-def tell_attempt(span: Span, told: Sequence[Told], outcome: Outcome) -> None:
+def tell_attempt(span: Span, told: Sequence[AttemptReport], outcome: Outcome) -> None:
     """Tell how it ended, and what follows."""
     if span is tracing.NOTHING or not told:
         return

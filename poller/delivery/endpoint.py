@@ -1,23 +1,23 @@
-"""One subscription in this process: what all of its feeds share on the way to its sink.
+"""State of one endpoint in this process: what all feeds of a subscription share on the way to its sink.
 
-Theory of operation
--------------------
-A sink has so many requests in flight, so many in a second, and times in which it wants none at all. How many a second
-it bears is learnt where it answers 429 (:mod:`poller.limits`). It is *paused* while a ``Retry-After`` lasts,
-*ailing* when nothing but failures came for a while, and *resting* once it is to get nothing more until somebody resumes
-it. What signs its requests, or proves who sends them, may be *missing*: then :mod:`poller.delivery.endpoint` says
-who may try. That is told as failing and in the log, by one line when it begins, one a minute, and one when it is over;
-``disable_after`` does not count it, for it says nothing of the sink.
+An endpoint has limits on attempts in flight and per second. Where the sink refuses for its load, the rate that it bears
+is measured (:mod:`poller.limits`). It is *paused* while a ``Retry-After`` lasts, *ailing* after many failures in a row,
+and *resting* once its subscription is paused. While what signs requests or proves who sends them is *missing*, all
+wait, and one attempt in :data:`CREDENTIAL_WAIT` finds out whether it is back. That counts as failing, but not for
+``disable_after``, because it says nothing of the sink; the log has one line when it begins, one a minute, and one when
+it is over.
 
 An ailing sink is spared: retries come when they are due, each new event only after a breath that doubles. So a dead
-sink costs little, leaves nearly all events unread in the stream, where they count as waiting and not as failing, and is
-found alive again within :data:`LONGEST_BREATH`. The first success ends it.
+sink costs little, leaves nearly all events unread in the stream, and is found alive within :data:`LONGEST_BREATH`. The
+first success ends it.
 
-The feeds take turns: a place that becomes free is offered to each of them first, one time after the other.
+**Invariants**
 
-Where several processes share the feeds, each uses the part of the places and of the rate that its feeds are of all.
-
-The law: no request starts while the sink is paused, whichever feed it is for.
+* No attempt starts while the endpoint is paused, whichever feed it is for.
+* Feeds take turns: a free place is offered to each of them first, one time after the other.
+* Where several processes share the feeds, each uses the part of places and rate that its feeds are of all.
+* While something is missing, no attempt begins between two that find out, and what began before is not sent.
+* An attempt that was under way before something was missing does not end that state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from poller.delivery.endpoint_health import Health, Standing
+from poller.delivery.endpoint_health import EndpointHealth, Health
 from poller.delivery.filters import Subscription
 from poller.delivery.outcome import Outcome, OutcomeKind
 from poller.delivery.retry import CREDENTIAL_WAIT
@@ -50,7 +50,7 @@ _DOUBLINGS: Final = 8
 _log = structlog.get_logger("poller.delivery")
 
 
-class Notes(Protocol):
+class EndpointNotes(Protocol):
     """Where it is written down what outlives this process."""
 
     async def until(self, subscription: str, moment: datetime) -> None:
@@ -74,14 +74,14 @@ class Notes(Protocol):
         ...
 
 
-class Subscriber:
+class EndpointState:
     """The limits and the state of one subscription."""
 
     def __init__(
         self,
         subscription: Subscription,
         sink: Sink,
-        notes: Notes,
+        notes: EndpointNotes,
         *,
         unwell: bool = False,
         paused_until: datetime | None,
@@ -107,8 +107,8 @@ class Subscriber:
         self.resumed = resumed
         self._sink = sink
         self._notes = notes
-        self._standing = Standing(subscription.disable_after, longest=subscription.patience.widest)
-        self._withholding = Withholding()
+        self._standing = EndpointHealth(subscription.disable_after, longest=subscription.patience.widest)
+        self._withholding = CredentialOutage()
         self._unwell = unwell
         self._failed_in_a_row = 0
         self._now = now
@@ -326,7 +326,7 @@ class Subscriber:
         self.resting = True
         try:
             await self._notes.rest(self.subscription.id, by=by, reason=reason, at=self._now())
-        except BaseException:  # cancelled, too: a pair that loses its lease ends its attempts wherever they are
+        except BaseException:  # cancelled, too, as by a lost lease
             self.resting = False
             raise
 
@@ -340,25 +340,13 @@ class Subscriber:
             self._breath_until = self._clock() + breath
 
 
-# When nothing is sent, for what signs a request or proves who sends it cannot be had: since when, and who asks again.
-#
-# That is our own fault and no event's: none of them is tried by itself until it is mended. All wait, and one attempt
-# in
-# :data:`CREDENTIAL_WAIT` finds out; the first that gets as far as the sink lets the others go on.
-#
-# The law: between two such attempts nothing is begun, whichever feed it is for. What was begun before, and is still
-# to be
-# sent, is not. Of an attempt that was on its way before that time it is not believed that it is over.
-#
-# Pure: moments are seconds of a clock that only goes forward.
-
 TELL_AGAIN: Final = 60.0
 """Seconds between two words on one and the same."""
 
 _WAIT: Final = CREDENTIAL_WAIT.total_seconds()
 
 
-class Withholding:
+class CredentialOutage:
     """Of one subscription in this process.
 
     Attributes:

@@ -1,15 +1,20 @@
-"""How a subscription stands in this process, feed by feed, and what of it is not written down yet.
+"""Health of an endpoint: how long it fails, feed by feed, and when that has to be written down.
 
-Written down is what others have to know: when the failing begins and when it ends at once, successes now and then, so
-that no other process takes a sink for dead that takes events here.
+Each feed is delivered by one process at a time, which counts its attempts and writes them down; the next owner goes on
+from there. The state of a subscription is the sum of its feeds. Failing is written down when it begins and when it
+ends, successes now and then, so that no other process takes a sink for dead that accepts events here.
 
-How long it fails is the time between failed attempts that follow each other, whichever feed they are for. Between two
-of this process it is what has passed by the monotonic clock. What lies between the last one of another process and the
-first one here only the store's clock can tell, which may have been set meanwhile: it counts for a fifth of
-``disable_after`` at most. No gap counts for more than the longest wait between two attempts: in what is longer nothing
-was tried.
+**Invariants**
 
-Law: of a feed that is delivered elsewhere nothing is written. Pure: the clocks are arguments.
+* A subscription is paused when ``disable_after`` has passed with failures and without a success. What counts is the
+  time between failed attempts that follow each other, from the first one after the last success, whichever feed they
+  are for. A success at any feed ends the failing of all.
+* Between two attempts of this process the monotonic clock counts. Between the last one of another process and the first
+  one here only the store's clock can tell, which may have been set meanwhile: it counts for a fifth of
+  ``disable_after`` at most. No gap counts for more than the longest wait between two attempts.
+* Time in which nothing was sent, because a credential was missing, does not count.
+* Nothing is written of a feed that is delivered elsewhere.
+* Pure: clocks are arguments. Attempts may end in another order than they began, so moments need not rise.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ _PART_OF_A_GAP: Final = 5
 _LONGEST: Final = timedelta(hours=24)
 
 
-class Standing:
+class EndpointHealth:
     """The feeds that are delivered here. A success costs the same however many there are."""
 
     def __init__(self, disable_after: timedelta, *, longest: timedelta = _LONGEST) -> None:
@@ -170,24 +175,6 @@ class Standing:
         self._unnoted |= self._failing
         self._failing.clear()
 
-
-# How a subscription is doing over its attempts, and when that is too long.
-#
-# The attempts at each feed are counted for themselves, for each feed is delivered by one process at a time, which
-# writes
-# down what it knows; the next one goes on from there. What a subscription does is the sum of it.
-#
-# The law: a subscription is to rest when ``disable_after`` has gone by with failures and no success in it. What is
-# counted is the time between failed attempts that follow each other (:mod:`poller.delivery.endpoint_health`), from
-# the first
-# one
-# after the last success; where that success was another process', from the success. A success at any
-# feed is the sink's: it ends the failing of all. Time in which nothing was sent, for what signs or proves it could
-# not be
-# had, is none of it: that is our own fault, is told as failing, and the sink's is counted anew from what comes after
-# it.
-#
-# Pure: states in, states out. Attempts may end in another order than they began, so moments need not rise.
 
 DISORDER: Final = timedelta(minutes=1)
 """By so much attempts may end in another order than they began; a success later than that was told by a wrong clock."""

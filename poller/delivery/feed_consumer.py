@@ -1,18 +1,20 @@
-"""One subscription to one feed: from the stream to the sink, until the lease is lost or somebody stops it.
+"""Feed consumer: one subscription reading one feed, from the stream to the sink, as long as the lease is held.
 
-Theory of operation
--------------------
-One loop, and a task for each request in flight. The loop wakes the lanes that are due, starts what may be sent, reads
-more when there is room, and writes down what has been settled; then it waits until something of that has changed. All
-that was settled meanwhile is written at once, and what nothing waits for is gathered for :data:`GATHER` while requests
-are in flight: so the faster attempts end, the more of them one write carries. What that means for each entry,
-:mod:`poller.delivery.delivery_tracker` says.
+One loop, and a task for each attempt in flight. The loop opens the queues that are due, starts what may be sent, reads
+more when there is room, and writes down what was settled; then it waits until something of that changes. What nothing
+waits for is gathered for :data:`GATHER` while attempts are in flight: the faster they end, the more of them one write
+carries. What that means for each entry, :mod:`poller.delivery.delivery_tracker` says.
 
-A store that is away for a moment ends nothing: what is in flight may end, and is written when the store is back. That
-goes on for as long as the lease lasts.
+**Invariants**
 
-Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as many of a replay, ids of
-:data:`MOST_PARKED` parked ones; beyond that nothing is read. A replay leaves half of these to what is new.
+* A store that is unavailable for a moment ends nothing: what is in flight may end, and is written when the store is
+  back, if the lease still holds.
+* What the store has handed out arrives. A lost reply may have held entries, which the group keeps for us from then on;
+  so after any failure the group is asked for what it holds before anything new. A group that is gone is made again, and
+  entries that were read before are marked as known.
+* Redeliveries and replays are looked for only on demand, and what is known here is not taken up a second time.
+* Memory is bounded: :data:`WINDOW` fresh entries or :data:`WINDOW_BYTES`, as many of a replay, and the ids of
+  :data:`MOST_PARKED` scheduled retries; beyond that nothing is read. A replay leaves half of these to new entries.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ import structlog
 
 from poller.changes.events import MAX_EVENT_BYTES
 from poller.delivery.delivery_codec import Delivery, deliveries_of
-from poller.delivery.delivery_tracker import Books
-from poller.delivery.dispatcher import Parked, Requests
-from poller.delivery.endpoint import Subscriber
+from poller.delivery.delivery_tracker import DeliveryTracker
+from poller.delivery.dispatcher import Dispatcher, EventSource
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.filters import meets_baseline
 from poller.errors import Fenced, GroupGone, StoreError, StoreUnavailable
 from poller.failpoints import reach
@@ -37,18 +39,12 @@ from poller.store.consumer_state import Entry, Settlement
 from poller.store.entry_id import EntryId
 from poller.store.replay import ReplaySpan
 
-# What is asked for once more: deliveries that others have parked, and replays. Looked for only when somebody says so.
-#
-# The law: what is known here already is not taken up a second time. A store that is away for a moment costs nothing;
-# it
-# is asked again.
-
 _PAUSE: Final = 1.0  # seconds before a store that failed is asked again
 
 _log = structlog.get_logger("poller.delivery")
 
 
-class Asked(Protocol):
+class RepeatSource(Protocol):
     """Where it stands; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     async def parked(self) -> Mapping[str, bytes]:
@@ -68,13 +64,13 @@ class Asked(Protocol):
         ...
 
 
-class OnceMore:
-    """That of one run of a pair."""
+class RepeatReader:
+    """That of one run of a feed consumer."""
 
     def __init__(
         self,
-        books: Books,
-        store: Asked,
+        tracker: DeliveryTracker,
+        store: RepeatSource,
         *,
         window: int,
         where: Mapping[str, str],
@@ -84,14 +80,14 @@ class OnceMore:
         """Nothing is known to be asked for.
 
         Args:
-            books: take it up.
-            store: of the pair.
+            tracker: take it up.
+            store: of the feed consumer.
             window: how many entries of a replay are read at once, and are here at most.
             where: feed and subscription, for the log.
             now: the store's clock, UTC.
             clock: seconds that only go forward; the loop's.
         """
-        self._books = books
+        self._tracker = tracker
         self._store = store
         self._window = window
         self._where = where
@@ -115,7 +111,7 @@ class OnceMore:
         Raises:
             StoreError: it cannot be read.
         """
-        self._books.restore(_read(await self._store.parked()), now=self._now(), clock=self._clock())
+        self._tracker.restore(_read(await self._store.parked()), now=self._now(), clock=self._clock())
         await self._follow()
 
     async def look(self) -> None:
@@ -128,8 +124,8 @@ class OnceMore:
             return
         self._asked = False
         try:
-            kept = _read(await self._store.parked_besides(self._books.known))
-            self._books.join(kept, now=self._now(), clock=self._clock())
+            kept = _read(await self._store.parked_besides(self._tracker.known))
+            self._tracker.join(kept, now=self._now(), clock=self._clock())
             await self._follow()
         except StoreUnavailable as error:
             self._asked = True
@@ -141,7 +137,7 @@ class OnceMore:
         Raises:
             StoreRefused: the store does not do what it is asked.
         """
-        span = self._books.replay.wants(self._window)
+        span = self._tracker.replay.wants(self._window)
         if span is None or self.next_moment is not None:
             return False
         try:
@@ -149,12 +145,12 @@ class OnceMore:
         except StoreUnavailable as error:
             self._failed(error)
             return False
-        self._books.replay.took(entries, most=self._window)
-        self._books.take_again(entries)
+        self._tracker.replay.took(entries, most=self._window)
+        self._tracker.take_again(entries)
         return True
 
     async def _follow(self) -> None:
-        self._books.replay = self._books.replay.follows(await self._store.replay())
+        self._tracker.replay = self._tracker.replay.follows(await self._store.replay())
 
     def _failed(self, error: StoreUnavailable) -> None:
         _log.debug("not looked for what is asked for once more", **self._where, error=str(error))
@@ -168,16 +164,7 @@ def _read(parked: Mapping[str, bytes]) -> Mapping[str, Delivery]:
         raise StoreError(f"what waits for its next attempt cannot be read: {error}") from None
 
 
-# Reading a subscription's entries: first what the group holds for us already, then what is new.
-#
-# The law: whatever the store has handed out arrives. A reply that is lost may have held entries, which the group
-# keeps
-# for us from then on; so after any failure the group is asked for what it holds before anything new. A group that is
-# gone
-# is made again, and what comes once more is marked as known.
-
-
-class Entries(Protocol):
+class EntrySource(Protocol):
     """Where they come from; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
@@ -193,16 +180,16 @@ class Entries(Protocol):
         ...
 
 
-class Intake:
-    """The reading of one pair, from the moment on that its lease was taken."""
+class EntryReader:
+    """The reading of one feed consumer, from the moment on that its lease was taken."""
 
     def __init__(
-        self, store: Entries, start: Literal["now", "earliest"], *, feed: str, clock: Callable[[], float]
+        self, store: EntrySource, start: Literal["now", "earliest"], *, feed: str, clock: Callable[[], float]
     ) -> None:
         """Nothing is read yet.
 
         Args:
-            store: of the pair.
+            store: of the feed consumer.
             start: where a new group begins.
             feed: for the log.
             clock: seconds that only go forward.
@@ -283,8 +270,8 @@ NOTE_COUNTS: Final = 2.0  # seconds between two notes of how many attempts there
 GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what is delivered in them
 
 
-class Deliveries(Entries, Parked, Asked, Protocol):
-    """What a pair needs of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
+class ConsumerStorage(EntrySource, EventSource, RepeatSource, Protocol):
+    """What a feed consumer needs of the store; see :class:`poller.store.consumer_state.ConsumerStore`."""
 
     async def anew(self) -> str | None:
         """The entry after which baselines tell nothing new."""
@@ -295,14 +282,14 @@ class Deliveries(Entries, Parked, Asked, Protocol):
         ...
 
 
-class Pair:
+class FeedConsumer:
     """One subscription to one feed. :meth:`run` it as long as the lease is held."""
 
     def __init__(
         self,
         feed: str,
-        subscriber: Subscriber,
-        store: Deliveries,
+        endpoint: EndpointState,
+        store: ConsumerStorage,
         *,
         now: Callable[[], datetime],
         clock: Callable[[], float],
@@ -312,15 +299,15 @@ class Pair:
 
         Args:
             feed: ``SOURCE/NAME``.
-            subscriber: the subscription.
+            endpoint: the subscription.
             store: of this pair.
             now: the store's clock, UTC.
             clock: seconds that only go forward; the loop's.
             chance: draws from [0, 1), for jitter.
         """
         self.feed = feed
-        self._subscriber = subscriber
-        self._subscription = subscriber.subscription
+        self._endpoint = endpoint
+        self._subscription = endpoint.subscription
         self._store = store
         self._now = now
         self._clock = clock
@@ -334,12 +321,12 @@ class Pair:
 
     def _begin(self) -> None:
         """Nothing of an earlier run counts: another process may have had the lease since."""
-        self._books = Books(self._subscription)
-        self._lanes = self._books.lanes
-        self._intake = Intake(self._store, self._subscription.start, feed=self.feed, clock=self._clock)
-        self._requests = Requests(
-            self._books,
-            self._subscriber,
+        self._tracker = DeliveryTracker(self._subscription)
+        self._queues = self._tracker.queues
+        self._intake = EntryReader(self._store, self._subscription.start, feed=self.feed, clock=self._clock)
+        self._requests = Dispatcher(
+            self._tracker,
+            self._endpoint,
             self._store,
             feed=self.feed,
             changed=self._changed.set,
@@ -347,8 +334,8 @@ class Pair:
             clock=self._clock,
             chance=self._chance,
         )
-        self._once_more = OnceMore(
-            self._books,
+        self._once_more = RepeatReader(
+            self._tracker,
             self._store,
             window=self._window,
             where={"feed": self.feed, "subscription": self._subscription.id},
@@ -391,7 +378,7 @@ class Pair:
             StoreError: the store does not do what it is asked.
         """
         self._begin()
-        self._subscriber.listen(self.look)
+        self._endpoint.listen(self.look)
         try:
             await self._once_more.load()
             while not self._stopping:
@@ -411,20 +398,20 @@ class Pair:
             await self._requests.finish(within=LAST_WAIT)
             await self._settle()
         finally:
-            self._subscriber.leave(self.look)
+            self._endpoint.leave(self.look)
             await self._requests.end()
 
     def _resume(self) -> None:
         """What waited for the end of a pause of the sink goes on, where an operator has ended that."""
-        if self._resumed != self._subscriber.resumed:
-            self._resumed = self._subscriber.resumed
-            self._books.resume(self._resumed, clock=self._clock())
+        if self._resumed != self._endpoint.resumed:
+            self._resumed = self._endpoint.resumed
+            self._tracker.resume(self._resumed, clock=self._clock())
 
     async def _read(self) -> None:
         most = self._room()
         if most <= 0 or not self._intake.wanted:
             return
-        if self._lanes.ready and most < self._window // 2:
+        if self._queues.ready and most < self._window // 2:
             return  # many at once cost little more than one
         entries = await self._intake.read(most)
         if entries or self._intake.wanted:
@@ -433,7 +420,7 @@ class Pair:
             return
         self._largest = max(1, *(len(event or b"") for _, event in entries))
         anew = await self._store.anew() if meets_baseline(self._subscription, entries) else None
-        refused = self._books.take_in(entries, now=self._now(), known_to=self._intake.known_to, anew=anew)
+        refused = self._tracker.take_in(entries, now=self._now(), known_to=self._intake.known_to, anew=anew)
         for entry, reason in refused:
             _log.warning(
                 "not delivered", feed=self.feed, subscription=self._subscription.id, entry=entry, reason=reason
@@ -441,24 +428,24 @@ class Pair:
         reach("delivery.read")
 
     async def _read_again(self) -> None:
-        subscriber = self._subscriber
-        if self._lanes.parked >= MOST_PARKED // 2 or subscriber.resting or subscriber.breathing:
+        endpoint = self._endpoint
+        if self._queues.parked >= MOST_PARKED // 2 or endpoint.resting or endpoint.breathing:
             return
         if await self._once_more.read():
             self._changed.set()
 
     def _room(self) -> int:
         """How many entries may be read now."""
-        lanes, subscriber = self._lanes, self._subscriber
-        if lanes.parked >= MOST_PARKED or subscriber.resting or (subscriber.breathing and lanes.fresh):
+        queues, endpoint = self._queues, self._endpoint
+        if queues.parked >= MOST_PARKED or endpoint.resting or (endpoint.breathing and queues.fresh):
             return 0
-        if lanes.fresh_bytes >= self._window_bytes:
+        if queues.fresh_bytes >= self._window_bytes:
             return 0
-        return min(self._window - lanes.fresh, 1 + (self._window_bytes - lanes.fresh_bytes) // self._largest)
+        return min(self._window - queues.fresh, 1 + (self._window_bytes - queues.fresh_bytes) // self._largest)
 
     def _gathers(self) -> bool:
         """Whether to write later, and more at once."""
-        if not (self._requests.in_flight and self._books.patient) or self._requests.failed:
+        if not (self._requests.in_flight and self._tracker.patient) or self._requests.failed:
             self._settle_by = None
             return False
         if self._settle_by is None:
@@ -466,36 +453,36 @@ class Pair:
         return self._clock() < self._settle_by
 
     async def _settle(self) -> None:
-        """Write what is drafted; then let the lanes go on."""
+        """Write what is drafted; then let the queues go on."""
         await self._requests.note_pause()  # first: who takes over must not ask a sink that wants to be left alone
-        draft, self._settle_by = self._books.drafted(), None
+        draft, self._settle_by = self._tracker.next_batch(), None
         if draft:
             reach("delivery.settling")
             now_ms = int(self._now().timestamp() * 1000)
-            await self._store.settle(draft.settlement(self._books.place), now_ms=now_ms)
+            await self._store.settle(draft.settlement(self._tracker.place), now_ms=now_ms)
             reach("delivery.settled")
-            if self._books.written(draft):
+            if self._tracker.written(draft):
                 self._changed.set()
         if self._requests.failed is not None:
             raise self._requests.failed
 
     async def _note_counts(self) -> None:
         """Have the counts of attempts written down soon after they moved, for whoever shows them."""
-        if not self._subscriber.uncounted(self.feed):
+        if not self._endpoint.uncounted(self.feed):
             self._note_by = None
         elif self._note_by is None:
             self._note_by = self._clock() + NOTE_COUNTS
         elif self._clock() >= self._note_by:
             self._note_by = None
-            await self._subscriber.note(self.feed)
+            await self._endpoint.note(self.feed)
 
     async def _wait(self) -> None:
-        lanes, now = self._lanes, self._clock()
-        others = (self._subscriber, self._intake, self._requests, self._once_more)
-        moments = (lanes.next_due, self._settle_by, self._note_by, *(one.next_moment for one in others))
+        queues, now = self._queues, self._clock()
+        others = (self._endpoint, self._intake, self._requests, self._once_more)
+        moments = (queues.next_due, self._settle_by, self._note_by, *(one.next_moment for one in others))
         # What has passed waits for something else: a free place, or the end of a pause.
         later = min((moment for moment in moments if moment is not None and moment > now), default=None)
-        if any(moment is not None and moment <= now for moment in (lanes.next_due, self._settle_by)):
+        if any(moment is not None and moment <= now for moment in (queues.next_due, self._settle_by)):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout_at(later):

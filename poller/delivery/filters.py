@@ -22,7 +22,7 @@ import msgspec
 from poller.config.event_types import type_test
 from poller.config.subscriptions import FilterSettings
 from poller.delivery.cloudevent import ATTRIBUTES, Envelope
-from poller.delivery.retry import Patience
+from poller.delivery.retry import RetryPolicy
 from poller.store.consumer_state import Entry
 from poller.store.entry_id import EntryId
 
@@ -57,7 +57,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     id: str
     wanted: Predicate
-    patience: Patience
+    patience: RetryPolicy
     disable_after: timedelta
     start: Literal["now", "earliest"] = "now"
     batching: Batching = Batching()

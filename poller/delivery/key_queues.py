@@ -1,24 +1,21 @@
-"""Who may be sent now: events side by side, those of one record one after the other.
+"""Key queues: what may be sent now, where events of one record are sent one after the other.
 
-Theory of operation
--------------------
-Each record has a lane, in which its events stand in the order of the stream. Only the foremost of a lane may be sent;
-while it is on its way, or waits for its next attempt, its lane is shut, and no other. A lane that is open stands in the
-queue, in the order in which it opened, those that were waiting before the others; a lane that waits stands in a heap,
-by the moment when it is due.
+Each record has a queue, in which its events stand in the order of the stream. Only the first of a queue may be sent.
+While it is being sent, or waits for its next attempt, its queue is shut, and no other. Open queues take turns in the
+order in which they opened, scheduled retries first; queues that wait stand in a heap by the moment when they are due.
 
-An entry is *fresh* until it is settled or parked: the consumer group still holds it. Entries behind one that has been
-tried are *stranded*; they are parked along with it, so that days of retries hold up neither the group nor the memory.
-What is parked is known here by its id alone; its event is fetched when its turn comes.
+An entry is *fresh* until it is settled or scheduled for a retry: until then the consumer group holds it. Fresh entries
+behind one that was tried are *stranded*; they are stored along with it, so that days of retries hold up neither the
+group nor the memory. Of a stored entry only the id is known here; its event is fetched when its turn comes.
 
-Where entries are sent together, one that has failed goes *alone* from then on: else one bad event would in time make
-dead letters of all that happened to be sent with it.
+Where entries are sent together, one that failed is sent *alone* from then on: else one bad event would in time make
+dead letters of all that were sent with it. A redelivery joins its queue where the entry stood in the stream, behind
+what is being sent, and opens a queue that waits for something younger.
 
-Somebody may ask for an entry once more. It joins its lane where it stood in the stream, behind what is on its way, and
-opens a lane that waits for something younger.
+**Invariants**
 
-The law: of one record nothing is ever sent before what came before it is settled. Pure; moments are seconds of any
-clock that only goes forward.
+* Of one record nothing is sent before what came before it is settled.
+* Pure; moments are seconds of any clock that only goes forward.
 """
 
 from __future__ import annotations
@@ -33,8 +30,8 @@ from poller.store.entry_id import EntryId
 T = TypeVar("T")
 
 
-class Waiting(Generic[T]):
-    """An entry in its lane.
+class QueuedEntry(Generic[T]):
+    """An entry in its queue.
 
     Attributes:
         id: in the stream.
@@ -58,15 +55,15 @@ class Waiting(Generic[T]):
         self.alone = alone
 
 
-class Lanes(Generic[T]):
-    """The lanes of one feed for one subscription."""
+class KeyQueues(Generic[T]):
+    """The queues of one feed for one subscription."""
 
     def __init__(self) -> None:
-        self._lanes: dict[str, deque[Waiting[T]]] = {}
+        self._queues: dict[str, deque[QueuedEntry[T]]] = {}
         self._open: deque[str] = deque()
         self._due: list[tuple[float, str]] = []
-        self._taken: dict[str, int] = {}  # of each lane that is shut, how many of its entries are on their way
-        self._mixed: set[str] = set()  # lanes in which something older stands behind what is on its way
+        self._taken: dict[str, int] = {}  # of each queue that is shut, how many of its entries are on their way
+        self._mixed: set[str] = set()  # queues in which something older stands behind what is on its way
         self._fresh: dict[str, int] = {}  # sizes, in the order of the stream
         self._fresh_bytes = 0
         self._parked = 0
@@ -93,7 +90,7 @@ class Lanes(Generic[T]):
 
     @property
     def next_due(self) -> float | None:
-        """When the next lane that waits is due."""
+        """When the next queue that waits is due."""
         return self._due[0][0] if self._due else None
 
     @property
@@ -104,53 +101,53 @@ class Lanes(Generic[T]):
     @property
     def due(self) -> bool:
         """Whether what may be sent next has been tried before, or stood behind one that was."""
-        return bool(self._open) and not self._lanes[self._open[0]][0].fresh
+        return bool(self._open) and not self._queues[self._open[0]][0].fresh
 
-    def add(self, entry: Waiting[T]) -> None:
+    def add(self, entry: QueuedEntry[T]) -> None:
         """An entry that was read, after all that were read before it."""
-        lane = self._lanes.get(entry.key)
-        if lane is None:
-            self._lanes[entry.key] = deque((entry,))
+        queue = self._queues.get(entry.key)
+        if queue is None:
+            self._queues[entry.key] = deque((entry,))
             self._open.append(entry.key)
         else:
-            lane.append(entry)
+            queue.append(entry)
         if entry.fresh:
             self._fresh[entry.id] = entry.size
             self._fresh_bytes += entry.size
         else:
             self._parked += 1
 
-    def insert(self, entry: Waiting[T]) -> None:
-        """An entry that is asked for once more, to its place in its lane.
+    def insert(self, entry: QueuedEntry[T]) -> None:
+        """An entry that is asked for once more, to its place in its queue.
 
-        The lane is open then, unless something is on its way or an older entry waits.
+        The queue is open then, unless something is on its way or an older entry waits.
         """
-        lane = self._lanes.get(entry.key)
-        if lane is None:
+        queue = self._queues.get(entry.key)
+        if queue is None:
             self.add(entry)
             return
         place, at = EntryId.parse(entry.id), self._taken.get(entry.key, 0)
         if at:
             self._mixed.add(entry.key)
-        while at < len(lane) and EntryId.parse(lane[at].id) < place:
+        while at < len(queue) and EntryId.parse(queue[at].id) < place:
             at += 1
-        lane.insert(at, entry)
+        queue.insert(at, entry)
         self._parked += 1
         if at == 0 and any(key == entry.key for _, key in self._due):
             self._due = [one for one in self._due if one[1] != entry.key]
             heapify(self._due)
             self._open.append(entry.key)
 
-    def restore(self, key: str, entries: list[Waiting[T]], due: float) -> None:
-        """A lane that is kept elsewhere: entries that are parked, the foremost of which is due then."""
-        self._lanes[key] = deque(entries)
+    def restore(self, key: str, entries: list[QueuedEntry[T]], due: float) -> None:
+        """A queue that is kept elsewhere: entries that are parked, the foremost of which is due then."""
+        self._queues[key] = deque(entries)
         self._parked += len(entries)
         self.wait(key, due)
 
     def wait(self, key: str, due: float) -> None:
-        """The foremost entry of this lane, which is shut, is not to be sent before then.
+        """The foremost entry of this queue, which is shut, is not to be sent before then.
 
-        Where something older has come meanwhile, that is the foremost, and the lane is open.
+        Where something older has come meanwhile, that is the foremost, and the queue is open.
         """
         if self._mended(key):
             self._open.append(key)
@@ -158,12 +155,14 @@ class Lanes(Generic[T]):
         heappush(self._due, (due, key))
 
     def hasten(self, entries: Container[str], due: float) -> None:
-        """Lanes that wait, and of which one of these is the foremost, wait until then and no longer."""
-        self._due = [(min(later, due) if self._lanes[key][0].id in entries else later, key) for later, key in self._due]
+        """Queues whose first entry is one of these wait until then and no longer."""
+        self._due = [
+            (min(later, due) if self._queues[key][0].id in entries else later, key) for later, key in self._due
+        ]
         heapify(self._due)
 
     def wake(self, now: float) -> None:
-        """Open the lanes that are due, in that order."""
+        """Open the queues that are due, in that order."""
         due = []
         while self._due and self._due[0][0] <= now:
             due.append(heappop(self._due)[1])
@@ -173,7 +172,7 @@ class Lanes(Generic[T]):
         """Whether waiting would not make what :meth:`take` gives larger."""
         count = size = 0
         for key in self._open:
-            for entry in self._lanes[key]:
+            for entry in self._queues[key]:
                 if entry.alone or entry.item is None:
                     return True
                 count += 1
@@ -182,21 +181,21 @@ class Lanes(Generic[T]):
                     return True
         return False
 
-    def take(self, *, most: int = 1, most_bytes: int | None = None) -> list[Waiting[T]]:
-        """Entries that may be sent together now, of each lane from its foremost on; their lanes are shut.
+    def take(self, *, most: int = 1, most_bytes: int | None = None) -> list[QueuedEntry[T]]:
+        """Entries that may be sent together now, of each queue from its foremost on; their queues are shut.
 
-        At least one where any lane is open, be it larger than ``most_bytes``. Nothing behind an entry whose item has to
-        be fetched is taken.
+        At least one where any queue is open, be it larger than ``most_bytes``. Nothing is taken behind an entry whose
+        item has to be fetched.
         """
-        taken: list[Waiting[T]] = []
+        taken: list[QueuedEntry[T]] = []
         size = 0
         while self._open and len(taken) < most:
             key = self._open[0]
-            lane = self._lanes[key]
-            for entry in _some(lane, most - len(taken)):
+            queue = self._queues[key]
+            for entry in _some(queue, most - len(taken)):
                 over = most_bytes is not None and size + entry.size > most_bytes
                 if taken and (over or entry.alone or taken[0].alone):
-                    if entry is lane[0]:
+                    if entry is queue[0]:
                         return taken
                     break
                 taken.append(entry)
@@ -205,76 +204,76 @@ class Lanes(Generic[T]):
             self._open.popleft()
         return taken
 
-    def settle(self, entry: Waiting[T]) -> None:
-        """This entry, the foremost of its lane, is done with. The lane stays shut until :meth:`reopen`."""
-        lane = self._lanes[entry.key]
-        if lane[0] is not entry:
-            raise ValueError(f"{entry.id} is not the foremost of its lane")
-        lane.popleft()
+    def settle(self, entry: QueuedEntry[T]) -> None:
+        """This entry, the foremost of its queue, is done with. The queue stays shut until :meth:`reopen`."""
+        queue = self._queues[entry.key]
+        if queue[0] is not entry:
+            raise ValueError(f"{entry.id} is not the foremost of its queue")
+        queue.popleft()
         if entry.key in self._taken:
             self._taken[entry.key] -= 1
         self._leave(entry)
 
     def reopen(self, key: str) -> None:
-        """Let a lane that was shut go on; one in which nothing is left is no more."""
+        """Let a queue that was shut go on; one in which nothing is left is no more."""
         self._mended(key)
-        if self._lanes[key]:
+        if self._queues[key]:
             self._open.append(key)
         else:
-            del self._lanes[key]
+            del self._queues[key]
 
-    def park(self, entry: Waiting[T]) -> None:
-        """The group holds this entry no more, it is kept elsewhere; its place in the lane remains."""
+    def park(self, entry: QueuedEntry[T]) -> None:
+        """The group holds this entry no more, it is kept elsewhere; its place in the queue remains."""
         if entry.fresh:
             self._fresh_bytes -= self._fresh.pop(entry.id)
             self._parked += 1
             entry.fresh = False
         entry.item = None
 
-    def stranded(self, key: str, and_of: Container[str] = ()) -> list[Waiting[T]]:
-        """The fresh entries of a lane, and those whose ids are in ``and_of``."""
-        return [entry for entry in self._lanes.get(key, ()) if entry.fresh or entry.id in and_of]
+    def stranded(self, key: str, and_of: Container[str] = ()) -> list[QueuedEntry[T]]:
+        """The fresh entries of a queue, and those whose ids are in ``and_of``."""
+        return [entry for entry in self._queues.get(key, ()) if entry.fresh or entry.id in and_of]
 
     def foremost(self, key: str) -> str | None:
-        """The id of the foremost entry of a lane."""
-        lane = self._lanes.get(key)
-        return lane[0].id if lane else None
+        """The id of the foremost entry of a queue."""
+        queue = self._queues.get(key)
+        return queue[0].id if queue else None
 
     def tried(self, key: str) -> bool:
-        """Whether the foremost entry of this lane has been tried before, or stood behind one that was."""
-        lane = self._lanes.get(key)
-        return not lane[0].fresh if lane else False
+        """Whether the foremost entry of this queue has been tried before, or stood behind one that was."""
+        queue = self._queues.get(key)
+        return not queue[0].fresh if queue else False
 
     def last(self, key: str) -> str | None:
-        """The hindmost entry of this lane."""
-        lane = self._lanes.get(key)
-        return lane[-1].id if lane else None
+        """The hindmost entry of this queue."""
+        queue = self._queues.get(key)
+        return queue[-1].id if queue else None
 
     def holds(self, entry_id: str) -> bool:
         """Whether this entry is here and fresh."""
         return entry_id in self._fresh
 
     def _mended(self, key: str) -> bool:
-        """Nothing of this lane is on its way any more: put it in order; whether another entry is the foremost now."""
+        """Nothing of this queue is on its way any more: put it in order; whether another entry is the foremost now."""
         self._taken.pop(key, None)
         if key not in self._mixed:
             return False
         self._mixed.discard(key)
-        lane = self._lanes[key]
-        foremost = lane[0] if lane else None
-        self._lanes[key] = lane = deque(sorted(lane, key=lambda entry: EntryId.parse(entry.id)))
-        return bool(lane) and lane[0] is not foremost
+        queue = self._queues[key]
+        foremost = queue[0] if queue else None
+        self._queues[key] = queue = deque(sorted(queue, key=lambda entry: EntryId.parse(entry.id)))
+        return bool(queue) and queue[0] is not foremost
 
-    def _leave(self, entry: Waiting[T]) -> None:
+    def _leave(self, entry: QueuedEntry[T]) -> None:
         if entry.fresh:
             self._fresh_bytes -= self._fresh.pop(entry.id)
         else:
             self._parked -= 1
 
 
-def _some(lane: Iterable[Waiting[T]], most: int) -> Iterator[Waiting[T]]:
+def _some(queue: Iterable[QueuedEntry[T]], most: int) -> Iterator[QueuedEntry[T]]:
     """The foremost entry, and those after it, where all of them are there to be sent."""
-    for number, entry in enumerate(lane):
+    for number, entry in enumerate(queue):
         if number >= most or (number and entry.item is None):
             return
         yield entry

@@ -45,7 +45,7 @@ SOURCE: Final = "poller"
 _json: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Kind(StrEnum):
+class OperationType(StrEnum):
     """The types; see the table above."""
 
     SUBSCRIPTION_DISABLED = "poller.subscription.disabled.v1"
@@ -62,7 +62,7 @@ class Kind(StrEnum):
     FEED_REPLACED = "poller.feed.replaced.v1"
 
 
-def schema_of(kind: Kind) -> dict[str, Any]:
+def schema_of(kind: OperationType) -> dict[str, Any]:
     """The JSON Schema of the events of one type, as structured CloudEvents JSON."""
     text, moment = {"type": "string", "minLength": 1}, {"type": "string", "format": "date-time"}
     attributes = {
@@ -86,7 +86,7 @@ def schema_of(kind: Kind) -> dict[str, Any]:
     }
 
 
-class Announcement(msgspec.Struct, frozen=True):
+class OperationalEvent(msgspec.Struct, frozen=True):
     """What is announced.
 
     Attributes:
@@ -97,14 +97,14 @@ class Announcement(msgspec.Struct, frozen=True):
         details: further members of ``data``, with names of their own; none is called ``reason``.
     """
 
-    kind: Kind
+    kind: OperationType
     subject: str
     at: datetime
     reason: str
     details: Mapping[str, str | int | float | bool | None] = {}
 
 
-def announcement_bytes(announcement: Announcement) -> bytes:
+def announcement_bytes(announcement: OperationalEvent) -> bytes:
     """The event in structured JSON, UTF-8; what goes into the field ``data`` of an entry."""
     reason = one_line(without_credentials(announcement.reason))
     content = dict(announcement.details) | {"reason": reason}
@@ -151,12 +151,10 @@ def operational_event(*, type_: str, subject: str, event_id: str, at: datetime, 
     return JSONFormat().write(CloudEvent(attributes=attributes, data=dict(data)))
 
 
-# Telling whoever listens what became of the daemon's own duties: CloudEvents on the stream of operations.
-
 _KEPT: Final = 10_000  # announcements
 
 
-async def announce(client: Redis, prefix: str, announcement: Announcement) -> None:
+async def announce(client: Redis, prefix: str, announcement: OperationalEvent) -> None:
     """Add it to the stream ``{prefix}:{operations}:events``, which holds the latest ten thousand.
 
     Raises:

@@ -50,7 +50,7 @@ _NO_PAUSE: Final = timedelta(0)
 _ATTEMPT: Final = timedelta(minutes=1)  # an attempt takes less
 
 
-class Patience(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True):
     """How often an event is tried.
 
     Attributes:
@@ -149,7 +149,7 @@ Step = Delivered | Retry | PauseSink | DeadLetter | PauseSubscription | Withhold
 
 
 def step_after(
-    outcome: Outcome, *, tries: Tries, patience: Patience, chance: float, busy: timedelta = PAUSE_FLOOR
+    outcome: Outcome, *, tries: Tries, patience: RetryPolicy, chance: float, busy: timedelta = PAUSE_FLOOR
 ) -> Step:
     """What follows from this outcome.
 
@@ -193,7 +193,7 @@ def _settled(outcome: Outcome) -> Step:
 
 
 def _paused(
-    pause: timedelta, outcome: Outcome, tries: Tries, patience: Patience, *, most: timedelta, chance: float
+    pause: timedelta, outcome: Outcome, tries: Tries, patience: RetryPolicy, *, most: timedelta, chance: float
 ) -> Step:
     if tries.paused >= most:
         return DeadLetter(_reason(outcome, tries), pause)

@@ -16,7 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.auth.base import IssuedToken
-from poller.auth.oauth import LONGEST, UNKNOWN_LIFETIME, Answer, Client, ClientCredentials, issued, lifetime_of, renewal
+from poller.auth.oauth import (
+    LONGEST,
+    UNKNOWN_LIFETIME,
+    ClientCredentials,
+    OAuthClient,
+    TokenResponse,
+    issued,
+    lifetime_of,
+    renewal,
+)
 from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
 from poller.http.transport import Transport
 from tests.source.api import Request, http, serving
@@ -39,7 +48,7 @@ def secret_file(tmp_path: Path) -> Path:
 def issuer(
     url: str, secret_file: Path, *, transport: Transport | None = None, within: float = 20, **asked: str
 ) -> ClientCredentials:
-    client = Client(url + "/token", "client:1 é", secret_file, **asked)
+    client = OAuthClient(url + "/token", "client:1 é", secret_file, **asked)
     return ClientCredentials(client, transport=transport or Transport(), within=timedelta(seconds=within))
 
 
@@ -184,7 +193,7 @@ async def test_a_replaced_secret_is_used_for_the_next_token(secret_file: Path) -
 async def test_the_query_of_the_endpoint_is_sent_and_not_shown(secret_file: Path) -> None:
     """Some servers want one; it may hold what is nobody's business."""
     async with serving(http(400, b"no")) as server:
-        client = Client(f"{server.url}/token?tenant=s3cret", "c", secret_file)
+        client = OAuthClient(f"{server.url}/token?tenant=s3cret", "c", secret_file)
         await failure_of(ClientCredentials(client, transport=Transport(), within=timedelta(seconds=20)))
         assert server.requests[0].params == [("tenant", "s3cret")]
 
@@ -216,7 +225,7 @@ GOOD = {"access_token": TOKEN, "token_type": "Bearer", "expires_in": 3600}
 def refusal(status: int, body: bytes | dict[str, Any], *secrets: str) -> SourceError:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(SourceError) as refused:
-        issued(Answer(status, content, secrets), ORIGIN)
+        issued(TokenResponse(status, content, secrets), ORIGIN)
     text = str(refused.value)
     assert text.startswith(("the token endpoint", "the access_token of the token endpoint"))
     assert text.isprintable()
@@ -271,13 +280,13 @@ def test_no_lifetime_breaks_anything(expires_in: object) -> None:
 @pytest.mark.parametrize("kind", ["Bearer", "bearer", "BEARER", None])
 def test_a_bearer_token_is_used(kind: str | None) -> None:
     """However its type is written; a server that leaves it out means the only one there is."""
-    assert issued(Answer(200, json.dumps({**GOOD, "token_type": kind}).encode()), ORIGIN).value == TOKEN
+    assert issued(TokenResponse(200, json.dumps({**GOOD, "token_type": kind}).encode()), ORIGIN).value == TOKEN
 
 
 def test_a_lifetime_that_is_left_out_is_unknown() -> None:
     """As one that is null."""
     del (answer := dict(GOOD))["expires_in"]
-    assert issued(Answer(200, json.dumps(answer).encode()), ORIGIN).valid_for == UNKNOWN_LIFETIME
+    assert issued(TokenResponse(200, json.dumps(answer).encode()), ORIGIN).valid_for == UNKNOWN_LIFETIME
 
 
 @pytest.mark.parametrize(
@@ -345,4 +354,4 @@ def test_errors_that_say_so_may_be_over_later(status: int) -> None:
 )
 def test_only_invalid_client_means_that_the_proof_was_not_taken(status: int, body: bytes, refuses: bool) -> None:
     """Anything else would be refused the second way too."""
-    assert Answer(status, body).refuses_client is refuses
+    assert TokenResponse(status, body).refuses_client is refuses

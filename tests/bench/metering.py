@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from redis.asyncio import Redis
 
 from poller.daemon.stored_metrics import _FIELDS, StoredFigures, _feed
-from poller.delivery.delivery_tracker import Told
+from poller.delivery.delivery_tracker import AttemptReport
 from poller.delivery.dispatcher import count
 from poller.delivery.retry import Delivered
 from poller.redis.client import commands
@@ -82,7 +82,7 @@ async def _late(late: list[float]) -> None:
 
 def _attempts() -> Figure:
     """An attempt that went well, with all that is counted of it."""
-    told = [Told("1-0", "id", 1, Delivered(), "2026-03-02T08:14:59.500Z", 660)]
+    told = [AttemptReport("1-0", "id", 1, Delivered(), "2026-03-02T08:14:59.500Z", 660)]
     outcome, series, now = answered(204, seconds=0.01), attempts_of("bench"), _NOW + timedelta(seconds=1)
     begun = time.process_time()
     for _ in range(_ATTEMPTS):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from redis import Redis
 
-from poller.delivery.delivery_codec import Attempt, Delivery, Letter, encode
+from poller.delivery.delivery_codec import Attempt, Delivery, StoredDeadLetter, encode
 from poller.delivery.retry import Tries
 from poller.redis.client import commands
 from poller.store.dead_letters import MOST_WAITING
@@ -61,7 +61,9 @@ def give_up(store: Redis, number: int, *, feed: str = FEED, subscription: str = 
     """The id of a dead letter written as a feed consumer writes it."""
     keys = ConsumerKeys.of("poller", feed, subscription)
     content = entry(number=number) if event is None else event
-    store.hset(keys.letters, f"{number}-0", encode(Letter(msgspec.Raw(content), "gone \x1b[31m", "at", TRIED)))
+    store.hset(
+        keys.letters, f"{number}-0", encode(StoredDeadLetter(msgspec.Raw(content), "gone \x1b[31m", "at", TRIED))
+    )
     store.zadd(keys.letter_times, {f"{number}-0": number})
     return f"{feed}:{subscription}:{number}-0"
 

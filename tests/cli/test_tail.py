@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from poller.cli.tail import start_of
-from poller.delivery.operational_events import Announcement, Kind, announcement_bytes
+from poller.delivery.operational_events import OperationalEvent, OperationType, announcement_bytes
 from poller.errors import ConfigurationError
 from poller.store.keys import FeedKeys, operations_key
 from tests.cli.conftest import Called, started
@@ -49,7 +49,9 @@ async def test_it_shows_the_chosen_events(tmp_path: Path, store_url: str) -> Non
     with looking(store_url) as client:
         for one in (event("created", "a"), event("modified", "b", "/name"), event("modified", "c", "/reason")):
             client.xadd(FeedKeys.of("poller", FEED).events, {"data": one})
-        paused = announcement_bytes(Announcement(Kind.FEED_PAUSED, FEED, AT, "moving \x1b[31m house", {"by": "anna"}))
+        paused = announcement_bytes(
+            OperationalEvent(OperationType.FEED_PAUSED, FEED, AT, "moving \x1b[31m house", {"by": "anna"})
+        )
         client.xadd(operations_key("poller"), {"data": paused})
     wanted = ("--changed", "/reason", "--from", "earliest")
     assert await _lines(tmp_path, environ, "contractTypes", *wanted, count=1) == [

@@ -16,7 +16,7 @@ import poller
 from poller.config.load import load
 from poller.control import subscriptions as sampling
 from poller.control.asyncapi import EXAMPLE, asyncapi, schemas_of
-from poller.delivery.operational_events import Announcement, Kind, announcement_bytes
+from poller.delivery.operational_events import OperationalEvent, OperationType, announcement_bytes
 from poller.store.keys import operations_key
 
 
@@ -68,13 +68,13 @@ def test_every_operational_event_is_a_message() -> None:
     assert messages <= document["components"]["messages"].keys()
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_operational_events_are_valid(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", OperationType)
+def test_operational_events_are_valid(kind: OperationType) -> None:
     """Law: what is written is valid by the schema of its type, and by no other's."""
-    told = Announcement(kind, "acme/x", datetime(2026, 3, 2, tzinfo=UTC), "why", {"count": 3, "sink": None})
+    told = OperationalEvent(kind, "acme/x", datetime(2026, 3, 2, tzinfo=UTC), "why", {"count": 3, "sink": None})
     event = json.loads(announcement_bytes(told))
     schemas = asyncapi(load(None, EXAMPLE))["components"]["schemas"]
-    fits = [name for name in Kind if Draft202012Validator(schemas[name]).is_valid(event)]
+    fits = [name for name in OperationType if Draft202012Validator(schemas[name]).is_valid(event)]
     assert fits == [kind]
 
 

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from poller.daemon.round_runner import _report
-from poller.delivery.delivery_tracker import Told
+from poller.delivery.delivery_tracker import AttemptReport
 from poller.delivery.dispatcher import STEPS, report
 from poller.delivery.outcome import Failure
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, Step
@@ -61,7 +61,7 @@ def test_of_attempts() -> None:
     steps: list[Step] = [Delivered(), PauseSink(wait, wait), DeadLetter("gone")]
     with capture_logs() as logs:
         for outcome in (answered(429), unanswered(Failure.DNS)):
-            told = [Told("1-0", "id", 1, step, "2026-03-02T08:15:00Z", 1) for step in steps]
+            told = [AttemptReport("1-0", "id", 1, step, "2026-03-02T08:15:00Z", 1) for step in steps]
             report(told, outcome, feed="a/x", subscription="s", sink="h", now=datetime(2026, 3, 3, tzinfo=UTC))
     rows = table("attempt")
     named = [name for names, _ in rows for name in names]

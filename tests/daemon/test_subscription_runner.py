@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from poller.control.subscriptions import filed, registry_of
 from poller.daemon.subscription_runner import mend
-from poller.delivery.operational_events import Announcement, Kind
+from poller.delivery.operational_events import OperationalEvent, OperationType
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import NOW, added, configured
 
@@ -28,14 +28,14 @@ async def test_the_files_come_back_and_the_others_are_told_by_name(client: FakeA
     before = await registry.all()
     await client.flushall()
 
-    async def announce(announcement: Announcement) -> None:
+    async def announce(announcement: OperationalEvent) -> None:
         told.append(announcement)
 
     with capture_logs() as said:
         kept = await mend(registry, filed(settings), before, now=LATER, announce=announce)
     assert {name: one.since for name, one in kept.registered.items()} == {"file": NOW, "resting": NOW}
     assert kept.paused == {"resting": pause}
-    assert [(one.kind, one.subject) for one in told] == [(Kind.SUBSCRIPTION_LOST, "run")]
+    assert [(one.kind, one.subject) for one in told] == [(OperationType.SUBSCRIPTION_LOST, "run")]
     assert [(line["log_level"], line["lost"]) for line in said] == [("error", ["run"])]
 
 
@@ -56,7 +56,7 @@ async def test_an_older_registry_with_the_id_of_one_in_the_file_ends_nothing(
     registry = registry_of(settings, client)
     await added(client, configured(tmp_path), "one")
 
-    async def announce(_: Announcement) -> None:
+    async def announce(_: OperationalEvent) -> None:
         raise AssertionError("nothing is lost")
 
     with capture_logs() as said:

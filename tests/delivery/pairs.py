@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
-from poller.delivery.feed_consumer import Pair
+from poller.delivery.feed_consumer import FeedConsumer
 from poller.delivery.filters import Predicate, Subscription
 from poller.delivery.outcome import Outcome
-from poller.delivery.retry import Patience
+from poller.delivery.retry import RetryPolicy
 from poller.delivery.sinks.base import Sink
 from poller.lifecycle import ended
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
@@ -82,7 +82,7 @@ class _Unnoted:
 
 def subscription(schedule: timedelta, wanted: Predicate = lambda _: True, retries: int = 2) -> Subscription:
     """One that waits so long after each of so many failures."""
-    waits = Patience((schedule,) * retries, 0.0)
+    waits = RetryPolicy((schedule,) * retries, 0.0)
     return Subscription(NAME, wanted, waits, timedelta(days=5), start="earliest", concurrency=4)
 
 
@@ -94,10 +94,10 @@ async def delivering(
     schedule: timedelta = timedelta(hours=1),
     wanted: Predicate = lambda _: True,
     retries: int = 2,
-) -> AsyncIterator[Pair]:
+) -> AsyncIterator[FeedConsumer]:
     """A pair that delivers while the block runs; it ends as in a crash, but for the lease."""
     clock = asyncio.get_running_loop().time
-    subscriber = Subscriber(
+    subscriber = EndpointState(
         subscription(schedule, wanted, retries),
         sink,
         _Unnoted(),
@@ -115,7 +115,7 @@ async def delivering(
         lease=timedelta(seconds=30),
     )
     assert await store.lease.acquire() is None
-    pair = Pair(FEED, subscriber, store, now=lambda: datetime.now(UTC), clock=clock, chance=lambda: 0.0)
+    pair = FeedConsumer(FEED, subscriber, store, now=lambda: datetime.now(UTC), clock=clock, chance=lambda: 0.0)
     running = asyncio.create_task(pair.run())
     try:
         yield pair

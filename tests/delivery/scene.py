@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
-from poller.delivery.feed_consumer import Deliveries, Pair
+from poller.delivery.feed_consumer import ConsumerStorage, FeedConsumer
 from poller.delivery.filters import Subscription
 from poller.delivery.outcome import Outcome
-from poller.delivery.retry import Patience
+from poller.delivery.retry import RetryPolicy
 from poller.errors import StoreUnavailable
 from tests.delivery.outcomes import answered
 from tests.delivery.sinks import PythonSink
@@ -35,7 +35,7 @@ def now() -> datetime:
 def subscription(**changes: object) -> Subscription:
     """Waits of milliseconds."""
     wanted = Subscription(
-        "s", lambda _: True, Patience([timedelta(milliseconds=5)] * 3, 0.0), timedelta(days=5), start="earliest"
+        "s", lambda _: True, RetryPolicy([timedelta(milliseconds=5)] * 3, 0.0), timedelta(days=5), start="earliest"
     )
     return msgspec.structs.replace(wanted, **changes)
 
@@ -116,9 +116,9 @@ def subscriber(
     paused_until: datetime | None = None,
     wall: Callable[[], datetime] = now,
     **changes: object,
-) -> Subscriber:
+) -> EndpointState:
     wanted = subscription(**changes)
-    return Subscriber(
+    return EndpointState(
         wanted,
         posted,
         noted or Noted(),
@@ -129,9 +129,13 @@ def subscriber(
 
 
 @asynccontextmanager
-async def delivering(store: Deliveries, to: Subscriber) -> AsyncIterator[tuple[Pair, asyncio.Task[None]]]:
+async def delivering(
+    store: ConsumerStorage, to: EndpointState
+) -> AsyncIterator[tuple[FeedConsumer, asyncio.Task[None]]]:
     """A pair that runs while the block does; stopped in order."""
-    pair = Pair("acme/a", to, store, now=now, clock=asyncio.get_running_loop().time, chance=random.Random(1).random)
+    pair = FeedConsumer(
+        "acme/a", to, store, now=now, clock=asyncio.get_running_loop().time, chance=random.Random(1).random
+    )
     task = asyncio.create_task(pair.run())
     try:
         yield pair, task

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from poller.delivery.cloudevent import Event, envelope_of
 from poller.delivery.delivery_codec import Delivery, deliveries_of, letter_of
-from poller.delivery.delivery_tracker import GONE, Books, Parked, Replay
-from poller.delivery.feed_consumer import Intake
+from poller.delivery.delivery_tracker import GONE, DeliveryTracker, ReplayProgress, ScheduledRetries
+from poller.delivery.feed_consumer import EntryReader
 from poller.delivery.filters import Batching, Subscription
-from poller.delivery.key_queues import Waiting
+from poller.delivery.key_queues import QueuedEntry
 from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.retry import Patience, Retry, Tries
+from poller.delivery.retry import Retry, RetryPolicy, Tries
 from poller.store.entry_id import EntryId, before
 from poller.store.replay import ReplayPosition, ReplaySpan
 from tests.delivery.events import entry as written
@@ -41,7 +41,7 @@ def subscription(**changes: object) -> Subscription:
     wanted = Subscription(
         "rostering",
         lambda _: True,
-        Patience([timedelta(seconds=1), timedelta(seconds=3)], 0.2),
+        RetryPolicy([timedelta(seconds=1), timedelta(seconds=3)], 0.2),
         timedelta(days=5),
         start="earliest",
     )
@@ -71,11 +71,11 @@ class Dying(RuleBasedStateMachine):
         self.reads(5)
 
     def begin(self) -> None:
-        self.books = Books(subscription())
-        self.intake = Intake(self.ledger, "earliest", feed="acme/a", clock=lambda: self.clock)
-        self.in_flight: list[list[Waiting[Event]]] = []
+        self.tracker = DeliveryTracker(subscription())
+        self.intake = EntryReader(self.ledger, "earliest", feed="acme/a", clock=lambda: self.clock)
+        self.in_flight: list[list[QueuedEntry[Event]]] = []
         kept = deliveries_of(at_once(self.ledger.parked()))
-        self.books.restore(kept, now=NOW + timedelta(seconds=self.clock), clock=self.clock)
+        self.tracker.restore(kept, now=NOW + timedelta(seconds=self.clock), clock=self.clock)
 
     @rule(key=st.sampled_from("ab"))
     def comes(self, key: str) -> None:
@@ -86,12 +86,12 @@ class Dying(RuleBasedStateMachine):
     def reads(self, most: int) -> None:
         if self.intake.wanted:
             entries = at_once(self.intake.read(most))
-            self.books.take_in(entries, now=NOW, known_to=self.intake.known_to)
+            self.tracker.take_in(entries, now=NOW, known_to=self.intake.known_to)
 
     @rule()
     def sends(self) -> None:
-        self.books.lanes.wake(self.clock)
-        unit = self.books.lanes.take(most=self.batching.max_events)
+        self.tracker.queues.wake(self.clock)
+        unit = self.tracker.queues.take(most=self.batching.max_events)
         for number, one in enumerate(unit):
             self.check(one.id, {before.id for before in unit[:number]})
         if unit:
@@ -114,9 +114,9 @@ class Dying(RuleBasedStateMachine):
         if outcome.is_delivered:
             self.taken |= {one.id for one in unit}
         now = NOW + timedelta(seconds=self.clock)
-        self.books.conclude(unit, outcome, now=now, clock=self.clock, chance=lambda: 0.5)
+        self.tracker.conclude(unit, outcome, now=now, clock=self.clock, chance=lambda: 0.5)
 
-    def arrived(self, unit: list[Waiting[Event]]) -> None:
+    def arrived(self, unit: list[QueuedEntry[Event]]) -> None:
         for one in reversed(unit):  # those of one request come again as one, or one by one
             self.latest[one.key] = EntryId.parse(one.id)
 
@@ -125,19 +125,19 @@ class Dying(RuleBasedStateMachine):
     def is_not_sent(self, number: int, later: bool) -> None:
         unit = self.in_flight.pop(number % len(self.in_flight))
         if later:
-            self.books.postpone(unit, self.clock + 1)
+            self.tracker.postpone(unit, self.clock + 1)
         else:
-            self.books.put_back(unit)
+            self.tracker.put_back(unit)
 
     @rule()
     def writes(self) -> None:
-        draft = self.books.drafted()
+        draft = self.tracker.next_batch()
         if draft:
-            settlement = draft.settlement(self.books.place)
+            settlement = draft.settlement(self.tracker.place)
             at_once(self.ledger.settle(settlement, now_ms=0))
             self.settled |= ({*settlement.acked} | {*settlement.unparked}) - self.ledger.kept.keys()
             self.done |= self.settled
-            self.books.written(draft)
+            self.tracker.written(draft)
 
     @rule()
     def dies(self) -> None:
@@ -185,14 +185,14 @@ class Dying(RuleBasedStateMachine):
             while self.in_flight:
                 self.ends(0, OK)
             self.writes()
-            open_ones = self.ledger.group or self.ledger.kept or self.books.lanes.fresh
+            open_ones = self.ledger.group or self.ledger.kept or self.tracker.queues.fresh
             if not open_ones and self.taken | self.ledger.letters.keys() == self.keys.keys():
                 break
         assert self.taken | self.ledger.letters.keys() == self.ledger.stream.keys()
         assert not self.ledger.kept
         assert not self.ledger.group
-        assert not self.books.lanes.fresh
-        assert not self.books.lanes.parked
+        assert not self.tracker.queues.fresh
+        assert not self.tracker.queues.parked
 
 
 TestDying = Dying.TestCase
@@ -203,105 +203,105 @@ def one_of(key: str, number: int) -> tuple[str, bytes]:
     return f"{number}-0", spelled(partitionkey=key)
 
 
-def sent(books: Books) -> list[str]:
-    return [one.id for one in books.lanes.take(most=9)]
+def sent(tracker: DeliveryTracker) -> list[str]:
+    return [one.id for one in tracker.queues.take(most=9)]
 
 
 def test_what_waits_in_its_lane_is_parked_as_soon_as_it_is_read() -> None:
     """Else the events of one failing record would fill the window, and hold up all others."""
-    books = Books(subscription())
-    books.take_in([one_of("a", 1)], now=NOW)
-    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
-    books.take_in([one_of("a", number) for number in range(2, 500)], now=NOW)
-    assert (books.lanes.fresh, books.lanes.parked) == (0, 499)
-    draft = books.drafted()
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of("a", 1)], now=NOW)
+    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    tracker.take_in([one_of("a", number) for number in range(2, 500)], now=NOW)
+    assert (tracker.queues.fresh, tracker.queues.parked) == (0, 499)
+    draft = tracker.next_batch()
     assert draft
     assert len(draft.acked) == len(draft.parked) == 499
-    assert books.place == "499-0"
+    assert tracker.place == "499-0"
 
 
 def test_one_bad_event_takes_no_others_along() -> None:
     """What failed together is tried again one by one, also by another process; a busy sink says nothing of events."""
     for outcome, together in ((BROKEN, 1), (answered(429, retry_after="1"), 3)):
-        ledger, books = Ledger(), Books(subscription(batching=Batching(9)))
-        books.take_in([one_of(key, number) for number, key in enumerate("abc", 1)], now=NOW)
-        books.conclude(books.lanes.take(most=9), outcome, now=NOW, clock=0, chance=lambda: 0)
-        draft = books.drafted()
+        ledger, tracker = Ledger(), DeliveryTracker(subscription(batching=Batching(9)))
+        tracker.take_in([one_of(key, number) for number, key in enumerate("abc", 1)], now=NOW)
+        tracker.conclude(tracker.queues.take(most=9), outcome, now=NOW, clock=0, chance=lambda: 0)
+        draft = tracker.next_batch()
         assert draft
-        at_once(ledger.settle(draft.settlement(books.place), now_ms=0))
-        heir = Books(subscription(batching=Batching(9)))
+        at_once(ledger.settle(draft.settlement(tracker.place), now_ms=0))
+        heir = DeliveryTracker(subscription(batching=Batching(9)))
         heir.restore(deliveries_of(ledger.kept), now=NOW, clock=0)
-        for one in (books, heir):
-            one.lanes.wake(9)
+        for one in (tracker, heir):
+            one.queues.wake(9)
             assert len(sent(one)) == together
 
 
 def test_letters_of_one_id_are_one_record() -> None:
     """A UUID is the same in upper case, so its events wait for one another; other ids are told apart."""
     uuid = "7d9f3a52-6a0e-4f0c-9a50-0f5a1c4a7f11"
-    books = Books(subscription())
-    books.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2), one_of("A", 3), one_of("a", 4)], now=NOW)
-    assert [sent(books), sent(books)] == [["1-0", "2-0", "3-0", "4-0"], []]
-    books = Books(subscription())
-    books.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2)], now=NOW)
-    assert [one.id for one in books.lanes.take()] == ["1-0"]
-    assert not books.lanes.ready
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2), one_of("A", 3), one_of("a", 4)], now=NOW)
+    assert [sent(tracker), sent(tracker)] == [["1-0", "2-0", "3-0", "4-0"], []]
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of(uuid, 1), one_of(uuid.upper(), 2)], now=NOW)
+    assert [one.id for one in tracker.queues.take()] == ["1-0"]
+    assert not tracker.queues.ready
 
 
 def test_what_is_no_event_or_is_gone_holds_nothing_up() -> None:
     """A foreign entry is passed over; one that the stream has lost while it was held becomes a dead letter."""
-    books = Books(subscription())
-    refused = books.take_in([("1-0", b""), ("2-0", None), ("3-0", b"[]"), one_of("a", 4)], now=NOW)
+    tracker = DeliveryTracker(subscription())
+    refused = tracker.take_in([("1-0", b""), ("2-0", None), ("3-0", b"[]"), one_of("a", 4)], now=NOW)
     assert [entry for entry, _ in refused] == ["1-0", "2-0", "3-0"]
-    draft = books.drafted()
+    draft = tracker.next_batch()
     assert draft
     assert draft.acked == ["1-0", "2-0", "3-0"]
     assert letter_of(draft.letters["2-0"]).reason == GONE
     assert len(draft.letters) == 1
-    assert sent(books) == ["4-0"]
+    assert sent(tracker) == ["4-0"]
 
 
 def test_baselines_are_for_those_who_asked_for_the_beginning() -> None:
     """A new subscription gets what changes, not what there was; nor does a store that was lost start a storm."""
     baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     for start, expected in (("now", ["2-0"]), ("earliest", ["1-0", "2-0"])):
-        books = Books(subscription(start=start))
-        books.take_in([("1-0", baseline), ("2-0", written())], now=NOW)
-        assert sent(books) == expected
+        tracker = DeliveryTracker(subscription(start=start))
+        tracker.take_in([("1-0", baseline), ("2-0", written())], now=NOW)
+        assert sent(tracker) == expected
 
 
 def test_a_baseline_after_a_loss_is_for_nobody_who_was_there_before() -> None:
     """Who asked for the beginning has had it; what was published before the loss is still owed to him."""
     baseline = written().replace(b'"cause":"delta"}}', b'"cause":"baseline"}}')
     entries = [("4-0", baseline), ("5-0", baseline), ("6-0", written())]
-    books = Books(subscription(start="earliest"))
-    books.take_in(entries, now=NOW, anew="4-0")
-    assert sent(books) == ["4-0", "6-0"]
+    tracker = DeliveryTracker(subscription(start="earliest"))
+    tracker.take_in(entries, now=NOW, anew="4-0")
+    assert sent(tracker) == ["4-0", "6-0"]
 
 
 def test_a_wall_clock_that_was_set_back_makes_nothing_wait_longer() -> None:
     """Than it may have been parked for, jitter included; one that was set forward lets it be tried at once."""
-    books = Books(subscription())
-    books.take_in([one_of("a", 1)], now=NOW)
-    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
-    draft = books.drafted()
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of("a", 1)], now=NOW)
+    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = tracker.next_batch()
     assert draft
     for now, due in ((NOW, 101.0), (NOW - timedelta(hours=1), 101.2), (NOW + timedelta(hours=1), 100.0)):
-        heir = Books(subscription())
+        heir = DeliveryTracker(subscription())
         heir.restore(deliveries_of(draft.parked), now=now, clock=100)
-        assert heir.lanes.next_due == due
+        assert heir.queues.next_due == due
 
 
 def test_a_sink_that_is_gone_uses_up_nothing() -> None:
     """410: the event is as it was, and waits for the subscription to be resumed."""
-    books = Books(subscription())
-    books.take_in([one_of("a", 1)], now=NOW)
-    concluded = books.conclude(
-        books.lanes.take(), answered(410, error="the sink answered 410"), now=NOW, clock=0, chance=lambda: 0
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of("a", 1)], now=NOW)
+    concluded = tracker.conclude(
+        tracker.queues.take(), answered(410, error="the sink answered 410"), now=NOW, clock=0, chance=lambda: 0
     )
     assert concluded.rest
-    assert books.drafted() is None
-    assert sent(books) == ["1-0"]
+    assert tracker.next_batch() is None
+    assert sent(tracker) == ["1-0"]
 
 
 def test_what_could_not_be_sent_is_as_it_was() -> None:
@@ -309,50 +309,50 @@ def test_what_could_not_be_sent_is_as_it_was() -> None:
 
     Not even its event is kept where it has waited before: however many are taken in vain, they are fetched anew.
     """
-    books = Books(subscription())
-    books.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
     for _ in range(100):
-        unit = books.lanes.take()
+        unit = tracker.queues.take()
         assert {waiting.key: waiting.id for waiting in unit} in ({"a": "1-0"}, {"b": "3-0"})
-        concluded = books.conclude(unit, UNSENT, now=NOW, clock=0, chance=lambda: 0)
-        assert (concluded.pause, concluded.rest, books.drafted()) == (None, None, None)
-    assert books.lanes.next_due is None
-    assert sorted(sent(books)) == ["1-0", "2-0", "3-0"]
-    books.restore({"9-0": Delivery("c", due=1, tries=Tries(2, 2))}, now=NOW, clock=0)
-    books.lanes.wake(0)
-    (parked,) = books.lanes.take()
+        concluded = tracker.conclude(unit, UNSENT, now=NOW, clock=0, chance=lambda: 0)
+        assert (concluded.pause, concluded.rest, tracker.next_batch()) == (None, None, None)
+    assert tracker.queues.next_due is None
+    assert sorted(sent(tracker)) == ["1-0", "2-0", "3-0"]
+    tracker.restore({"9-0": Delivery("c", due=1, tries=Tries(2, 2))}, now=NOW, clock=0)
+    tracker.queues.wake(0)
+    (parked,) = tracker.queues.take()
     parked.item = (envelope_of(spelled()), spelled())
-    books.conclude([parked], UNSENT, now=NOW, clock=0, chance=lambda: 0)
-    assert (books.drafted(), books.lanes.parked) == (None, 1)
-    (again,) = books.lanes.take()
+    tracker.conclude([parked], UNSENT, now=NOW, clock=0, chance=lambda: 0)
+    assert (tracker.next_batch(), tracker.queues.parked) == (None, 1)
+    (again,) = tracker.queues.take()
     assert again.item is None
-    concluded = books.conclude([again], BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    concluded = tracker.conclude([again], BROKEN, now=NOW, clock=0, chance=lambda: 0)
     assert [(one.attempt, one.step) for one in concluded.told] == [(2, Retry(timedelta(seconds=3)))]
 
 
 def test_what_stands_behind_one_that_waits_is_parked_along_with_it() -> None:
     """Days of retries hold up neither the group nor its trimming."""
-    books = Books(subscription())
-    books.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
-    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
-    draft = books.drafted()
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of("a", 1), one_of("a", 2), one_of("b", 3)], now=NOW)
+    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = tracker.next_batch()
     assert draft
     assert draft.acked == list(draft.parked) == ["1-0", "2-0"]
-    assert (books.lanes.fresh, books.place) == (1, before("3-0"))
+    assert (tracker.queues.fresh, tracker.place) == (1, before("3-0"))
 
 
 def test_what_a_predecessor_had_parked_is_never_new() -> None:
     """Though it was delivered since, and comes again because the group was lost and made again."""
-    books = Books(subscription())
-    books.take_in([one_of("a", 1)], now=NOW)
-    books.conclude(books.lanes.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
-    draft = books.drafted()
+    tracker = DeliveryTracker(subscription())
+    tracker.take_in([one_of("a", 1)], now=NOW)
+    tracker.conclude(tracker.queues.take(), BROKEN, now=NOW, clock=0, chance=lambda: 0)
+    draft = tracker.next_batch()
     assert draft
-    heir = Books(subscription())
+    heir = DeliveryTracker(subscription())
     heir.restore(deliveries_of(draft.parked), now=NOW, clock=0)
-    heir.lanes.wake(9)
-    heir.conclude(heir.lanes.take(), OK, now=NOW, clock=9, chance=lambda: 0)
-    last = heir.drafted()
+    heir.queues.wake(9)
+    heir.conclude(heir.queues.take(), OK, now=NOW, clock=9, chance=lambda: 0)
+    last = heir.next_batch()
     assert last
     heir.written(last)
     heir.take_in([one_of("a", 1), one_of("a", 2)], now=NOW)
@@ -361,16 +361,16 @@ def test_what_a_predecessor_had_parked_is_never_new() -> None:
 
 # Laws of :mod:`poller.delivery.delivery_tracker`.
 
-PATIENCE = Patience([timedelta(seconds=1), timedelta(seconds=10)], 0.5)
+PATIENCE = RetryPolicy([timedelta(seconds=1), timedelta(seconds=10)], 0.5)
 
 
 def due_in(seconds: float) -> int:
     return int((NOW + timedelta(seconds=seconds)).timestamp() * 1000)
 
 
-def joined(**deliveries: Delivery) -> tuple[Parked, list[Waiting[Event]]]:
+def joined(**deliveries: Delivery) -> tuple[ScheduledRetries, list[QueuedEntry[Event]]]:
     """Those of the entries ``1-0``, ``2-0`` … at 100 s of our clock."""
-    parked = Parked(PATIENCE)
+    parked = ScheduledRetries(PATIENCE)
     return parked, list(parked.join({f"{name[1:]}-0": one for name, one in deliveries.items()}, now=NOW, clock=100.0))
 
 
@@ -430,8 +430,8 @@ SPAN = ReplaySpan("r", "4-0", "9-0")
 
 def test_none() -> None:
     """Law: where there is no replay nothing is wanted and nothing is written."""
-    assert Replay().wants(5) is None
-    assert Replay().place is None
+    assert ReplayProgress().wants(5) is None
+    assert ReplayProgress().place is None
 
 
 @given(st.integers(1, 30), st.integers(1, 7), st.data())
@@ -440,7 +440,7 @@ def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chose
     entries = [f"{number}-0" for number in range(1, count + 1)]
     done: set[str] = set()
     after, steps = "0-0", 0
-    replay = Replay(ReplaySpan("r", after, entries[-1]))
+    replay = ReplayProgress(ReplaySpan("r", after, entries[-1]))
     while after:
         if span := replay.wants(most):
             found = [entry for entry in entries if EntryId.parse(entry) > EntryId.parse(span.after)][:most]
@@ -458,14 +458,14 @@ def test_the_place_is_never_beyond_what_is_not_done(count: int, most: int, chose
             )
             if after and steps < 2 and chosen.draw(st.booleans()):  # a crash
                 steps += 1
-                replay = Replay(ReplaySpan("r", after, entries[-1]))
+                replay = ReplayProgress(ReplaySpan("r", after, entries[-1]))
     assert done == set(entries)
     assert replay.wants(most) is None
 
 
 def test_another_one_takes_its_place() -> None:
     """Law: the same replay goes on where it is; another one begins anew, whatever is written of the first."""
-    replay = Replay(SPAN)
+    replay = ReplayProgress(SPAN)
     replay.took([("5-0", b"")], most=1)
     assert replay.follows(ReplaySpan("r", "4-0", "9-0")) is replay
     other = replay.follows(ReplaySpan("s", "1-0", "2-0"))

@@ -12,11 +12,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from structlog.testing import capture_logs
 
 from poller.delivery.cloudevent import envelope_of
-from poller.delivery.delivery_tracker import Books
-from poller.delivery.dispatcher import Requests
-from poller.delivery.endpoint import Subscriber
+from poller.delivery.delivery_tracker import DeliveryTracker
+from poller.delivery.dispatcher import Dispatcher
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.filters import Batching
-from poller.delivery.retry import Patience
+from poller.delivery.retry import RetryPolicy
 from poller.delivery.signing import Signer, new_secret
 from poller.delivery.sinks.base import Sink
 from poller.delivery.sinks.webhook import SignedRequests
@@ -49,9 +49,9 @@ async def sent(receiver: Receiver, *events: bytes, mode: str = "structured", **o
 
 async def _through(sink: Sink, events: Sequence[bytes], mode: str) -> None:
     batching = Batching(max_events=100) if mode == "batch" else Batching()
-    wanted = subscription(batching=batching, patience=Patience([timedelta(hours=1)], 0.0))
+    wanted = subscription(batching=batching, patience=RetryPolicy([timedelta(hours=1)], 0.0))
     clock = asyncio.get_running_loop().time
-    subscriber = Subscriber(
+    subscriber = EndpointState(
         wanted,
         sink,
         Noted(),
@@ -59,10 +59,10 @@ async def _through(sink: Sink, events: Sequence[bytes], mode: str) -> None:
         now=now,
         clock=clock,
     )
-    books = Books(wanted)
-    books.take_in([(f"{number}-0", event) for number, event in enumerate(events, 1)], now=now())
-    requests = Requests(
-        books, subscriber, _Stream(), feed="acme/a", changed=lambda: None, now=now, clock=clock, chance=lambda: 0.0
+    tracker = DeliveryTracker(wanted)
+    tracker.take_in([(f"{number}-0", event) for number, event in enumerate(events, 1)], now=now())
+    requests = Dispatcher(
+        tracker, subscriber, _Stream(), feed="acme/a", changed=lambda: None, now=now, clock=clock, chance=lambda: 0.0
     )
     requests.start()
     await requests.finish(within=20)

@@ -10,7 +10,7 @@ from typing import Final, get_args
 import pytest
 from structlog.testing import capture_logs
 
-from poller.delivery.delivery_tracker import Told
+from poller.delivery.delivery_tracker import AttemptReport
 from poller.delivery.dispatcher import STEPS, count, report
 from poller.delivery.outcome import Failure
 from poller.delivery.retry import DeadLetter, Delivered, PauseSink, PauseSubscription, Retry, Step, Withhold
@@ -23,8 +23,8 @@ RECORDED: Final = "2026-03-02T08:15:01.500Z"
 OK: Final = answered(204, seconds=0.0123)
 
 
-def told(step: Step, *, recorded: str | None = RECORDED) -> Told:
-    return Told("1-0", "id", 2, step, recorded, 660)
+def told(step: Step, *, recorded: str | None = RECORDED) -> AttemptReport:
+    return AttemptReport("1-0", "id", 2, step, recorded, 660)
 
 
 @pytest.fixture

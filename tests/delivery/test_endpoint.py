@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from poller.delivery.endpoint import FIRST_BREATH, LONGEST_BREATH, MANY_FAILURES, TELL_AGAIN, Subscriber, Withholding
+from poller.delivery.endpoint import (
+    FIRST_BREATH,
+    LONGEST_BREATH,
+    MANY_FAILURES,
+    TELL_AGAIN,
+    CredentialOutage,
+    EndpointState,
+)
 from poller.delivery.endpoint_health import Health
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.retry import CREDENTIAL_WAIT
@@ -47,7 +54,7 @@ class Clock:
         self.wall += timedelta(seconds=seconds)
 
 
-def made(clock: Clock, noted: Noted | None = None, posted: Posted | None = None, **changes: object) -> Subscriber:
+def made(clock: Clock, noted: Noted | None = None, posted: Posted | None = None, **changes: object) -> EndpointState:
     return subscriber(posted or Posted(), noted, clock=clock, wall=clock.now, **changes)  # type: ignore[arg-type] # any
 
 
@@ -55,7 +62,7 @@ def yes() -> bool:
     return True
 
 
-def state(sink: Subscriber) -> set[str]:
+def state(sink: EndpointState) -> set[str]:
     """Asked anew each time."""
     return {name for name in ("free", "breathing", "resting") if getattr(sink, name)}
 
@@ -259,7 +266,7 @@ async def test_what_could_not_be_noted_is_brought_up_again() -> None:
 class Missing(PythonSink):
     """A sink whose signing secret may not be there."""
 
-    def __init__(self, sink: Subscriber) -> None:
+    def __init__(self, sink: EndpointState) -> None:
         self.error: Exception | None = CredentialUnusable("no such file")
         self.asked = 0
         self._sink = sink._sink
@@ -272,7 +279,7 @@ class Missing(PythonSink):
         return await self._sink.send(batch)
 
 
-async def attempt(sink: Subscriber) -> Outcome | None:
+async def attempt(sink: EndpointState) -> Outcome | None:
     """One, as :mod:`poller.delivery.dispatcher` does it; None where it is not its turn."""
     if "free" not in state(sink):
         return None
@@ -377,7 +384,7 @@ WAIT = CREDENTIAL_WAIT.total_seconds()
 
 def test_while_nothing_is_missing_nothing_is_held_up() -> None:
     """Law: everything may begin and be sent, and nothing is to be told of an end."""
-    withholding = Withholding()
+    withholding = CredentialOutage()
     for now in range(3):
         assert withholding.admits(now)
         withholding.begin(now)
@@ -388,7 +395,7 @@ def test_while_nothing_is_missing_nothing_is_held_up() -> None:
 
 def test_one_attempt_at_a_time_finds_out() -> None:
     """Law: none begins before its time; then one does, and nobody else's turn comes, however many had begun before."""
-    withholding = Withholding()
+    withholding = CredentialOutage()
     assert withholding.failed(100)
     assert [withholding.turn() for _ in range(8)] == [False] * 8  # those that had begun
     assert not withholding.admits(100 + WAIT - 0.1)
@@ -402,7 +409,7 @@ def test_one_attempt_at_a_time_finds_out() -> None:
 
 def test_what_came_to_nothing_holds_up_nobody_for_good() -> None:
     """Law: an attempt that was to find out and never got as far is followed by another one."""
-    withholding = Withholding()
+    withholding = CredentialOutage()
     withholding.failed(0)
     for number in range(1, 4):
         assert withholding.admits(number * WAIT)
@@ -412,7 +419,7 @@ def test_what_came_to_nothing_holds_up_nobody_for_good() -> None:
 @pytest.mark.parametrize("asked", [True, False])
 def test_over_when_one_that_was_to_find_out_got_through(asked: bool) -> None:
     """Law: what was on its way before says nothing of what is there now."""
-    withholding = Withholding()
+    withholding = CredentialOutage()
     withholding.failed(10)
     assert withholding.passed(12.5, asked=asked) == (2.5 if asked else None)
     assert withholding.admits(12.5) is asked
@@ -423,7 +430,7 @@ def test_over_when_one_that_was_to_find_out_got_through(asked: bool) -> None:
 @given(st.lists(st.floats(0.1, 30), max_size=60))
 def test_told_now_and_then(apart: list[float]) -> None:
     """Law: when it begins, and then not before a minute is over, however often it fails and for how long."""
-    withholding, now, told = Withholding(), 0.0, []
+    withholding, now, told = CredentialOutage(), 0.0, []
     for seconds in apart:
         now += seconds
         if withholding.failed(now):

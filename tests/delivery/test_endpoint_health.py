@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.delivery.endpoint_health import (
+    EndpointHealth,
     Health,
-    Standing,
     after_failure,
     after_no_start,
     after_start,
@@ -117,7 +117,7 @@ def test_what_keeps_a_subscription_from_beginning_is_failing() -> None:
 HOUR = timedelta(hours=1)
 
 
-def noted(standing: Standing, kept: dict[str, Health]) -> list[str]:
+def noted(standing: EndpointHealth, kept: dict[str, Health]) -> list[str]:
     """Write down what is to be, as the subscriber does; of which feeds that was."""
     written = list(standing.unnoted)
     for feed, health in written:
@@ -129,7 +129,7 @@ def noted(standing: Standing, kept: dict[str, Health]) -> list[str]:
 @given(st.lists(st.tuples(st.sampled_from("sf"), st.sampled_from("abc")), max_size=40))
 def test_one_process_knows_the_first_failure_after_the_last_success(steps: list[tuple[str, str]]) -> None:
     """Law: a success at one feed ends the failing of all; what is noted of each says the same."""
-    standing, kept, at = Standing(5 * HOUR), dict[str, Health](), NOON
+    standing, kept, at = EndpointHealth(5 * HOUR), dict[str, Health](), NOON
     first: datetime | None = None
     for what, feed in steps:
         at += HOUR
@@ -147,7 +147,7 @@ def test_one_process_knows_the_first_failure_after_the_last_success(steps: list[
 
 def test_where_another_delivers_nobody_takes_the_sink_for_dead() -> None:
     """Law: a success that another process has noted counts, and failing goes on from there."""
-    here, there, kept = Standing(10 * HOUR), Standing(10 * HOUR), dict[str, Health]()
+    here, there, kept = EndpointHealth(10 * HOUR), EndpointHealth(10 * HOUR), dict[str, Health]()
     for hour in range(10):
         here.failed("a", NOON + hour * HOUR)
         there.succeeded("b", NOON + hour * HOUR)
@@ -161,12 +161,12 @@ def test_where_another_delivers_nobody_takes_the_sink_for_dead() -> None:
 
 def test_a_success_that_a_wrong_clock_has_noted_keeps_nothing_alive() -> None:
     """Law: one that is still to come is none, and the next ones are noted though it is."""
-    here, kept = Standing(10 * HOUR), {"b": Health(delivered=1, delivered_at=NOON + timedelta(days=30))}
+    here, kept = EndpointHealth(10 * HOUR), {"b": Health(delivered=1, delivered_at=NOON + timedelta(days=30))}
     for hour in range(11):
         here.failed("a", NOON + hour * HOUR)
         here.heard(kept)
     assert here.failing_for == 10 * HOUR
-    there = Standing(10 * HOUR)
+    there = EndpointHealth(10 * HOUR)
     there.took("b", kept["b"])
     there.succeeded("b", NOON)
     assert noted(there, kept) == ["b"]
@@ -180,7 +180,7 @@ def test_what_counts_is_the_time_between_failed_attempts(steps: list[tuple[str, 
     Whatever the store's clock shows; a success ends it.
     """
     limit, longest = timedelta(days=5), timedelta(hours=24)
-    standing, kept, at, clock = Standing(limit, longest=longest), dict[str, Health](), NOON, 0.0
+    standing, kept, at, clock = EndpointHealth(limit, longest=longest), dict[str, Health](), NOON, 0.0
     counted, last = 0.0, None
     for what, hours, jump in steps:
         clock += hours * 3600
@@ -201,7 +201,7 @@ def test_what_counts_is_the_time_between_failed_attempts(steps: list[tuple[str, 
             if (health := standing.counts("a")) is not None:
                 kept["a"] = health
             noted(standing, kept)
-            standing = Standing(limit, longest=longest)
+            standing = EndpointHealth(limit, longest=longest)
             standing.took("a", kept.get("a", Health()))
             last = None
         assert (standing.failing_for or timedelta()).total_seconds() == pytest.approx(counted)
@@ -209,7 +209,7 @@ def test_what_counts_is_the_time_between_failed_attempts(steps: list[tuple[str, 
 
 def test_failing_that_an_older_version_has_noted_goes_on() -> None:
     """Law: it has said since when and not how long: of that a fifth counts at most, and from then on all."""
-    standing = Standing(5 * HOUR)
+    standing = EndpointHealth(5 * HOUR)
     standing.took("a", Health(NOON, failed=7))
     standing.failed("a", NOON + timedelta(days=30), clock=0.0)
     assert standing.failing_for == HOUR
@@ -221,7 +221,7 @@ def test_failing_that_an_older_version_has_noted_goes_on() -> None:
 def test_successes_are_noted_now_and_then() -> None:
     """Law: the first, and one in each tenth of the time after which failures disable, a minute at most."""
     for limit, apart in ((timedelta(days=5), timedelta(minutes=1)), (timedelta(seconds=10), timedelta(seconds=1))):
-        standing, kept = Standing(limit), dict[str, Health]()
+        standing, kept = EndpointHealth(limit), dict[str, Health]()
         told = []
         for part in range(41):
             standing.succeeded("a", NOON + part * apart / 10)
@@ -231,7 +231,7 @@ def test_successes_are_noted_now_and_then() -> None:
 
 def test_what_is_delivered_elsewhere_is_not_written() -> None:
     """Law: once it is left, nothing of a feed is to be noted; taken again, it goes on from what was noted last."""
-    standing, kept = Standing(HOUR), dict[str, Health]()
+    standing, kept = EndpointHealth(HOUR), dict[str, Health]()
     standing.failed("a", NOON)
     standing.failed("a", NOON)
     noted(standing, kept)
@@ -250,7 +250,7 @@ def test_what_is_delivered_elsewhere_is_not_written() -> None:
 
 def test_what_was_not_even_sent_is_failing_and_says_nothing_of_the_sink() -> None:
     """Law: told at once and once, with the words; the sink's failing is counted anew when it is reached again."""
-    standing, kept = Standing(5 * HOUR), dict[str, Health]()
+    standing, kept = EndpointHealth(5 * HOUR), dict[str, Health]()
     standing.failed("a", NOON, "status 500")
     standing.failed("b", NOON, "status 500")
     assert noted(standing, kept) == ["a", "b"]
@@ -274,7 +274,7 @@ def test_what_was_not_even_sent_is_failing_and_says_nothing_of_the_sink() -> Non
 
 def test_who_takes_a_feed_over_knows_that_it_was_not_sent() -> None:
     """Law: what another process could not send is not counted against the sink either."""
-    standing = Standing(5 * HOUR)
+    standing = EndpointHealth(5 * HOUR)
     standing.took("a", Health(NOON, error="no such file", unsent=True))
     assert (standing.failing_since, standing.error) == (NOON, "no such file")
     standing.failed("a", NOON + 9 * HOUR, "status 500")
@@ -284,7 +284,7 @@ def test_who_takes_a_feed_over_knows_that_it_was_not_sent() -> None:
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 def test_a_feed_that_is_taken_over_shortens_no_failing(order: tuple[str, ...]) -> None:
     """Law: the sink has failed for as long as the feed that has failed longest, in whatever order they are taken."""
-    standing = Standing(5 * HOUR)
+    standing = EndpointHealth(5 * HOUR)
     kept = {
         "a": Health(NOON, failed=7, failed_at=NOON, failing_seconds=7200.0),
         "b": Health(NOON, failed=1, failed_at=NOON, failing_seconds=60.0),

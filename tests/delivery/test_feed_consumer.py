@@ -16,7 +16,7 @@ from poller.delivery.delivery_codec import deliveries_of, letter_of
 from poller.delivery.endpoint_health import Health
 from poller.delivery.filters import Batching
 from poller.delivery.outcome import Failure, Outcome
-from poller.delivery.retry import Patience
+from poller.delivery.retry import RetryPolicy
 from poller.errors import Fenced
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
@@ -114,7 +114,7 @@ async def test_a_failing_record_holds_back_only_itself(scene: Scene) -> None:
     """However many events of it come: others pass; it is given up after its schedule, and then its next one is sent."""
     scene.posted.answer = failing("a0")
     await scene.add(*(f"a{number}" for number in range(200)), "b0")
-    patience = Patience([timedelta(milliseconds=1), timedelta(hours=1)], 0)
+    patience = RetryPolicy([timedelta(milliseconds=1), timedelta(hours=1)], 0)
     async with delivering(await scene.store(), subscriber(scene.posted, patience=patience)):
         await scene.posted.until(lambda: "b0" in scene.posted.ids())
     assert set(scene.posted.ids()) == {"a0", "b0"}
@@ -139,7 +139,7 @@ async def test_a_successor_goes_on_where_it_was(scene: Scene) -> None:
     await scene.add("a0", "b0", "b1", "c0")
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda body: BROKEN if b"b0" in body else hold if b"c0" in body else OK
-    patience = Patience([timedelta(hours=1)], 0)
+    patience = RetryPolicy([timedelta(hours=1)], 0)
     first = subscriber(scene.posted, patience=patience)
     async with delivering(await scene.store(), first) as (_, task):
         await scene.posted.until(lambda: len(scene.posted.bodies) == 3)
@@ -218,7 +218,7 @@ async def test_a_store_that_hiccups_ends_nothing_and_doubles_nothing(scene: Scen
 
 async def test_a_group_that_is_gone_doubles_nothing_while_the_process_lives(scene: Scene) -> None:
     """It is made again where all before was settled; what is in flight, waits or was settled since is known."""
-    patience = Patience([timedelta(hours=1)], 0)
+    patience = RetryPolicy([timedelta(hours=1)], 0)
     hold = asyncio.get_running_loop().create_future()
     scene.posted.answer = lambda body: hold if b"a0" in body else BROKEN if b"b0" in body else OK
     await scene.add("a0", "b0", "c0")
@@ -267,7 +267,7 @@ async def test_a_sink_that_only_says_429_is_delivered_what_it_bears(scene: Scene
     await scene.add(*(f"{key}{number:03}" for number in range(20) for key in "abcdefghij"))
     noted = Noted()
     async with receiving(answer) as receiver, sink_of(receiver.url) as sink:
-        to = subscriber(cast("Posted", sink), noted, patience=Patience([timedelta(hours=1)], 0))
+        to = subscriber(cast("Posted", sink), noted, patience=RetryPolicy([timedelta(hours=1)], 0))
         async with delivering(await scene.store(), to):
             await receiver.until(lambda: receiver.count - len(refused) >= 200)
             await scene.until_settled()
@@ -297,7 +297,7 @@ async def test_what_the_stream_has_lost_becomes_a_dead_letter(scene: Scene) -> N
     """While it waited for its next attempt; what is behind it in its record is sent, in batches as well."""
     scene.posted.answer = turns([BROKEN])
     await scene.add("a0")
-    sink = subscriber(scene.posted, patience=Patience([timedelta(milliseconds=300)], 0), batching=Batching(5))
+    sink = subscriber(scene.posted, patience=RetryPolicy([timedelta(milliseconds=300)], 0), batching=Batching(5))
     async with delivering(await scene.store(), sink) as (pair, _):
         await scene.until_parked()
         (entry,) = await scene.client.hkeys(KEYS.parked)
@@ -315,7 +315,7 @@ async def test_places_are_not_exceeded_and_all_are_given_back(scene: Scene) -> N
     outcomes = [BROKEN, unanswered(Failure.TIMEOUT), OK] * 10
     scene.posted.answer = turns(outcomes)
     await scene.add(*(f"{key}{number}" for number in range(3) for key in "abcdef"))
-    sink = subscriber(scene.posted, concurrency=3, patience=Patience([timedelta(milliseconds=1)] * 9, 0))
+    sink = subscriber(scene.posted, concurrency=3, patience=RetryPolicy([timedelta(milliseconds=1)] * 9, 0))
     async with delivering(await scene.store(), sink):
         await scene.posted.until(lambda: len(scene.posted.bodies) >= 18)
         await scene.until_settled()

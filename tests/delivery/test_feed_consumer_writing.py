@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from poller.delivery.endpoint import Subscriber
+from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
-from poller.delivery.feed_consumer import GATHER, WINDOW, Pair
+from poller.delivery.feed_consumer import GATHER, WINDOW, FeedConsumer
 from poller.delivery.filters import Subscription
 from poller.delivery.outcome import Outcome
-from poller.delivery.retry import Patience
+from poller.delivery.retry import RetryPolicy
 from poller.lifecycle import ended
 from poller.store.consumer_state import Entry, Settlement
 from poller.store.replay import ReplaySpan
@@ -121,13 +121,13 @@ class NotedPause(Notes):
 @asynccontextmanager
 async def delivering(
     store: Counting, sink: Sink | Busy, *, clock: Callable[[], float], concurrency: int, notes: Notes | None = None
-) -> AsyncIterator[Pair]:
+) -> AsyncIterator[FeedConsumer]:
     """A pair that runs while the block does."""
     wanted = Subscription(
-        "s", lambda _: True, Patience([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
+        "s", lambda _: True, RetryPolicy([timedelta(1)], 0.0), timedelta(5), start="earliest", concurrency=concurrency
     )
-    subscriber = Subscriber(wanted, sink, notes or Notes(), paused_until=None, now=lambda: NOW, clock=clock)
-    pair = Pair("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
+    subscriber = EndpointState(wanted, sink, notes or Notes(), paused_until=None, now=lambda: NOW, clock=clock)
+    pair = FeedConsumer("acme/a", subscriber, store, now=lambda: NOW, clock=clock, chance=lambda: 0.0)
     running = asyncio.create_task(pair.run())
     try:
         yield pair

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from poller.delivery.key_queues import Lanes, Waiting
+from poller.delivery.key_queues import KeyQueues, QueuedEntry
 
 KEYS = st.sampled_from("abc")
 
 
-def entry(number: int, key: str, *, item: str | None = "x", size: int = 1, alone: bool = False) -> Waiting[str]:
-    return Waiting(f"{number}-0", key, item, fresh=item is not None, size=size, alone=alone)
+def entry(number: int, key: str, *, item: str | None = "x", size: int = 1, alone: bool = False) -> QueuedEntry[str]:
+    return QueuedEntry(f"{number}-0", key, item, fresh=item is not None, size=size, alone=alone)
 
 
 class Model(RuleBasedStateMachine):
@@ -23,9 +23,9 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes: Lanes[str] = Lanes()
-        self.left: dict[str, list[Waiting[str]]] = {key: [] for key in "abc"}
-        self.in_flight: list[list[Waiting[str]]] = []
+        self.queues: KeyQueues[str] = KeyQueues()
+        self.left: dict[str, list[QueuedEntry[str]]] = {key: [] for key in "abc"}
+        self.in_flight: list[list[QueuedEntry[str]]] = []
         self.due: dict[str, float] = {}
         self.unwritten: set[str] = set()
         self.now = 0.0
@@ -39,13 +39,13 @@ class Model(RuleBasedStateMachine):
         self.count += 1
         one = entry(self.count, key, size=size)
         self.left[key].append(one)
-        self.lanes.add(one)
+        self.queues.add(one)
 
     @rule(most=st.integers(1, 4), most_bytes=st.none() | st.integers(1, 12))
     def is_taken(self, most: int, most_bytes: int | None) -> None:
-        """Law: of each open lane a run from its foremost on; nothing of a lane that is shut; within the limits."""
+        """Law: of each open queue a run from its foremost on; nothing of a queue that is shut; within the limits."""
         free = [key for key, left in self.left.items() if left and key not in self.shut()]
-        unit = self.lanes.take(most=most, most_bytes=most_bytes)
+        unit = self.queues.take(most=most, most_bytes=most_bytes)
         assert bool(unit) == bool(free)
         assert len(unit) <= most
         assert most_bytes is None or len(unit) == 1 or sum(one.size for one in unit) <= most_bytes
@@ -62,7 +62,7 @@ class Model(RuleBasedStateMachine):
     def succeeds(self, number: int, reopen: bool) -> None:
         unit = self.in_flight.pop(number % len(self.in_flight))
         for one in unit:
-            self.lanes.settle(one)
+            self.queues.settle(one)
             self.left[one.key].remove(one)
         keys = {one.key for one in unit}
         self.unwritten |= keys
@@ -72,7 +72,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def is_written(self) -> None:
         for key in self.unwritten:
-            self.lanes.reopen(key)
+            self.queues.reopen(key)
         self.unwritten = set()
 
     @precondition(lambda self: self.in_flight)
@@ -82,16 +82,16 @@ class Model(RuleBasedStateMachine):
         for key in dict.fromkeys(one.key for one in unit):
             if parks:
                 self.left[key][0].alone = alone
-                self.lanes.park(self.left[key][0])
-                for behind in self.lanes.stranded(key):
-                    self.lanes.park(behind)
+                self.queues.park(self.left[key][0])
+                for behind in self.queues.stranded(key):
+                    self.queues.park(behind)
             self.due[key] = self.now + wait
-            self.lanes.wait(key, self.now + wait)
+            self.queues.wait(key, self.now + wait)
 
     @rule(seconds=st.integers(0, 3))
     def passes(self, seconds: int) -> None:
         self.now += seconds
-        self.lanes.wake(self.now)
+        self.queues.wake(self.now)
         self.due = {key: due for key, due in self.due.items() if due > self.now}
 
     @invariant()
@@ -99,62 +99,62 @@ class Model(RuleBasedStateMachine):
         """Law: counts, sizes, the first fresh entry and the next moment are those of the lists."""
         everything = [one for left in self.left.values() for one in left]
         fresh = sorted((one for one in everything if one.fresh), key=lambda one: int(one.id[:-2]))
-        assert self.lanes.fresh == len(fresh)
-        assert self.lanes.fresh_bytes == sum(one.size for one in fresh)
-        assert self.lanes.parked == len(everything) - len(fresh)
-        assert self.lanes.oldest_fresh == (fresh[0].id if fresh else None)
-        assert self.lanes.next_due == min(self.due.values(), default=None)
-        assert self.lanes.ready == any(left and key not in self.shut() for key, left in self.left.items())
-        assert all(self.lanes.holds(one.id) == one.fresh for one in everything)
+        assert self.queues.fresh == len(fresh)
+        assert self.queues.fresh_bytes == sum(one.size for one in fresh)
+        assert self.queues.parked == len(everything) - len(fresh)
+        assert self.queues.oldest_fresh == (fresh[0].id if fresh else None)
+        assert self.queues.next_due == min(self.due.values(), default=None)
+        assert self.queues.ready == any(left and key not in self.shut() for key, left in self.left.items())
+        assert all(self.queues.holds(one.id) == one.fresh for one in everything)
 
 
 TestLanes = Model.TestCase
 TestLanes.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 
 
-def taken(lanes: Lanes[str], most: int = 9) -> Sequence[str]:
-    return [one.id for one in lanes.take(most=most)]
+def taken(queues: KeyQueues[str], most: int = 9) -> Sequence[str]:
+    return [one.id for one in queues.take(most=most)]
 
 
 def test_what_was_due_first_goes_first_and_before_what_is_new() -> None:
-    """Several lanes that are due at once open in the order of their moments."""
-    lanes: Lanes[str] = Lanes()
+    """Several queues that are due at once open in the order of their moments."""
+    queues: KeyQueues[str] = KeyQueues()
     for number, key in enumerate("abc", 1):
-        lanes.restore(key, [entry(number, key, item=None)], due=9 - number)
-    lanes.add(entry(7, "new"))
-    lanes.wake(10)
-    assert lanes.due
-    assert [taken(lanes, 1) for _ in range(4)] == [["3-0"], ["2-0"], ["1-0"], ["7-0"]]
+        queues.restore(key, [entry(number, key, item=None)], due=9 - number)
+    queues.add(entry(7, "new"))
+    queues.wake(10)
+    assert queues.due
+    assert [taken(queues, 1) for _ in range(4)] == [["3-0"], ["2-0"], ["1-0"], ["7-0"]]
 
 
 def test_what_has_failed_goes_alone() -> None:
     """Neither with those before it nor with those after it, and nobody waits for more to send it."""
-    lanes: Lanes[str] = Lanes()
+    queues: KeyQueues[str] = KeyQueues()
     for number, alone in enumerate((False, True, False, False), 1):
-        lanes.add(entry(number, str(number), alone=alone))
-    assert lanes.gathered(9)
-    assert taken(lanes) == ["1-0"]
-    assert taken(lanes) == ["2-0"]
-    assert not lanes.gathered(9)
-    assert taken(lanes) == ["3-0", "4-0"]
+        queues.add(entry(number, str(number), alone=alone))
+    assert queues.gathered(9)
+    assert taken(queues) == ["1-0"]
+    assert taken(queues) == ["2-0"]
+    assert not queues.gathered(9)
+    assert taken(queues) == ["3-0", "4-0"]
 
 
 def test_nothing_behind_what_has_to_be_fetched_is_taken() -> None:
     """An event that may turn out to be gone must not take others of its record along."""
-    lanes: Lanes[str] = Lanes()
-    lanes.restore("a", [entry(1, "a", item=None)], due=0)
-    lanes.add(entry(2, "a"))
-    lanes.wake(0)
-    assert lanes.tried("a")
-    assert (lanes.last("a"), lanes.last("b")) == ("2-0", None)
-    assert taken(lanes) == ["1-0"]
+    queues: KeyQueues[str] = KeyQueues()
+    queues.restore("a", [entry(1, "a", item=None)], due=0)
+    queues.add(entry(2, "a"))
+    queues.wake(0)
+    assert queues.tried("a")
+    assert (queues.last("a"), queues.last("b")) == ("2-0", None)
+    assert taken(queues) == ["1-0"]
 
 
 def test_only_the_foremost_is_settled() -> None:
     """Anything else would lose the order, so it is refused."""
-    lanes: Lanes[str] = Lanes()
+    queues: KeyQueues[str] = KeyQueues()
     first, second = entry(1, "a"), entry(2, "a")
-    lanes.add(first)
-    lanes.add(second)
+    queues.add(first)
+    queues.add(second)
     with pytest.raises(ValueError, match="foremost"):
-        lanes.settle(second)
+        queues.settle(second)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poller.delivery.cloudevent import Envelope, envelope_of
-from poller.delivery.operational_events import Announcement, Kind, announcement_bytes
+from poller.delivery.operational_events import OperationalEvent, OperationType, announcement_bytes
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
-BASE = Announcement(Kind.SUBSCRIPTION_DISABLED, "rostering", NOON, "nothing but failures", {"failed": 9})
+BASE = OperationalEvent(OperationType.SUBSCRIPTION_DISABLED, "rostering", NOON, "nothing but failures", {"failed": 9})
 
 
 def written(**changed: Any) -> bytes:
@@ -30,8 +30,8 @@ def content(event: bytes) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_an_announcement_is_a_cloud_event(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", OperationType)
+def test_an_announcement_is_a_cloud_event(kind: OperationType) -> None:
     """The SDK takes it, and so does our own reader, without a second pass."""
     event = written(kind=kind)
     read = JSONFormat().read(CloudEvent, event)
@@ -51,7 +51,7 @@ def test_the_same_announcement_has_the_same_id_and_any_other_has_another() -> No
     assert written(details=details) == written(details=dict(reversed(details.items())))
     others = [
         written(),
-        written(kind=Kind.SUBSCRIPTION_PAUSED),
+        written(kind=OperationType.SUBSCRIPTION_PAUSED),
         written(subject="other"),
         written(at=NOON + timedelta(milliseconds=1)),
         written(reason="another"),

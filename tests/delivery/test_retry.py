@@ -16,10 +16,10 @@ from poller.delivery.retry import (
     PAUSE_FLOOR,
     DeadLetter,
     Delivered,
-    Patience,
     PauseSink,
     PauseSubscription,
     Retry,
+    RetryPolicy,
     Step,
     Tries,
     Withhold,
@@ -30,17 +30,17 @@ from tests.delivery.outcomes import NOON, answered, unanswered
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-PATIENCE = Patience((5 * SECOND, 30 * SECOND, 3 * HOUR), 0.2)
+PATIENCE = RetryPolicy((5 * SECOND, 30 * SECOND, 3 * HOUR), 0.2)
 
 WAITS = st.timedeltas(timedelta(milliseconds=1), timedelta(days=365))
-PATIENCES = st.builds(Patience, st.lists(WAITS, min_size=1, max_size=9).map(tuple), st.floats(0, 1))
+PATIENCES = st.builds(RetryPolicy, st.lists(WAITS, min_size=1, max_size=9).map(tuple), st.floats(0, 1))
 CHANCES = st.floats(0, 1, exclude_max=True)
 OUTCOMES = st.builds(answered, st.integers(-5, 1200), retry_after=st.none() | st.text() | st.integers().map(str))
 SINKS = [failure for failure in Failure if failure is not Failure.CREDENTIAL]  # the others are no fault of the sink
 FAILED = st.builds(unanswered, st.sampled_from(SINKS)) | OUTCOMES.filter(lambda outcome: not outcome.is_delivered)
 
 
-def step(outcome: Outcome, tries: Tries = Tries(), patience: Patience = PATIENCE, chance: float = 0.0) -> Step:  # noqa: B008 -- frozen
+def step(outcome: Outcome, tries: Tries = Tries(), patience: RetryPolicy = PATIENCE, chance: float = 0.0) -> Step:  # noqa: B008 -- frozen
     return step_after(outcome, tries=tries, patience=patience, chance=chance)
 
 
@@ -97,7 +97,7 @@ def test_a_sink_that_wants_no_more_pauses_the_subscription(status: int, tries: T
 
 
 @given(FAILED, PATIENCES, CHANCES, st.integers(1, 12))
-def test_jitter_only_adds(outcome: Outcome, patience: Patience, chance: float, counted: int) -> None:
+def test_jitter_only_adds(outcome: Outcome, patience: RetryPolicy, chance: float, counted: int) -> None:
     """No wait is below the schedule's, nor beyond it by more than the jitter."""
     ended = step(outcome, Tries(counted, counted), patience, chance)
     if isinstance(ended, Retry):
@@ -109,7 +109,7 @@ def test_jitter_only_adds(outcome: Outcome, patience: Patience, chance: float, c
 
 @given(st.sampled_from([429, 503]), st.integers(-10, 10**7), PATIENCES, CHANCES, st.integers(1, 12))
 def test_what_is_asked_for_is_never_cut_below_the_cap(
-    status: int, seconds: int, patience: Patience, chance: float, counted: int
+    status: int, seconds: int, patience: RetryPolicy, chance: float, counted: int
 ) -> None:
     """The sink is left alone for as long, by whatever attempt, with whatever jitter; a second it is at least."""
     ended = step(asks(status, str(seconds)), Tries(counted, counted), patience, chance)
@@ -119,7 +119,7 @@ def test_what_is_asked_for_is_never_cut_below_the_cap(
 
 
 @given(FAILED, PATIENCES, CHANCES)
-def test_every_event_comes_to_an_end(outcome: Outcome, patience: Patience, chance: float) -> None:
+def test_every_event_comes_to_an_end(outcome: Outcome, patience: RetryPolicy, chance: float) -> None:
     """The same failure for ever is a dead letter at last, and not before the schedule is through."""
     tries, waited = Tries(), timedelta(0)
     for _ in range(200):
@@ -178,7 +178,7 @@ def test_a_sink_that_did_not_say_how_long_uses_up_no_attempt() -> None:
 
     A schedule of seconds is no end of it; an hour of such pauses is, and the whole schedule where that is longer.
     """
-    hasty = Patience((SECOND / 10,), 0)
+    hasty = RetryPolicy((SECOND / 10,), 0)
     for counted in (1, 2):
         tries = Tries(counted, counted, BUSY_PATIENCE - SECOND)
         ended = step_after(answered(429), tries=tries, patience=hasty, chance=0, busy=7 * SECOND)

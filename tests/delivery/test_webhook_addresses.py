@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from poller.delivery.outcome import Failure
-from poller.delivery.sinks.connection import Guard
+from poller.delivery.sinks.connection import GuardedResolver
 from poller.errors import AddressRefused
 from poller.http.ssrf import AddressPolicy, system_lookup
 from tests.delivery.sinks import TYPE, posted, sink_of
@@ -74,7 +74,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
 
 async def test_a_name_is_checked_for_each_look_up() -> None:
     """One that was good is refused when it leads inwards later, and the other way round."""
-    guard = Guard(NONE, Names(["8.8.8.8"], ["127.0.0.1"], ["8.8.8.8", "2001:4860:4860::8888"]))
+    guard = GuardedResolver(NONE, Names(["8.8.8.8"], ["127.0.0.1"], ["8.8.8.8", "2001:4860:4860::8888"]))
     assert [found["host"] for found in await guard.resolve("sink.example", 443)] == ["8.8.8.8"]
     with pytest.raises(AddressRefused, match=r"^sink\.example leads to 127\.0\.0\.1, a loopback address$"):
         await guard.resolve("sink.example", 443)

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import trustme
 
-from poller.auth.oauth import Client, ClientCredentials
+from poller.auth.oauth import ClientCredentials, OAuthClient
 from poller.errors import SourceUnavailable
 from poller.http.transport import Transport, reason_of
 from poller.source.client import ClientLimits, HttpSession
@@ -80,7 +80,7 @@ async def test_the_token_endpoint_uses_renewed_certificates(certificates: Certif
     file = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(file)
     async with serving(issued, tls=certificates.server) as server:
-        asked = Client(server.url, "c", secret)
+        asked = OAuthClient(server.url, "c", secret)
         issuer = ClientCredentials(asked, transport=Transport(file), within=timedelta(seconds=20))
         with pytest.raises(SourceUnavailable, match="certificate is not accepted"):
             await issuer.issue()
@@ -225,7 +225,7 @@ async def test_the_token_endpoint_is_reached_with_the_same_certificates(
     secret = keep(tmp_path / "secret", "s3cret")
     issued = http(200, b'{"access_token":"t1","token_type":"bearer"}')
     async with serving(issued, tls=certificates.server) as server:
-        asked = Client(server.url, "c", secret)
+        asked = OAuthClient(server.url, "c", secret)
         issuer = ClientCredentials(asked, transport=transport, within=timedelta(seconds=20))
         assert (await issuer.issue()).value == "t1"
         stranger = ClientCredentials(asked, transport=Transport(), within=timedelta(seconds=20))

@@ -273,7 +273,7 @@ class ConsumerLease(Releasable, Protocol):
 
 
 class LeasedWork(Protocol):
-    """What is done while the lease is held; see :class:`poller.delivery.feed_consumer.Pair`."""
+    """What is done while the lease is held; see :class:`poller.delivery.feed_consumer.FeedConsumer`."""
 
     feed: str
 

@@ -1,15 +1,19 @@
-"""Connections to a sink: aiohttp's, and what came over them byte by byte.
+"""Connections to an HTTP sink: aiohttp's, and the bytes that came over them.
 
-aiohttp's parser hands over nothing of an answer when it refuses any part of it that arrived in the same segment. The
-first bytes are kept beside it, so that :mod:`poller.delivery.sinks.connection` can tell what was answered.
+aiohttp's parser hands over nothing of an answer when it refuses any part of it that arrived in the same segment. So the
+first bytes are kept beside it, and what they say is read here.
 
 **Invariants**
 
-* A connection that the sink has closed, or sent something over while nothing was asked, is not used again: that is
-  looked for at the socket, for the event loop may not have got to it yet.
+* A connection that the sink has closed, or sent something over unasked, is not used again: that is looked for at the
+  socket, because the event loop may not have got to it yet.
 * What an earlier answer left behind (a body after 204) is not taken for the next answer; its connection is closed then.
-* :attr:`Received.unanswered` is true only of a connection that was used before, and over which nothing of an answer
-  came: then the sink had closed it, or did so without answering, and the request may be sent over a new one.
+* :attr:`ReceivedBytes.unanswered` is true only of a connection that was used before and over which nothing of an answer
+  came: the sink had closed it, or closed it without an answer, and the request may be sent over a new one.
+* Once a whole status line has arrived its status stands, whatever follows: headers that are too long or none, a body
+  where there must be none, chunks that break off, data after ``Connection: close``. Interim answers (1xx but 101) are
+  passed over. Headers count up to the first line that is none, so ``Retry-After`` before a fault is still honoured.
+* A name becomes addresses through :class:`GuardedResolver` alone, which checks each of them.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from poller.http.ssrf import AddressPolicy, Lookup, checked_addresses
 _BEGINNING: Final = b"HTTP/"
 
 
-class Received:
+class ReceivedBytes:
     """What has come over the connection of one request.
 
     Attributes:
@@ -98,7 +102,7 @@ class Received:
         return data, rest
 
 
-current: Final[ContextVar[Received | None]] = ContextVar("received", default=None)
+current: Final[ContextVar[ReceivedBytes | None]] = ContextVar("received", default=None)
 """Of the request that is being sent in this context."""
 
 
@@ -107,7 +111,7 @@ class SinkProtocol(ResponseHandler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self._received: Received | None = None
+        self._received: ReceivedBytes | None = None
         self._lost: BaseException | None = None
         self._poll: select.poll | None = None
 
@@ -156,13 +160,13 @@ class SinkProtocol(ResponseHandler):
 class SinkConnector(aiohttp.TCPConnector):
     """Makes these connections."""
 
-    def __init__(self, *, limit: int, tls: ssl.SSLContext | None, resolver: Guard) -> None:
+    def __init__(self, *, limit: int, tls: ssl.SSLContext | None, resolver: GuardedResolver) -> None:
         super().__init__(limit=limit, ssl=tls or True, resolver=resolver, ttl_dns_cache=60)
         # The one way in: aiohttp has no public one. Without it a test of broken answers fails.
         self._factory = cast("functools.partial[ResponseHandler]", functools.partial(SinkProtocol, loop=self._loop))
 
 
-class Guard(AbstractResolver):
+class GuardedResolver(AbstractResolver):
     """A resolver that gives only addresses that may be connected to."""
 
     def __init__(self, allowed: AddressPolicy, lookup: Lookup | None = None) -> None:
@@ -195,18 +199,6 @@ def _result(host: str, port: int, text: str) -> ResolveResult:
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     return ResolveResult(hostname=host, host=text, port=port, family=family, proto=0, flags=flags)
 
-
-# The head of a sink's answer, read from the raw bytes where the HTTP parser refuses them.
-#
-# **Invariants**
-#
-# * Once a whole status line has arrived its status stands, whatever follows: headers that are too long or none, a
-# body
-#   where there must be none, chunks that break off, data after ``Connection: close``.
-# * Interim answers (1xx but 101) are passed over; they are no answer.
-# * Headers count up to the first line that is none; so ``Retry-After`` before the fault is still honoured.
-#
-# Pure: bytes in, values out.
 
 READ_HEAD: Final = 16 * 1024
 """Bytes of an answer that are kept for this."""
@@ -265,8 +257,6 @@ def _headers(received: bytes, at: int) -> Mapping[str, str]:
         at = line.end()
     return headers
 
-
-# What an exception of an exchange says of the sink: a kind of failure, and one line for the operator.
 
 FAILURES: Final = (AddressRefused, SourceError, aiohttp.ClientError, OSError, ValueError)
 """What an exchange may raise: :func:`failure_of` knows what each means. ValueError: a URL or header cannot be sent."""

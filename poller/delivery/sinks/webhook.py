@@ -57,9 +57,9 @@ from poller.delivery.sinks.base import Permission, PermissionRequest, Preview, S
 from poller.delivery.sinks.connection import (
     FAILURES,
     MAY_WANT_A_CERTIFICATE,
-    Guard,
+    GuardedResolver,
     NotHttp,
-    Received,
+    ReceivedBytes,
     SinkConnector,
     current,
     failure_of,
@@ -227,7 +227,7 @@ class WebhookSink(Sink):
             self._secrets += authorization.secrets
             self._credential = NoCredential()
         self._now = now
-        self._guard = Guard(allowed, lookup)
+        self._guard = GuardedResolver(allowed, lookup)
         self._tls = tls
         self._certificates = certificates
         self._clock = clock
@@ -341,7 +341,7 @@ class WebhookSink(Sink):
         except aiohttp.ClientConnectionError:
             if not exchange.received.unanswered or self._clock() - began > SEND_AGAIN:
                 raise
-            exchange.received = Received(new_connection=True)
+            exchange.received = ReceivedBytes(new_connection=True)
             response = await self._answered(exchange.received, method, headers, body)
         try:
             exchange.arrived(response)
@@ -353,7 +353,7 @@ class WebhookSink(Sink):
             response.close()  # a connection whose answer has ended has been given back already
 
     async def _answered(
-        self, received: Received, method: str, headers: Headers, body: bytes | None
+        self, received: ReceivedBytes, method: str, headers: Headers, body: bytes | None
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             self._session = self._opened()
@@ -449,7 +449,7 @@ class Exchange:
         self.body = b""
         self.failed: tuple[Failure, str] | None = None
         self.remark = ""  # on a credential that the sink has not accepted
-        self.received = Received()
+        self.received = ReceivedBytes()
         self._headers: Mapping[str, str] = _NONE
         self._tokens: tuple[str | None, ...] = ()
 
@@ -460,7 +460,7 @@ class Exchange:
 
     def begins(self, token: str | None) -> None:
         """Forget what came so far: a request with this token is sent."""
-        self.status, self.body, self.received = None, b"", Received()
+        self.status, self.body, self.received = None, b"", ReceivedBytes()
         self._tokens = (*self._tokens, token)
 
     def arrived(self, response: aiohttp.ClientResponse) -> None:
