@@ -95,7 +95,7 @@ class StoreMonitor:
             self._amiss_since = self._failed_at
             self._amiss.set()
             STORE_FAILURES.inc()
-            _log.warning("store fails", error=text, advice="nothing is lost; what needs it is tried again")
+            _log.warning("redis unavailable", error=text, advice="retrying; no data is lost")
 
     def worked(self, who: str) -> None:
         """The store does what ``who`` asks; or nobody of that name asks any more."""
@@ -179,7 +179,7 @@ class StoreMonitor:
         """Say so where nothing has failed for a while."""
         if self._amiss_since is None or self._failing or self._clock.monotonic() - self._failed_at < _CALM:
             return
-        _log.info("store works again", seconds=round(self._clock.monotonic() - self._amiss_since, 1))
+        _log.info("redis available again", seconds=round(self._clock.monotonic() - self._amiss_since, 1))
         self._amiss_since = None
 
 

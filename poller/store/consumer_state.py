@@ -256,12 +256,6 @@ def _entry(number: bytes, fields: Sequence[bytes] | None) -> Entry:
     return number.decode(), dict(zip(fields[::2], fields[1::2], strict=True)).get(b"data", b"")
 
 
-# The Lua scripts of deliveries: the only way in which a pair's keys are written while it is delivered.
-#
-# Their law is that of :mod:`poller.store.scripts`: first the checks, then writes that do not fail; bytes are moved
-# and
-# compared, no more. Each of them checks the lease.
-
 READ: Final = lua("read_entries")
 
 SETTLE: Final = lua("settle_deliveries")

@@ -343,7 +343,7 @@ def _read(stored: Mapping[str, bytes], codec: SnapshotCodec) -> tuple[dict[str, 
     return snapshots, failures
 
 
-# What a commit tells of itself to whoever traces: how much it writes, and what the store made of it.
+# The span of a commit: how much it writes, and what the store answered.
 
 _PARTS: Final = ("events", "snapshots", "rejected", "listings", "marks")
 _REFUSALS: Final = frozenset({b"FENCED", b"STALE"})
@@ -474,7 +474,7 @@ def rejected_digest(raw: bytes) -> bytes:
     return blake2b(raw, digest_size=16).digest()
 
 
-# Commits counted by what the store made of them, and how long that took.
+# The metrics of commits: results and seconds.
 
 _RESULTS: Final[dict[bytes, CommitResult]] = {
     b"OK": "written",

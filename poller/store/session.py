@@ -123,7 +123,7 @@ async def _client(url: str) -> AsyncIterator[Redis]:
 
 
 def _told(text: str) -> None:
-    _log.warning("store is away", error=text)
+    _log.warning("redis unavailable", error=text, advice="retrying; no data is lost")
 
 
 async def until_ready(

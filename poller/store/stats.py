@@ -1,10 +1,12 @@
-"""How much there is of each feed and how far each subscription is, for many of them at once. Reads only.
+"""How much each feed holds and what each subscription has not delivered, for many at once. Reads only.
 
-Law: whoever asks for thousands keeps neither the store nor this process busy for longer than some milliseconds at a
-time: one script answers for a feed, or for some subscriptions to one, and a handful of them goes with each request.
-What cannot be read is left out.
+**Invariants**
 
-Refuses to know what the figures mean to anybody.
+- One script answers for a feed, or for some subscriptions to one, and a handful of them goes with each request: neither
+  the store nor this process is busy for longer than some milliseconds at a time.
+- What cannot be read is left out.
+- A group that does not exist has an unknown lag, which is not a lag of 0. The server counts entries where it can; where
+  it cannot (a group made in the middle of a stream, an old server) the events' sequence numbers tell, without gaps.
 """
 
 from __future__ import annotations
@@ -162,13 +164,6 @@ async def _piped(client: Redis, command: str, script: str, calls: Sequence[Call]
         asking.execute_command(command, script, len(keys), *keys, *arguments)
     return await asking.execute(raise_on_error=False)
 
-
-# What subscriptions have not delivered yet, feed by feed. Reads only.
-#
-# Law: a group that is not there has no lag that could be told, which is not the same as none. The server counts
-# entries
-# where it can; where it cannot (a group that was made in the middle of a stream, an old server) the events' sequence
-# numbers tell, for they have no gaps.
 
 Pair = tuple[str, str]
 """A subscription's id and a feed's ``SOURCE/NAME``."""

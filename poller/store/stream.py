@@ -1,7 +1,12 @@
-"""Reading event streams: everything from a place on, then what comes, across any number of feeds.
+"""Readers of event streams: everything after an entry, then what comes, across any number of feeds.
 
-Where the streams may be on different servers, none of them can wait for all: there each stream is asked in turn, ten
-times a second, or as seldom as keeps it at 5 000 questions a second.
+Where the streams may be on different servers, none of them can wait for all: each stream is asked in turn, ten times a
+second, or as seldom as keeps it at 5 000 questions a second.
+
+**Invariants**
+
+- Every entry after the start is given out once, in each stream's order.
+- :func:`followed` waits for a store that is away, and goes on after the last entry that it gave out.
 """
 
 from __future__ import annotations
@@ -181,12 +186,6 @@ async def append(client: Redis, key: str, event: bytes, *, most: int) -> None:
     with translated(client):
         await client.xadd(key, {"data": event}, maxlen=most, approximate=True)
 
-
-# Following streams through whatever happens to the store.
-#
-# Law: every entry after the starting places is given out once, in each stream's order. A store that goes away is
-# waited
-# for, and reading goes on after the last entry that was given out.
 
 _FIRST_PAUSE: Final = 0.1  # seconds before the store is asked again; doubles up to
 _LONGEST_PAUSE: Final = 2.0

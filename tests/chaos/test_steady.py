@@ -46,9 +46,9 @@ def test_a_soak_holds_unless_something_is_not_explained() -> None:
     for _ in range(4):
         now += 60
         watched.restarted()
-        one.lines.append({"level": "warning", "event": "store fails"})
+        one.lines.append({"level": "warning", "event": "redis unavailable"})
         watched.sample(one, clients=20)
-    assert (watched.held, "{'store fails': 4}" in str(watched)) == (True, True)
+    assert (watched.held, "{'redis unavailable': 4}" in str(watched)) == (True, True)
     now += EXPLAINED + 1
     one.lines.append({"level": "warning", "event": "lease lost"})
     watched.sample(one, clients=20)

@@ -72,7 +72,7 @@ def test_many_who_fail_are_told_once() -> None:
     with capture_logs() as logs:
         for feed in ("acme/a", "acme/b", "acme/c", "acme/a"):
             watch.failed(feed, f"{feed} away")
-    assert [line["event"] for line in logs] == ["store fails"]
+    assert [line["event"] for line in logs] == ["redis unavailable"]
     assert [reason.text for reason in watch.reasons()] == ["acme/a away (and 2 more)"]
     for feed in ("acme/a", "acme/b"):
         watch.worked(feed)
@@ -137,7 +137,7 @@ async def test_whoever_asks_hears_of_a_store_that_went(tmp_path: Path) -> None:
                 hours.go_on.set()
                 await hours.paused(len(hours.pauses) + 1)
             assert watch.reasons() == []
-    assert [line["event"] for line in logs] == ["store fails", "store works again"]
+    assert [line["event"] for line in logs] == ["redis unavailable", "redis available again"]
 
 
 async def test_after_the_end_nothing_is_asked_any_more(tmp_path: Path) -> None:
@@ -163,6 +163,6 @@ def test_one_that_slept_blames_nobody() -> None:
         assert ([one.text for one in watch.reasons()], watch.away, logs) == (["has not answered yet"], False, [])
         hours.at += 1
         watch.failed("acme/a", "Timeout reading")
-    assert [line["event"] for line in logs] == ["store fails"]
+    assert [line["event"] for line in logs] == ["redis unavailable"]
     assert watch.away
     assert grown("poller_store_failures_total") == before + 1

@@ -64,9 +64,9 @@ async def test_a_store_killed_and_restarted_is_waited_for(tmp_path: Path) -> Non
             since = len(waiting.lines)
             server.process.kill()
             server.process.wait()
-            await waiting.until(lambda line: line.get("event") == "store fails", "the store is away", since=since)
+            await waiting.until(lambda line: line.get("event") == "redis unavailable", "the store is away", since=since)
             server = stack.enter_context(_server(tmp_path))
-            await waiting.until(lambda line: line.get("event") == "store works again", "it is back", since=since)
+            await waiting.until(lambda line: line.get("event") == "redis available again", "it is back", since=since)
             await waiting.polled(RESOURCES, since=len(waiting.lines))
         verdict = await played.caught_up()
     assert verdict.clean, verdict

@@ -104,7 +104,7 @@ async def test_a_store_that_refuses_is_waited_for(
                     await one.ready(lambda said, name=reason: name in [it["name"] for it in said["reasons"]])  # type: ignore[misc] # bound here
                 await one.goes_on()
                 told = one.told(since)
-                assert told.count("store fails") <= 1, told
+                assert told.count("redis unavailable") <= 1, told
                 assert len(told) == len(set(told)), told
             verdicts = await one.scene.caught_up()
             assert verdicts["one"].clean, verdicts
@@ -126,7 +126,7 @@ async def test_a_disk_that_is_full_under_the_embedded_server(tmp_path: Path) -> 
         assert asyncio.get_running_loop().time() - before > 1  # 0, 0.5, 1 s: not as fast as it can
         _limit(one.daemon.pid, resource.RLIM_INFINITY)
         await one.goes_on()
-        assert sorted(one.told(since)) == ["embedded server went", "store fails"]
+        assert sorted(one.told(since)) == ["embedded server went", "redis unavailable"]
         verdicts = await one.scene.caught_up()
         assert verdicts["one"].clean, verdicts
         agree = [await disagreements(one.scene.played.client, f"acme/{feed}") for feed in FEEDS]
