@@ -160,7 +160,7 @@ class _Daemon:
                         shebang=shebang,
                         clock=clock,
                         member=name,
-                        let_go=membership.tell,
+                        let_go=membership.announce_release,
                     )
                     working.append(retaining.run(stop))
                     noted = remembered_key(prefix)

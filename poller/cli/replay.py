@@ -126,7 +126,7 @@ async def _begin(replays: ReplayControl, wanted: list[PlannedReplay]) -> list[Pl
     if not wanted:
         write_line("no events there")
         return []
-    taken = await replays.begin(wanted)
+    taken = await replays.start(wanted)
     begun = [one for one in wanted if one.feed not in taken]
     for one in begun:
         write_line(f"{one.feed}: {count(one.events, 'event')} to replay")

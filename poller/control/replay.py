@@ -124,18 +124,18 @@ class ReplayControl:
             max(count, 1),
         )
 
-    async def begin(self, wanted: Sequence[PlannedReplay]) -> list[str]:
+    async def start(self, wanted: Sequence[PlannedReplay]) -> list[str]:
         """Ask for them; the feeds on which one is under way already, where nothing was changed.
 
         Raises:
             Stale: what one of them begins with was trimmed since; it and those after it are not asked for.
         """
         try:
-            return [one.feed for one in wanted if not await self._begin(one)]
+            return [one.feed for one in wanted if not await self._start(one)]
         finally:
-            await self._tell()
+            await self._announce()
 
-    async def _begin(self, one: PlannedReplay) -> bool:
+    async def _start(self, one: PlannedReplay) -> bool:
         events = FeedKeys.of(self._prefix, one.feed).events
         return await replays.begin(self._client, self._pair(one.feed), one.span, events=events, first=one.entry)
 
@@ -154,7 +154,7 @@ class ReplayControl:
     async def cancel(self, feeds: Sequence[str]) -> list[str]:
         """End those that are under way; on which of these feeds there was one."""
         ended = [feed for feed in feeds if await replays.cancel(self._client, self._pair(feed))]
-        await self._tell()
+        await self._announce()
         return ended
 
     async def progress(self, one: PlannedReplay, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
@@ -194,7 +194,7 @@ class ReplayControl:
     def _pair(self, feed: str) -> ConsumerKeys:
         return ConsumerKeys.of(self._prefix, feed, self._subscription)
 
-    async def _tell(self) -> None:
+    async def _announce(self) -> None:
         await Registry(self._client, SubscriptionKeys.of(self._prefix)).tell_parked()
 
 

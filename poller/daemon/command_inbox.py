@@ -36,7 +36,7 @@ class CommandInbox(Protocol):
     name: str
 
     @property
-    def ours(self) -> bool:
+    def has_lease(self) -> bool:
         """Whether it is polled here."""
         ...
 
@@ -88,12 +88,12 @@ async def obey(
             with suppress(StoreError):  # those who need it more say so
                 for order in await queue.pending():
                     lot = feeds.get(order.feed)
-                    obeyed = lot is not None and lot.ours
+                    obeyed = lot is not None and lot.has_lease
                     if order.id in under_way:
                         await queue.keep_alive(order)  # a round may take hours
                     elif _forgotten(clock.now() - order.at, obeyed=obeyed) and await queue.withdraw(order):
                         pass
-                    elif lot is not None and lot.ours and order.order in _KNOWN:
+                    elif lot is not None and lot.has_lease and order.order in _KNOWN:
                         task = asyncio.create_task(_obeyed(queue, order, lot, member), name=f"order {order.id}")
                         under_way[order.id] = task
             await clock.sleep(LOOK_SECONDS)

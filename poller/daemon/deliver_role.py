@@ -236,7 +236,7 @@ class DeliverRole:
                 for task in tasks:
                     if task.done():  # which none should be before it is told to; what ended it is raised
                         task.result()
-                await self._look()
+                await self._refresh()
                 among = self._membership.among(ROLE)
                 await unless(stop, _LOOK_BESIDE if among and len(among.names) > 1 else _LOOK_AGAIN)
         finally:
@@ -262,7 +262,7 @@ class DeliverRole:
                 self._away(error)
                 await unless(stop, _LOOK_AGAIN)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Carry out what has changed in the registry."""
         try:
             marks = await self._registry.marks()
@@ -292,7 +292,7 @@ class DeliverRole:
 
     async def _feeds_changed(self, kept: Subscriptions, *, anyway: bool) -> bool:
         """Find out which feeds each subscription is to get; whether they are others than before."""
-        compared = await self._configurations.look()
+        compared = await self._configurations.refresh()
         if compared == self._compared and not anyway:
             return False
         settings, now = self._shared.settings, self._shared.clock.now()

@@ -150,20 +150,20 @@ class StoreMonitor:
 
     def _begun(self) -> asyncio.Task[None]:
         """The look that is under way; one is enough for all who want to know."""
-        self._looking = self._looking or asyncio.create_task(self._look(), name="look at the store")
+        self._looking = self._looking or asyncio.create_task(self._check(), name="look at the store")
         return self._looking
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         try:
             if self._client is not None:
-                self._take(await check_store(self._client, now=self._clock.now))
+                self._record(await check_store(self._client, now=self._clock.now))
                 self.worked(_CHECK)
         except StoreError as error:
             self.failed(_CHECK, str(error))
         finally:
             self._looked_at, self._looking = self._clock.monotonic(), None
 
-    def _take(self, found: Sequence[ServerCheck]) -> None:
+    def _record(self, found: Sequence[ServerCheck]) -> None:
         """Take the findings over, and log what has changed since the last ones."""
         before = {one.name: one.severity for one in self.findings}
         self.findings = self._weighed(found)

@@ -18,7 +18,7 @@ import structlog
 from redis.asyncio import Redis
 
 from poller.clock import Clock
-from poller.daemon.cluster.leases import LeaseBalancer, LeaseTarget
+from poller.daemon.cluster.leases import LeaseBalancer, WorkLease
 from poller.daemon.cluster.membership import Membership
 from poller.daemon.command_inbox import obey
 from poller.daemon.round_runner import PolledFeed, RoundObserver
@@ -81,13 +81,13 @@ async def poll_until(
         await schedule.drain()
         await ended(renewing)
         await release_all(stores)
-        membership.tell()
+        membership.announce_release()
 
 
 def lots_of(
     feeds: Sequence[PolledFeed],
     schedule: Schedule,
-    rested: Callable[[LeaseTarget], None],
+    rested: Callable[[WorkLease], None],
     after: RoundObserver,
     clock: Clock,
 ) -> list[FeedLease]:
@@ -111,7 +111,7 @@ def _second_look(result: RoundResult, interval: timedelta | None) -> timedelta |
 
 
 class FeedLease:
-    """A feed, its lease, and its rounds; see :class:`poller.daemon.cluster.leases.LeaseTarget`."""
+    """A feed, its lease, and its rounds; see :class:`poller.daemon.cluster.leases.WorkLease`."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class FeedLease:
         schedule: Schedule,
         siblings: SourceGroup,
         *,
-        rested: Callable[[LeaseTarget], None],
+        rested: Callable[[WorkLease], None],
         after: RoundObserver,
         clock: Clock,
     ) -> None:
@@ -141,7 +141,7 @@ class FeedLease:
         self._awaited: list[asyncio.Future[RoundResult]] = []
 
     @property
-    def ours(self) -> bool:
+    def has_lease(self) -> bool:
         """Whether it is polled here."""
         return self._ours
 
@@ -150,11 +150,11 @@ class FeedLease:
         """Whether the lease is ours, as far as is known."""
         return self._polled.store.held
 
-    async def take(self) -> HeldElsewhere | None:
+    async def acquire(self) -> HeldElsewhere | None:
         """Take the lease; None: it is ours."""
         return await self._polled.store.lease.acquire()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Poll it, from now on."""
         self._ours = True
         self._trigger = _FIRST
@@ -169,9 +169,9 @@ class FeedLease:
             self._schedule.remove(self.name)
             self._after.gone(self.name)
             self._hasten(self._siblings.went(self._polled.feed))
-            self._tell(None)
+            self._settle_waiting(None)
 
-    async def end(self) -> None:
+    async def hand_back(self) -> None:
         """Poll it no more, and let the lease go."""
         self.lost()
         await self._polled.store.release()
@@ -216,9 +216,9 @@ class FeedLease:
         finally:
             self.busy = False
             self._rested(self)
-            self._tell(result)
+            self._settle_waiting(result)
         self._hasten(self._siblings.polled(self._polled.feed))
-        if not self.ours:  # lost meanwhile: nobody would take back what is told of it now
+        if not self.has_lease:  # lost meanwhile: nobody would take back what is told of it now
             return None
         if result is None:  # broken off: the next one finds whether it is paused, and what the store does
             sooner: timedelta | None = timedelta()
@@ -249,7 +249,7 @@ class FeedLease:
         for name in names:
             self._schedule.hasten(name, self._clock.now())
 
-    def _tell(self, result: RoundResult | None) -> None:
+    def _settle_waiting(self, result: RoundResult | None) -> None:
         """Tell those who wait how the round ended; None: none does."""
         awaited, self._awaited = self._awaited, []
         for one in awaited:

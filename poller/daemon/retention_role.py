@@ -119,10 +119,10 @@ class RetentionRole:
 
     async def _keep_looking(self) -> None:
         while True:
-            await self.look()
+            await self.trim_due()
             await self._clock.sleep(_LOOK_AGAIN.total_seconds())
 
-    async def look(self) -> None:
+    async def trim_due(self) -> None:
         """Trim those streams that are due, and tell of what went and was needed."""
         for feed in self._feeds:
             if feed.due:
@@ -135,7 +135,7 @@ class RetentionRole:
         if self._configurations is None:
             return
         with suppress(StoreError):  # told by those who deliver and poll
-            await self._configurations.look()
+            await self._configurations.refresh()
         names = self._configurations.orphans
         self._orphans = {name: self._orphans.get(name) or self._orphan(name) for name in names}
         for name, feed in self._orphans.items():
@@ -165,7 +165,7 @@ class RetentionRole:
             if gone:
                 _log.info("trimmed", feed=feed.name, events=gone)
             for overrun in await feed.trimmer.untold():
-                await self._tell(feed.name, overrun)
+                await self._report_overrun(feed.name, overrun)
                 await feed.trimmer.told(overrun)
             feed.failure.worked()
         except Fenced:
@@ -181,7 +181,7 @@ class RetentionRole:
         kept = await self._registry.all()
         return watched(feed, kept, filed(self._settings), self._settings.redis.prefix)
 
-    async def _tell(self, feed: str, overrun: StreamOverrun) -> None:
+    async def _report_overrun(self, feed: str, overrun: StreamOverrun) -> None:
         details: dict[str, str | int | None] = {
             "feed": feed,
             "group": overrun.group,

@@ -290,13 +290,13 @@ class SubscriptionRunner:
             subscription=self._name,
             watch=self._shared.watch,
             changed=lambda: self._shares(subscriber),
-            let_go=self._shared.sharing.tell,
+            let_go=self._shared.sharing.announce_release,
             clock=self._shared.clock,
         )
 
     def _shares(self, subscriber: EndpointState) -> None:
         """Use the part of the sink's limits that the pairs here are of all."""
-        here = sum(owned.ours for owned in self._owned)
+        here = sum(owned.is_active for owned in self._owned)
         if here:
             subscriber.share(Fraction(here, len(self._owned)))
         else:

@@ -46,7 +46,7 @@ class SupervisorNotifier:
         self.watchdog = int(asked) / 1e6 if meant and asked.isascii() and asked.isdecimal() and int(asked) else None
         """Seconds after which it misses a sign of life; None: it never does."""
 
-    def tell(self, *words: str) -> None:
+    def notify(self, *words: str) -> None:
         """One datagram of these assignments. Never waits, never fails."""
         if self.listens:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -76,12 +76,12 @@ async def supervised(
     ready, told = False, set[str]()
     while supervisor.listens and not over.is_set():
         if ready and supervisor.watchdog:
-            supervisor.tell("WATCHDOG=1")
+            supervisor.notify("WATCHDOG=1")
         report, stopping = await readiness.report(), stop.is_set()
         ready |= report.ready
         words = [f"STATUS={status(report, doing())}", *["READY=1"] * ready, *["STOPPING=1"] * stopping]
         if fresh := [word for word in words if word not in told]:
-            supervisor.tell(*fresh)
+            supervisor.notify(*fresh)
         told = set(words)
         each = (supervisor.watchdog or 2 * _CALM) / 2
         await clock.wait(over if stopping else stop, each if ready else min(each, _STARTING))

@@ -77,12 +77,12 @@ class DeadlineProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Some of a request has come, or all of it."""
         super().data_received(data)
-        self._look()
+        self._check_deadline()
 
     def on_response_complete(self) -> None:
         """One was answered; some of the next may have come before that."""
         super().on_response_complete()
-        self._look()
+        self._check_deadline()
 
     def pause_writing(self) -> None:
         """The client does not take what is sent as fast as it is sent."""
@@ -113,7 +113,7 @@ class DeadlineProtocol(H11Protocol):
             if timer is not None:
                 timer.cancel()
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         their, first = self.conn.their_state, self.headers is None
         if their is h11.SEND_BODY or (their is h11.IDLE and (first or self.conn.trailing_data[0])):
             self._expect()

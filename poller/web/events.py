@@ -156,7 +156,7 @@ class StreamNotifier:
         """Look at the streams of this store while the block runs, or longer where others follow."""
         self._followers += 1
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look(url), name="news for server-sent events")
+            self._looking = asyncio.create_task(self._watch(url), name="news for server-sent events")
         try:
             yield
         finally:
@@ -179,7 +179,7 @@ class StreamNotifier:
         if self._turn == mark:
             await self._clock.wait(self._fresh, seconds)
 
-    async def _look(self, url: str) -> None:
+    async def _watch(self, url: str) -> None:
         while True:
             client = blocking_client(url, block=self._block)
             let_in(client)  # as the one that the store was opened with
@@ -187,7 +187,7 @@ class StreamNotifier:
                 async for fresh in arrivals(client, self._keys, block=self._block):
                     self._failure.worked()
                     if fresh:
-                        self._tell(fresh)
+                        self._publish(fresh)
             except StoreUnavailable:
                 pass  # whoever follows tells it
             except StoreError as error:
@@ -196,7 +196,7 @@ class StreamNotifier:
                 await client.aclose()
             await self._clock.sleep(_NEWS_AGAIN)
 
-    def _tell(self, fresh: set[str]) -> None:
+    def _publish(self, fresh: set[str]) -> None:
         self._turn += 1
         self._changed |= dict.fromkeys(fresh, self._turn)
         before, self._fresh = self._fresh, asyncio.Event()

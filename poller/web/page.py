@@ -220,11 +220,11 @@ class OverviewCache:
         """How it is, or was a moment ago."""
         async with self._turn:
             if self._seen is None or self._clock.monotonic() - self._seen[0] >= FRESH:
-                seen = await self._look()
+                seen = await self._read()
                 self._seen = self._clock.monotonic(), seen
             return self._seen[1]
 
-    async def _look(self) -> Overview:
+    async def _read(self) -> Overview:
         report, now = await self._readiness.report(), self._backing.clock.now()
         reasons = tuple(f"{one.name}: {one.text}" for one in report.reasons)
         try:

@@ -283,5 +283,5 @@ async def trimmed(client: Redis, settings: Settings, membership: Membership) -> 
         clock=StubClock(now=lambda: NOW, monotonic=lambda: next(minutes)),
         member="m",
     )
-    await retaining.look()
-    await retaining.look()
+    await retaining.trim_due()
+    await retaining.trim_due()

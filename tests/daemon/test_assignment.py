@@ -37,14 +37,14 @@ def test_a_process_alone_takes_all_and_hands_back_nothing(count: int) -> None:
     """Law: with one process sharing changes nothing."""
     names = [f"{number:02}" for number in range(count)]
     alone = {"place": 0, "members": 1, "patience": _PATIENCE}
-    found = moves(names, ours=(), busy=(), free=dict.fromkeys(names, 0.0), **alone)  # type: ignore[arg-type] # as given
+    found = moves(names, own=(), busy=(), free=dict.fromkeys(names, 0.0), **alone)  # type: ignore[arg-type] # as given
     assert found == LeaseMoves(take=tuple(names))
-    assert moves(names, ours=names, busy=(), free={}, **alone) == LeaseMoves()  # type: ignore[arg-type] # as given
+    assert moves(names, own=names, busy=(), free={}, **alone) == LeaseMoves()  # type: ignore[arg-type] # as given
 
 
 def test_what_is_busy_is_not_handed_back() -> None:
     """Law: never in the middle of a round; the rest waits for its end."""
-    known = {"names": "abcd", "ours": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
+    known = {"names": "abcd", "own": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     assert moves(**known, busy="abcd") == LeaseMoves(over=True)  # type: ignore[arg-type] # as given
     assert moves(**known, busy="bd") == LeaseMoves(hand=("a", "c"))  # type: ignore[arg-type] # as given
     assert moves(**known, busy="") == LeaseMoves(hand=("b", "d"))  # type: ignore[arg-type] # as given
@@ -53,7 +53,7 @@ def test_what_is_busy_is_not_handed_back() -> None:
 def test_what_nobody_takes_is_taken_beyond_the_share() -> None:
     """Law: after the others had their time."""
     known = {"names": "abcd", "busy": "", "place": 0, "members": 2, "patience": _PATIENCE}
-    assert moves(**known, ours="ac", free={"b": 2.9, "d": 3.0}) == LeaseMoves(beyond=("d",))  # type: ignore[arg-type] # as given
+    assert moves(**known, own="ac", free={"b": 2.9, "d": 3.0}) == LeaseMoves(beyond=("d",))  # type: ignore[arg-type] # as given
 
 
 def test_an_extra_is_offered_after_a_term_that_doubles() -> None:
@@ -62,21 +62,21 @@ def test_an_extra_is_offered_after_a_term_that_doubles() -> None:
     for offers, term in enumerate((9.0, 18.0, 36.0)):
         for seconds, found in ((term - 0.1, LeaseMoves()), (term, LeaseMoves(hand=("d",)))):
             extra = {"d": SurplusLease(seconds, offers)}
-            assert moves(**known, ours="acd", extras=extra) == found  # type: ignore[arg-type] # as given
+            assert moves(**known, own="acd", extras=extra) == found  # type: ignore[arg-type] # as given
 
 
 def test_what_only_this_process_lists_is_never_offered() -> None:
     """Law: an extra that no other process lists stays, however long that is; nothing else goes in its place."""
     known = {"names": "abcd", "busy": "", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     extra = {"d": SurplusLease(1e9, listed=False)}
-    assert moves(**known, ours="acd", extras=extra) == LeaseMoves()  # type: ignore[arg-type] # as given
+    assert moves(**known, own="acd", extras=extra) == LeaseMoves()  # type: ignore[arg-type] # as given
     extra["b"] = SurplusLease(9.0)
-    assert moves(**known, ours="abcd", extras=extra) == LeaseMoves(hand=("b",))  # type: ignore[arg-type] # as given
+    assert moves(**known, own="abcd", extras=extra) == LeaseMoves(hand=("b",))  # type: ignore[arg-type] # as given
 
 
 def test_an_offer_hands_back_extras_alone() -> None:
     """Law: extras that are due go before leases within the share, and one that is busy waits for its end."""
-    known = {"names": "abcd", "ours": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
+    known = {"names": "abcd", "own": "abcd", "free": {}, "place": 0, "members": 2, "patience": _PATIENCE}
     extra = {"a": SurplusLease(9.0), "c": SurplusLease(9.0)}
     assert moves(**known, busy="", extras=extra) == LeaseMoves(hand=("a", "c"))  # type: ignore[arg-type] # as given
     alone = {"a": SurplusLease(9.0), "c": SurplusLease(8.0)}
@@ -95,7 +95,7 @@ class Process:
 
     name: str
     knows: tuple[str, ...]
-    ours: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
     extra: dict[str, float] = field(default_factory=dict)  # and when each was taken
     offers: dict[str, tuple[int, float]] = field(default_factory=dict)  # of each, and when the last was
     saw: tuple[str, ...] = ()
@@ -118,8 +118,8 @@ class World:
         listed = {name for one in self.processes if one is not process for name in one.knows}
         found = moves(
             process.knows,
-            ours=process.ours,
-            busy=busy & process.ours,
+            own=process.own,
+            busy=busy & process.own,
             free={name: self.now - since for name, since in self.free.items() if name in process.knows},
             place=names.index(process.name),
             members=len(names),
@@ -131,13 +131,13 @@ class World:
         )
         for name in found.hand:
             assert name not in busy
-            process.ours.remove(name)
+            process.own.remove(name)
             self.free[name] = self.now
             if process.extra.pop(name, None) is not None:
                 process.offers[name] = process.offers.get(name, (0, 0.0))[0] + 1, self.now
         for name in (*found.take, *found.beyond):
             del self.free[name]
-            process.ours.add(name)
+            process.own.add(name)
         for name in found.beyond:
             process.extra[name] = self.now
             offers, at = process.offers.get(name, (0, 0.0))
@@ -153,7 +153,7 @@ class World:
 
     def gone(self, number: int) -> None:
         process = self.processes.pop(number)
-        self.free |= dict.fromkeys(process.ours, self.now)
+        self.free |= dict.fromkeys(process.own, self.now)
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["join", "gone", "turn", "time"]), st.integers(0, 6), st.integers(0, 6)))
@@ -182,7 +182,7 @@ def test_whatever_happens_all_is_held_evenly_in_the_end(
     world.settle()
     world.now += 1e6  # by then each extra is due
     world.settle()
-    counts = [len(process.ours) for process in world.processes]
+    counts = [len(process.own) for process in world.processes]
     assert not world.free
     assert sum(counts) == count
     assert max(counts) - min(counts) <= 1

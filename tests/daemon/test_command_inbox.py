@@ -28,7 +28,7 @@ class Lot:
     """A feed whose rounds end when the test says so."""
 
     name: str = "s/one"
-    ours: bool = True
+    has_lease: bool = True
     busy: bool = False
     hastened: int = 0
     confirms: bool = True
@@ -173,7 +173,7 @@ async def test_what_is_not_done_here_waits_for_whoever_does_it(client: FakeAsync
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resync"))
         await said(queue, order("resync"), done=False)
-        lot.ours = False
+        lot.has_lease = False
         lot.coming[0].cancel()
         async with obeyed(client, theirs, member="other"):
             await until(lambda: theirs.coming, "the other to begin")
@@ -248,7 +248,7 @@ async def test_a_lease_that_is_anothers_answers_nothing(client: FakeAsyncRedis) 
         await queue.submit(order("resync"))
         await said(queue, order("resync"), done=False)
         lot.coming[0].set_result(held)
-        lot.ours = False
+        lot.has_lease = False
         await turns(20)
         found = await queue.last_reply(order("resync"))
         assert found is not None
@@ -323,7 +323,7 @@ async def _none(queue: CommandQueue) -> bool:
 
 async def test_what_nobody_has_is_forgotten_in_the_end(client: FakeAsyncRedis) -> None:
     """Law: an order for a feed that nobody polls waits for its time, and no longer; nobody else takes it up."""
-    lot, theirs = Lot(), Lot(name="s/two", ours=False)
+    lot, theirs = Lot(), Lot(name="s/two", has_lease=False)
     old, fresh = order("resync", at=NOW - KEPT - timedelta(seconds=1), feed="s/two"), order("release", feed="s/two")
     async with obeyed(client, lot, theirs) as queue:
         await queue.submit(fresh)

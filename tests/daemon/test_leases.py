@@ -127,8 +127,8 @@ async def owned(script: Script) -> AsyncIterator[LeaseKeeper]:
 
 
 async def taken(one: LeaseKeeper) -> None:
-    await one.take()
-    one.begin()
+    await one.acquire()
+    one.start()
 
 
 @pytest.mark.parametrize(("fault", "wait"), [(StoreUnavailable("away"), 1.0), (RuntimeError("a fault of ours"), 5.0)])
@@ -158,7 +158,7 @@ async def test_a_lease_that_is_lost_is_waited_for() -> None:
     async with owned(script) as one:
         await taken(one)
         await script.said("run")
-        await until(lambda: not (one.ours or one.busy), "the end of its pause")
+        await until(lambda: not (one.is_active or one.busy), "the end of its pause")
         assert not one.held
         await taken(one)
         await script.said("run", "run")
@@ -171,9 +171,9 @@ async def test_handed_back_when_what_is_in_flight_has_ended() -> None:
     async with owned(script) as one:
         await taken(one)
         await script.said("run")
-        await one.end()
+        await one.hand_back()
         assert script.log == ["run", "end", "release"]
-        assert not one.ours
+        assert not one.is_active
         await taken(one)
         await script.said("run", "end", "release", "run")
 
@@ -183,7 +183,7 @@ async def test_handed_back_before_it_began() -> None:
     script = Script()
     async with owned(script) as one:
         await taken(one)
-        await one.end()
+        await one.hand_back()
         await turns(5)
         assert script.log == ["release"]
     assert script.log == ["release"]
@@ -236,7 +236,7 @@ class Lot:
         self.quick.set()
         self._changed = changed
 
-    async def take(self) -> HeldElsewhere | None:
+    async def acquire(self) -> HeldElsewhere | None:
         await self.quick.wait()
         return await self._lease.acquire()
 
@@ -247,7 +247,7 @@ class Lot:
     def held(self) -> bool:
         return self._lease.held
 
-    def begin(self) -> None:
+    def start(self) -> None:
         assert self.held
         assert not self.working, "what was done under a lease that was lost has to end first"
         self.working = True
@@ -258,13 +258,13 @@ class Lot:
         self.working = False
         self._changed()
 
-    async def end(self) -> None:
+    async def hand_back(self) -> None:
         assert not self.busy
         self.lost()
         await self._lease.release()
 
     async def release(self) -> None:
-        await self.end()
+        await self.hand_back()
 
 
 class Awkward(Lot):
@@ -283,10 +283,10 @@ class Awkward(Lot):
         self.let_go = asyncio.Event()
         self.let_go.set()
 
-    async def take(self) -> HeldElsewhere | None:
+    async def acquire(self) -> HeldElsewhere | None:
         self.takes += 1
         self._fail()
-        found = await super().take()
+        found = await super().acquire()
         self.taking.set()
         await self.go_on.wait()
         if self.unanswered:
@@ -294,11 +294,11 @@ class Awkward(Lot):
             raise self.unanswered.pop(0)
         return found
 
-    async def end(self) -> None:
+    async def hand_back(self) -> None:
         self.ends += 1
         self._fail()
         await self.let_go.wait()
-        await super().end()
+        await super().hand_back()
         self.ended = True
 
     def _fail(self) -> None:
@@ -380,7 +380,7 @@ class World:
             else:
                 for lot in lots:
                     if lot.held:
-                        await lot.end()
+                        await lot.hand_back()
             del self.lots[name]
             await present.__aexit__(None, None, None)
 
@@ -544,7 +544,7 @@ async def test_a_lease_whose_taking_was_not_answered_is_had_at_once(world: World
     async with world.awkward("s/a") as (sharing, (lot,)):
         lot.unanswered = [StoreUnavailable("the answer is lost")]
         await lot.taking.wait()
-        sharing.tell()  # so that all leases are looked at before this one is tried again
+        sharing.announce_release()  # so that all leases are looked at before this one is tried again
         await until(lambda: lot.working, "it to be begun", seconds=10)
 
 
@@ -622,7 +622,7 @@ def test_extras_are_known_with_their_offers(store_url: str) -> None:
     place = lots[NAMES[0]]
 
     def held_beyond(seconds: float) -> SurplusLease:
-        place.state = "ours"
+        place.state = "own"
         lots.taken_beyond(place)
         at[0] += seconds
         return lots.extras(None)[NAMES[0]]

@@ -70,7 +70,7 @@ async def test_what_the_others_are_to_hear_survives_an_absence_of_the_store(clie
         await membership.joined("poll")
         before = int(await client.get(KEYS.version) or 0)
         members.away = True
-        membership.tell()
+        membership.announce_release()
         await until(lambda: members.refused, "the store to refuse it")
         members.away = False
 

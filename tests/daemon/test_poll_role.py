@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from poller.daemon.cluster.leases import LeaseTarget
+from poller.daemon.cluster.leases import WorkLease
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.poll_role import FeedLease, SourceGroup, lots_of
 from poller.daemon.round_runner import PolledFeed, RoundObserver
@@ -73,7 +73,7 @@ class Rounds:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def rests(self, lot: LeaseTarget) -> None:
+    def rests(self, lot: WorkLease) -> None:
         self.rested.append(lot.name)
 
 
@@ -101,14 +101,14 @@ def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLease]:
 async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: Schedule) -> None:
     """Law: busy while its round runs, which is told at its end; with its part of the source's limits."""
     _, one = lots(rounds, schedule)
-    one.begin()
+    one.start()
     await rounds.said("one begins")
     assert [one.busy, rounds.rested] == [True, []]
     rounds.on.set()
     await rounds.said("one begins", "one ends")
     await until(lambda: not one.busy, "the round's end to be noticed")
     assert (rounds.log[0], rounds.rested) == ("1/2", ["s/one"])
-    await one.end()
+    await one.hand_back()
     assert rounds.log[-1] == "one let go"
     assert schedule.next_round("s/one") is None
 
@@ -120,7 +120,7 @@ async def test_what_is_held_back_is_looked_at_before_the_next_turn(
     """A round that wants a second reading in a minute has it before its turn in an hour; one that failed does not."""
     rounds.second_look, rounds.ok = timedelta(minutes=1), ok
     _, one = lots(rounds, schedule)
-    one.begin()
+    one.start()
     rounds.on.set()
     await rounds.said("one begins", "one ends")
     await until(lambda: not one.busy, "the round's end to be noticed")
@@ -133,16 +133,16 @@ async def test_what_is_held_back_is_looked_at_before_the_next_turn(
         await until(soon, "the second reading to be scheduled")
     await turns()
     assert soon() is ok
-    await one.end()
+    await one.hand_back()
 
 
 async def test_no_round_begins_after_it_was_handed_back(rounds: Rounds, schedule: Schedule) -> None:
     """Law: whatever was about to start: a round takes the lease, and so would take it back."""
     _, one = lots(rounds, schedule)
     rounds.on.set()
-    one.begin()
+    one.start()
     await turns()  # it is in the schedule now, and due
-    await one.end()
+    await one.hand_back()
     assert await one._round() is None
     await rounds.said("one let go")
 
@@ -150,8 +150,8 @@ async def test_no_round_begins_after_it_was_handed_back(rounds: Rounds, schedule
 async def test_a_follower_begins_after_the_first_rounds_that_are_here(rounds: Rounds, schedule: Schedule) -> None:
     """Law: though its lease was taken first; and at once where what it waited for goes elsewhere."""
     follower, one = lots(rounds, schedule)
-    follower.begin()
-    one.begin()
+    follower.start()
+    one.start()
     await rounds.said("one begins")
     rounds.on.set()
     await rounds.said("one begins", "one ends", "follower begins", "follower ends")
@@ -160,8 +160,8 @@ async def test_a_follower_begins_after_the_first_rounds_that_are_here(rounds: Ro
 async def test_a_follower_does_not_wait_for_what_is_lost(rounds: Rounds, schedule: Schedule) -> None:
     """Law: a feed whose lease is lost before its first round holds up nobody here."""
     follower, one = lots(rounds, schedule)
-    follower.begin()
-    one.begin()
+    follower.start()
+    one.start()
     await rounds.said("one begins")
     one.lost()
     await rounds.said("one begins", "follower begins")
@@ -172,7 +172,7 @@ async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule
     """Law: it has ended when that is answered, and the feed is polled on, at its times and by whoever asks."""
     _, one = lots(rounds, schedule)
     assert not await one.broken_off()
-    one.begin()
+    one.start()
     await rounds.said("one begins")
     assert await one.broken_off()
     await until(lambda: not one.busy, "the round's end to be noticed")
@@ -184,7 +184,7 @@ async def test_a_round_is_broken_off_in_order(rounds: Rounds, schedule: Schedule
 async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Schedule) -> None:
     """Law: of the round that is under way, where one is; another begins as soon as it has ended, if that is wanted."""
     _, one = lots(rounds, schedule)
-    one.begin()
+    one.start()
     await rounds.said("one begins")
     awaited = one.round_ended()
     one.poll_soon()
@@ -197,18 +197,18 @@ async def test_who_waits_is_told_of_the_next_end(rounds: Rounds, schedule: Sched
 async def test_who_waits_for_a_feed_that_goes_is_told(rounds: Rounds, schedule: Schedule) -> None:
     """Law: no round ends here any more, so nobody waits for one."""
     _, one = lots(rounds, schedule)
-    one.begin()
+    one.start()
     await rounds.said("one begins")
     awaited = one.round_ended()
     rounds.on.set()
-    await one.end()
+    await one.hand_back()
     assert awaited.cancelled()
 
 
 async def test_what_was_asked_while_a_round_is_broken_off_is_not_forgotten(rounds: Rounds, schedule: Schedule) -> None:
     """Law: who resumes a feed that is just being paused gets the round that was promised."""
     _, one = lots(rounds, schedule)
-    one.begin()
+    one.start()
     await rounds.said("one begins")
     breaking = asyncio.create_task(one.broken_off())
     await turns()
@@ -231,7 +231,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
 
     polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one
     (one,) = lots_of([polled], schedule, rounds.rests, RoundObserver(watch, readiness), StubClock(now=now))
-    one.begin()
+    one.start()
     await rounds.said("one begins")
     one.lost()
     rounds.on.set()
@@ -248,7 +248,7 @@ async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds
         [rounds.polled("one")], schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), StubClock(now=now)
     )
     watch.failed("s/one", "away")
-    one.begin()
+    one.start()
     await rounds.said("one begins")
     assert await one.broken_off()
     rounds.on.set()

@@ -94,7 +94,7 @@ async def test_who_has_the_lease_looks_every_minute_and_when_much_was_published(
         if not await valkey.xlen(KEYS.events):
             await published(valkey, 1, first=number)
         store.held, clock.moment, store.appended = held, moment, appended
-        await trimming.look()
+        await trimming.trim_due()
         assert await valkey.xlen(KEYS.events) == left, (held, moment, appended)
 
 
@@ -109,7 +109,7 @@ async def test_an_overrun_is_announced_and_logged_once(valkey: Redis, tmp_path: 
     with capture_logs() as logs:
         for turn in range(3):
             clock.moment += 60
-            await trimming.look()
+            await trimming.trim_due()
             await published(valkey, 100, first=101 + 100 * turn)
     found: Any = await valkey.xrange(OPERATIONS)
     told = {event["subject"]: event for event in (json.loads(fields[b"data"]) for _, fields in found)}
@@ -130,7 +130,7 @@ async def test_who_died_before_telling_is_made_good(valkey: Redis, tmp_path: Pat
     await valkey.hset(KEYS.overruns, "sub:b", "another version's")
     trimming = retaining(settings, valkey, Store(), clock := Clock())
     for _ in range(2):
-        await trimming.look()
+        await trimming.trim_due()
         clock.moment += 60
     found: Any = await valkey.xrange(OPERATIONS)
     (event,) = [json.loads(fields[b"data"]) for _, fields in found]
@@ -144,7 +144,7 @@ async def test_trouble_is_said_once_and_tried_again(valkey: Redis, tmp_path: Pat
     with capture_logs() as logs:
         for _ in range(3):
             clock.moment += 60
-            await trimming.look()
+            await trimming.trim_due()
     assert [line["event"] for line in logs] == ["not trimmed"]
 
 
@@ -170,7 +170,7 @@ async def test_who_holds_a_stream_is_shown(valkey: Redis, tmp_path: Path) -> Non
     assert (status.stream_oldest, status.held_by) == ("1970-01-01T00:00:00.001Z", None)
     assert status.stream_bytes is not None
     assert status.stream_bytes > 9_000
-    await retaining(settings, valkey, Store(), Clock()).look()
+    await retaining(settings, valkey, Store(), Clock()).trim_due()
     status, other = await feed_statuses(valkey, settings, now=NOW)
     assert (status.stream_length, status.held_by) == (5, "theirs")
     await valkey.hset(ConsumerKeys.of("poller", FEED, "a").parked, "5-0", "{}")

@@ -198,10 +198,10 @@ async def test_nobody_listens_any_more(tmp_path: Path) -> None:
     """Law: a supervisor that is gone, or does not read, is no failure."""
     address = str(tmp_path / "notify")
     supervisor = SupervisorNotifier({"NOTIFY_SOCKET": address})
-    supervisor.tell("READY=1")
+    supervisor.notify("READY=1")
     with listening(address) as ear:
         for _ in range(2000):
-            supervisor.tell("WATCHDOG=1")  # more than any queue takes: it would wait for ever
+            supervisor.notify("WATCHDOG=1")  # more than any queue takes: it would wait for ever
         assert ear.hear()
 
 
@@ -256,5 +256,5 @@ async def test_the_daemon(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_told_as_well_as_can_be(tmp_path: Path) -> None:
     """Law: telling never fails; a status may name a file whose name is no text."""
     with listening(str(tmp_path / "notify")) as ear:
-        SupervisorNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}).tell("STATUS=cannot read /run/\udcff")
+        SupervisorNotifier({"NOTIFY_SOCKET": str(tmp_path / "notify")}).notify("STATUS=cannot read /run/\udcff")
         assert ear.hear() == ["STATUS=cannot read /run/\\udcff"]

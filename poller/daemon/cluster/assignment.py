@@ -82,7 +82,7 @@ def preferred(names: Collection[str], place: int, members: int) -> list[str]:
 def moves(
     names: Collection[str],
     *,
-    ours: Collection[str],
+    own: Collection[str],
     busy: Collection[str],
     free: Mapping[str, float],
     place: int,
@@ -94,23 +94,23 @@ def moves(
 
     Args:
         names: of all leases.
-        ours: those that it has.
+        own: those that it has.
         busy: those of them that cannot be handed back now.
         free: those that nobody has, with for how long that is known, in seconds.
         place: among the names of the processes, in their order; from 0.
         members: how many processes there are.
         patience: for how long the others may take what is free, in seconds.
-        extras: those of ``ours`` that it has taken beyond its share since the processes were others.
+        extras: those of ``own`` that it has taken beyond its share since the processes were others.
     """
     extras = extras or {}
     due = {name for name, one in extras.items() if one.is_due(patience)}
     kept = extras.keys() - due
-    room = share(len(names), place, members) + len(kept) - len(ours)
+    room = share(len(names), place, members) + len(kept) - len(own)
     if room >= 0 and not free:
         return LeaseMoves()
     order = preferred(names, place, members)
     if room < 0:
-        idle = [name for name in order if name in ours and name not in busy and name not in kept]
+        idle = [name for name in order if name in own and name not in busy and name not in kept]
         hand = tuple(sorted(idle, key=due.__contains__)[room:])  # wanted least, and what is due before the rest
         return LeaseMoves(hand=hand, over=len(hand) < -room)
     waiting = [name for name in order if name in free]

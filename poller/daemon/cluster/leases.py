@@ -55,7 +55,7 @@ class LeaseBalancer:
             membership: this process among the others.
             client: of the store.
             ttl: how long leases live.
-            watch: told when the store is away.
+            watch: is informed when the store is away.
             clock: of this process.
         """
         self._role = role
@@ -74,13 +74,13 @@ class LeaseBalancer:
         self._reported: tuple[int, int, int] | None = None
         membership.listen(self.wake)
 
-    def add(self, lot: LeaseTarget) -> None:
-        """Share this one, too."""
+    def add(self, lot: WorkLease) -> None:
+        """Balance this lease, too."""
         self._lots.add(lot)
         self.wake()
 
-    def drop(self, lot: LeaseTarget) -> None:
-        """Share it no more; ending it is the caller's business."""
+    def drop(self, lot: WorkLease) -> None:
+        """Balance it no more; the caller ends its work."""
         if self._lots.drop(lot):
             lease_changed(self._kind, "released")
         self.wake()
@@ -89,14 +89,14 @@ class LeaseBalancer:
         """Look what has changed."""
         self._wake.set()
 
-    def rested(self, lot: LeaseTarget) -> None:
+    def rested(self, lot: WorkLease) -> None:
         """This one is not busy any more, which changes something only where it is lost, or is to be handed back."""
         if self._over or not lot.held:
             self.wake()
 
-    def tell(self) -> None:
-        """A lease was let go of: others may take it."""
-        self._membership.tell()
+    def announce_release(self) -> None:
+        """Tell the other processes that a lease is free."""
+        self._membership.announce_release()
 
     async def run(self) -> None:
         """Take and hand back until cancelled; what is being handed back then is finished, or given up soon."""
@@ -135,7 +135,7 @@ class LeaseBalancer:
         if seen.version != self._version:
             self._version = seen.version
             lots.look_at_all()
-        await lots.look(seen.roles.keys())
+        await lots.refresh(seen.roles.keys())
         while True:
             now = self._moves(among)
             self._over = now.over
@@ -152,7 +152,7 @@ class LeaseBalancer:
         lots = self._lots
         return moves(
             tuple(lots),
-            ours=lots.ours,
+            own=lots.own,
             busy=lots.busy,
             free=lots.free,
             place=among.place,
@@ -169,16 +169,16 @@ class LeaseBalancer:
         """
         for first in range(0, len(wanted), _SIDE_BY_SIDE):
             some = wanted[first : first + _SIDE_BY_SIDE]
-            results = await asyncio.gather(*map(self._take, some), return_exceptions=True)
+            results = await asyncio.gather(*map(self._acquire, some), return_exceptions=True)
             for place, result in zip(some, results, strict=True):
                 if result is True:
-                    self._begin(place, beyond=beyond)
+                    self._start(place, beyond=beyond)
             for failed in (one for one in results if isinstance(one, BaseException)):
                 raise failed
 
-    async def _take(self, place: LeaseState) -> bool:
+    async def _acquire(self, place: LeaseState) -> bool:
         try:
-            held = await place.lot.take()
+            held = await place.lot.acquire()
         except StoreUnavailable:
             raise
         except StoreError as error:
@@ -190,19 +190,19 @@ class LeaseBalancer:
             return False
         return True
 
-    def _begin(self, place: LeaseState, *, beyond: bool) -> None:
+    def _start(self, place: LeaseState, *, beyond: bool) -> None:
         """Begin with a lease that was taken. All of a turn in one breath, for they may wait for one another."""
         if not self._lots.knows(place):  # it was dropped meanwhile
             self._hand(place)
             return
-        place.state = "ours"
+        place.state = "own"
         if beyond:
             self._lots.taken_beyond(place)
         lease_changed(self._kind, "taken")
-        place.lot.begin()
+        place.lot.start()
 
     def _hand(self, place: LeaseState) -> None:
-        if place.state == "ours":
+        if place.state == "own":
             lease_changed(self._kind, "released")
         self._lots.handed(place)
         task = asyncio.create_task(self._handed(place), name=f"handing back {place.lot.name}")
@@ -214,7 +214,7 @@ class LeaseBalancer:
         until = self._clock.monotonic() + self._ttl
         while True:
             try:
-                await place.lot.end()
+                await place.lot.hand_back()
             except StoreUnavailable:
                 if self._clock.monotonic() < until:
                     await self._clock.sleep(LOOK_AGAIN)
@@ -223,14 +223,14 @@ class LeaseBalancer:
                 _log.warning("lease cannot be handed back", lease=place.lot.lease, error=str(error))
             break
         place.elsewhere(self._clock.monotonic() + self._ttl)
-        self.tell()
+        self.announce_release()
 
     def _report(self, among: MemberRank) -> None:
-        now = len(self._lots.ours), len(self._lots), len(among.names)
+        now = len(self._lots.own), len(self._lots), len(among.names)
         leases_held(self._kind, now[0])
         if now != self._reported and (now[1] or self._reported):
             self._reported = now
-            _log.info("share", role=self._role, ours=now[0], of=now[1], processes=now[2])
+            _log.info("share", role=self._role, own=now[0], of=now[1], processes=now[2])
 
 
 async def _until(event: asyncio.Event, moment: float) -> None:
@@ -255,7 +255,7 @@ async def _until(event: asyncio.Event, moment: float) -> None:
 _delivery_log = structlog.get_logger("poller.delivery")
 _AFTER_FAILURE: Final = 1.0
 # Whoever removes a subscription takes its leases away. Who delivers it learns of that at his next look at the registry,
-# and must not have begun anew by then.
+# and must not have started again by then.
 _AFTER_LOSS: Final = 2.0
 _AFTER_FAULT: Final = 5.0
 
@@ -268,7 +268,7 @@ class ConsumerLease(Releasable, Protocol):
     claimed: bool
 
     async def acquire(self) -> HeldElsewhere | None:
-        """Acquire it; None: it is ours."""
+        """Acquire it; None: this process has it."""
         ...
 
 
@@ -278,20 +278,20 @@ class LeasedWork(Protocol):
     feed: str
 
     def ready(self) -> None:
-        """It is to be done anew, though it was told to stop before."""
+        """Allow another run after a stop."""
         ...
 
     async def run(self) -> None:
-        """Do it until told to stop."""
+        """Work until :meth:`stop`."""
         ...
 
     def stop(self) -> None:
-        """Come to an end, soon."""
+        """End the work soon."""
         ...
 
 
 class LeaseKeeper:
-    """Keeps one feed consumer running while its lease is held; see :class:`LeaseTarget`."""
+    """Keeps one feed consumer running while its lease is held; see :class:`WorkLease`."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class LeaseKeeper:
             pair: what is run.
             lease: under which it runs.
             subscription: its id.
-            watch: told when the store is away.
+            watch: is informed when the store is away.
             changed: is called when the pair is begun or at rest, and may be taken or handed back.
             let_go: is called when the lease was let go at the end.
             clock: of this process.
@@ -334,11 +334,11 @@ class LeaseKeeper:
 
     @property
     def held(self) -> bool:
-        """Whether the lease is ours, as far as is known."""
+        """Whether this process has the lease, as far as it knows."""
         return self._held.held
 
     @property
-    def ours(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it is delivered here, or about to be, or about to end."""
         return self._turn.is_set() or not self._idle.is_set()
 
@@ -347,13 +347,13 @@ class LeaseKeeper:
         """Whether it can neither be taken nor handed back now: something went wrong a moment ago."""
         return self._pausing or not (self._idle.is_set() or self._held.held)
 
-    async def take(self) -> HeldElsewhere | None:
-        """Take the lease; None: it is ours."""
+    async def acquire(self) -> HeldElsewhere | None:
+        """Acquire the lease; None: this process has it."""
         held = await self._held.acquire()
         self._watch.worked(self.name)
         return held
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Deliver, from now on."""
         self._again = False
         self._turn.set()
@@ -365,7 +365,7 @@ class LeaseKeeper:
             self._turn.clear()
         self._pair.stop()
 
-    async def end(self) -> None:
+    async def hand_back(self) -> None:
         """Deliver no more; when what is in flight has ended, or soon, let the lease go."""
         self.lost()
         await self._idle.wait()
@@ -378,7 +378,7 @@ class LeaseKeeper:
         self._pair.stop()
 
     async def run(self) -> None:
-        """Deliver whenever the lease is ours, until told to stop; then let it go."""
+        """Deliver whenever the lease is held, until :meth:`stop`; then release it."""
         try:
             while True:
                 await self._turn.wait()
@@ -412,7 +412,7 @@ class LeaseKeeper:
     async def _ended(self) -> float:
         """Run it; for how many seconds it is to be left alone then."""
         try:
-            if self._again and await self.take() is not None:  # the lease was not lost to the failure, but meanwhile
+            if self._again and await self.acquire() is not None:  # the lease was not lost to the failure, but meanwhile
                 return _AFTER_FAILURE
             self._again = True
             await self._pair.run()
@@ -425,7 +425,7 @@ class LeaseKeeper:
         except StoreError as error:
             self._failure.failed(str(error))
             return _AFTER_FAILURE
-        except Exception:  # noqa: BLE001 -- a task ends here: a fault of ours costs a pause, and the others nothing
+        except Exception:  # noqa: BLE001 -- a task ends here: a fault of the program costs a pause here, and nothing elsewhere
             self._log.exception("not delivering")
             return _AFTER_FAULT
         self._failure.worked()
@@ -435,7 +435,7 @@ class LeaseKeeper:
 
 # What one process knows of the leases that it shares with others, and when each of them is to be looked at.
 #
-# A lease is *ours*; *leaving*, while what was done under it comes to its end; *free*; or *theirs*. One of a process
+# A lease is *own*; *leaving*, while the work under it ends; *free*; or *foreign*. One of a process
 # that
 # is in the list is looked at when the list changes, and otherwise hardly ever; any other one when it runs out.
 #
@@ -446,10 +446,10 @@ LOOK_AGAIN: Final = 1.0
 
 _AFTER: Final = 0.02  # seconds; a lease that runs out is looked at so much later
 _SWEEP: Final = 3  # terms after which leases are looked at whatever is known of them
-_ELSEWHERE: Final = frozenset({"free", "theirs"})
+_ELSEWHERE: Final = frozenset({"free", "foreign"})
 
 
-class LeaseTarget(Protocol):
+class WorkLease(Protocol):
     """A lease, and what is done under it."""
 
     name: str
@@ -462,12 +462,12 @@ class LeaseTarget(Protocol):
 
     @property
     def nonce(self) -> bytes:
-        """What stands in it while it is ours."""
+        """Its value while this process has it."""
         ...
 
     @property
     def held(self) -> bool:
-        """Whether it is ours, as far as is known."""
+        """Whether this process has it, as far as it knows."""
         ...
 
     @property
@@ -475,30 +475,30 @@ class LeaseTarget(Protocol):
         """Whether it can neither be handed back nor taken now."""
         ...
 
-    async def take(self) -> HeldElsewhere | None:
-        """Take it; None: it is ours."""
+    async def acquire(self) -> HeldElsewhere | None:
+        """Acquire it; None: this process has it."""
         ...
 
-    def begin(self) -> None:
-        """It is ours: begin."""
+    def start(self) -> None:
+        """Start the work: the lease was acquired."""
         ...
 
     def lost(self) -> None:
-        """It is not ours any more: what was begun is not to go on."""
+        """Stop the work: the lease was lost."""
         ...
 
-    async def end(self) -> None:
-        """End what was begun, in order, and let the lease go. May be asked for again."""
+    async def hand_back(self) -> None:
+        """End the work in order and release the lease. May be called again."""
         ...
 
 
 class LeaseState:
     """What is known of a lease."""
 
-    def __init__(self, lot: LeaseTarget, now: float) -> None:
+    def __init__(self, lot: WorkLease, now: float) -> None:
         """Nothing is; it is to be looked at."""
         self.lot = lot
-        self.state: Literal["ours", "leaving", "free", "theirs"] = "theirs"
+        self.state: Literal["own", "leaving", "free", "foreign"] = "foreign"
         self.free_since = now
         self.look_at = now
         self.extra_since: float | None = None
@@ -506,8 +506,8 @@ class LeaseState:
         self.offered_at = -math.inf
 
     def elsewhere(self, look_at: float) -> None:
-        """It is not ours, as far as is known until then."""
-        self.state, self.look_at = "theirs", look_at
+        """Another process has it, as far as is known until then."""
+        self.state, self.look_at = "foreign", look_at
         self.extra_since = None
 
 
@@ -533,23 +533,23 @@ class LeaseTable:
         """What is known of one."""
         return self._places[name]
 
-    def add(self, lot: LeaseTarget) -> None:
+    def add(self, lot: WorkLease) -> None:
         """There is this one, too."""
         self._places[lot.name] = LeaseState(lot, self._clock.monotonic())
 
-    def drop(self, lot: LeaseTarget) -> bool:
-        """There is not, any more; whether it was ours."""
+    def drop(self, lot: WorkLease) -> bool:
+        """Forget a lease; whether this process had it."""
         place = self._places.pop(lot.name, None)
-        return place is not None and place.state == "ours"
+        return place is not None and place.state == "own"
 
     def knows(self, place: LeaseState) -> bool:
         """Whether it was not dropped."""
         return self._places.get(place.lot.name) is place
 
     @property
-    def ours(self) -> set[str]:
+    def own(self) -> set[str]:
         """Those that this process has."""
-        return {name for name, place in self._places.items() if place.state == "ours"}
+        return {name for name, place in self._places.items() if place.state == "own"}
 
     @property
     def busy(self) -> set[str]:
@@ -574,17 +574,17 @@ class LeaseTable:
         return max(min((now + LOOK_AGAIN, *looks)), now + _AFTER)
 
     def look_at_all(self) -> None:
-        """Something has changed: the next look is at all that are not ours."""
+        """Look next at all leases that this process does not have: something has changed."""
         for place in self._places.values():
             place.look_at = self._clock.monotonic()
 
     def extras(self, listed: Collection[str] | None) -> dict[str, SurplusLease]:
-        """Those of ours that are extras. ``listed``: the feeds that other processes list; None: any."""
+        """This process's extras. ``listed``: the feeds that other processes list; None: any."""
         now = self._clock.monotonic()
         return {
             name: SurplusLease(now - place.extra_since, place.offers, listed is None or place.lot.feed in listed)
             for name, place in self._places.items()
-            if place.state == "ours" and place.extra_since is not None
+            if place.state == "own" and place.extra_since is not None
         }
 
     def taken_beyond(self, place: LeaseState) -> None:
@@ -606,16 +606,16 @@ class LeaseTable:
             place.extra_since, place.offers = None, 0
 
     def notice_lost(self) -> int:
-        """End what was begun under leases that are not ours any more; how many these are."""
+        """Stop the work of lost leases; how many there are."""
         lost = 0
         for place in self._places.values():
-            if place.state == "ours" and not place.lot.held and not place.lot.busy:
+            if place.state == "own" and not place.lot.held and not place.lot.busy:
                 place.lot.lost()
                 place.elsewhere(self._clock.monotonic())
                 lost += 1
         return lost
 
-    async def look(self, known: Collection[str]) -> None:
+    async def refresh(self, known: Collection[str]) -> None:
         """Look at those that are due. ``known``: the processes that are there.
 
         Raises:
@@ -630,7 +630,7 @@ class LeaseTable:
 
     def _seen(self, place: LeaseState, held: Held, known: Collection[str]) -> None:
         now = self._clock.monotonic()
-        if held.value in (None, place.lot.nonce) or held.is_overlong:  # ours, though the answer to our asking was lost
+        if held.value in (None, place.lot.nonce) or held.is_overlong:  # this process has it, though the reply was lost
             place.free_since = place.free_since if place.state == "free" else now
             place.state = "free"
             patient_until = place.free_since + self._ttl

@@ -128,7 +128,7 @@ class Membership:
             self._changed.clear()
             await self._changed.wait()
 
-    def tell(self) -> None:
+    def announce_release(self) -> None:
         """Have all others look, now: this process has let go of something."""
         self._tell = True
         self._wake.set()
@@ -219,7 +219,7 @@ class Configurations:
         self._reported: frozenset[str] = frozenset()
         self._differences: list[ConfigurationDifference] = []
 
-    async def look(self) -> int:
+    async def refresh(self) -> int:
         """Look again where that is due; a number that is another one after each look.
 
         Raises:
