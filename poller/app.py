@@ -1,9 +1,11 @@
-"""The daemon: its share of the feeds polled, its share of the subscriptions delivered, until told to stop.
+"""The daemon: polls its share of the feeds and delivers its share of the subscriptions until it is stopped.
 
-It starts whatever is away at that moment: a store that does not answer is waited for, a source that does not answer
-makes rounds fail and nothing else. The HTTP service answers before, and until the very end. Told to stop, it starts no
-more rounds, lets each running commit finish, gives its leases back so that another process can go on at once, and
-returns.
+**Invariants**
+
+- The daemon starts whatever is away: it waits for a store that does not answer, and a source that does not answer fails
+  its rounds and nothing else. The HTTP service answers from the start to the very end.
+- Once stopped, it starts no round, lets each running commit finish, and releases its leases, so that another process
+  can go on without a pause.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class _Daemon:
         return site(self._backing, self._readiness, lambda: self._registry, *metrics_routes(exposition))
 
     def told(self, stop: asyncio.Event, over: asyncio.Event) -> Coroutine[None, None, None]:
-        """Keep informed whoever supervises this process."""
+        """Keep the supervisor of this process informed."""
         return supervised(
             SupervisorNotifier(self._environ), self._readiness, self._doing, stop=stop, over=over, clock=self._clock
         )
@@ -122,7 +124,7 @@ class _Daemon:
             if "poll" in roles:
                 await look_for_credentials(settings.sources, environ)
             async with AsyncExitStack() as stack:
-                # What may take long at the start is given up when told to stop.
+                # What may take long at the start is given up when the daemon is stopped.
                 opening = opened_store(settings, clock=self._clock)
                 store = await _unless_stopped(stack.enter_async_context(opening), stop)
                 shebang = await _unless_stopped(self._looked_at(store, roles), stop) if store else None
@@ -262,7 +264,7 @@ async def once(
         environ: where tokens may be.
         feed_ids: which feeds, as ``SOURCE/NAME``.
         clock: of this process.
-        report: told each result as it comes.
+        report: is called with each result as it comes.
 
     Raises:
         ConfigurationError: something is set up wrongly, or the store is less durable than is required.

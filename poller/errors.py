@@ -96,7 +96,7 @@ class StoreRefused(StoreError):
 
 
 class Fenced(StoreError):
-    """The feed's lease is not ours any more; another process may be writing. The commit wrote nothing."""
+    """This process has lost the feed's lease; another process may be writing. The commit wrote nothing."""
 
 
 class Stale(StoreError):
@@ -104,4 +104,4 @@ class Stale(StoreError):
 
 
 class GroupGone(StoreError):
-    """The stream has no such consumer group: somebody destroyed it, or the store has lost it."""
+    """The stream has no such consumer group: it was destroyed, or the store has lost it."""

@@ -1,10 +1,10 @@
-"""How fast and how many at once, where that may change while somebody waits for a turn.
+"""Limits of rate and concurrency that may change while tasks wait for a turn.
 
-A process has a part of what a source or a sink allows, and its part is another one whenever the work is shared out
-anew.
+A process has a part of what a source or a sink allows; the part changes whenever leases move.
 
-Law: after a change nothing starts faster than the new bound says, whoever has waited since before it; what is under way
-then may end.
+**Invariants**
+
+- After a change nothing starts faster than the new limit says, however long it has waited; what is under way may end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WHOLE: Final = Fraction(1)
 
 
 class RateLimiter:
-    """So many starts in a second, evenly spaced."""
+    """A rate: starts in a second, evenly spaced."""
 
     def __init__(self, rate: float | None) -> None:
         """``rate``: starts in a second; None for no limit."""
@@ -91,29 +91,18 @@ class ConcurrencyLimit:
 
 
 def part_of(count: int, part: Fraction) -> int:
-    """A part of so many, rounded down, though one at least."""
+    """A part of a whole, rounded down, though one at least."""
     return max(1, int(count * part))
 
 
-# The rate that a sink bears, learnt from its ``429`` answers without ``Retry-After``.
+# The rate that a sink bears, found from ``429`` answers without ``Retry-After``. A refusal halves the rate of requests;
+# it rises within seconds to just below the last good rate, and from there slowly.
 #
-# The sink refuses and does not say for how long. So the rate of requests is halved, rises within seconds to just
-# below
-# what the sink bore, and from there slowly: where the refusal comes again, there is the limit. Where nothing is known
-# of
-# that yet (the first refusal, or nothing taken since the last one), the rate doubles each second until the next
-# refusal.
-#
-# **Invariants**
-#
-# * Before the first refusal there is no bound. A bound that was not met for long is dropped.
-# * A refusal of a request that was sent before the last halving belongs to the same burst, and changes nothing.
-# * A burst pauses the sink once: for :data:`FIRST_PAUSE`, or :data:`LATER_PAUSE` where a bound was known; twice as
-# long
+# - Before the first refusal there is no bound. A bound that was not met for long is dropped.
+# - A refusal of a request sent before the last halving belongs to the same burst, and changes nothing.
+# - A burst pauses the sink once: for :data:`FIRST_PAUSE`, or :data:`LATER_PAUSE` where a bound was known; twice as long
 #   each time nothing was taken in between, up to :data:`LONGEST_PAUSE`.
-# * After each refusal the rate begins at half of what it was, or below.
-#
-# Pure: moments are seconds of a clock that only goes forward.
+# - After each refusal the rate begins at half of what it was, or below.
 
 FIRST_PAUSE: Final = 1.0
 LATER_PAUSE: Final = 0.5

@@ -42,7 +42,7 @@ _LONGEST_TITLE: Final = 1000
 
 
 def hidden(text: str, *secrets: str | None) -> str:
-    """The text with these secrets taken out, should somebody have echoed them; None and "" are no secrets."""
+    """The text with these secrets taken out, should they have been echoed; None and "" are no secrets."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
         text = text.replace(secret, _INSTEAD)
     return text

@@ -98,7 +98,7 @@ def _stream(settings: Settings, feed: Feed) -> _Stream:
 
 
 def _servers(url: str | None) -> Mapping[str, Any]:
-    """Where the streams are; nothing of an embedded server, whose socket is nobody else's address."""
+    """Where the streams are; nothing of an embedded server, whose socket is no address for others."""
     parts = urlsplit(shown(url or ""))
     if parts.scheme not in ("redis", "rediss") or not parts.netloc:
         return {}

@@ -1,7 +1,9 @@
-"""Asking something of a feed, and waiting for what the process says that polls it.
+"""Commands to a feed: pause, resume, resync and release, and the reply of the process that polls the feed.
 
-Law: what is asked is in the store before anybody is told of it, and holds whether or not anybody answers: without a
-daemon it takes effect with the next one. Whoever waits is told which of these it is.
+**Invariants**
+
+- A command is in the store before any process is informed of it, and holds whether or not a process replies: without a
+  daemon it takes effect with the next one. The reply says which of the two it is.
 """
 
 from __future__ import annotations

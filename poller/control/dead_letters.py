@@ -1,7 +1,9 @@
-"""The dead letters of both kinds as one: records that could not be used, and events that were given up on.
+"""Dead letters of both kinds: records that could not be used, and events that were given up.
 
-Law: whoever moves deliveries to where they wait tells so afterwards, whether or not there was something to move: so an
-order that was cut short in between is made good by giving it again.
+**Invariants**
+
+- After deliveries are moved to where they wait, the daemons are informed, whether or not there was something to move:
+  a command that was cut short is completed by repeating it.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ class RedeliveryResult(msgspec.Struct, frozen=True):
     """What became of letters that were to be redelivered.
 
     Attributes:
-        moved: so many wait for delivery now.
+        moved: how many wait for delivery now.
         absent: these were not there, or not any more.
-        full: these stay, for so many wait already.
+        full: these stay, for too many wait already.
         empty: these hold no event, for the stream had lost it.
         overruns: these hold none, for each tells of many that went.
     """
@@ -126,7 +128,7 @@ class DeadLetters:
         ]
 
     async def redeliver(self, wanted: Sequence[DeadLetterId]) -> RedeliveryResult:
-        """Have events delivered once more, from their first attempt on, whoever delivers."""
+        """Have events delivered once more, from their first attempt on."""
         became: dict[DeadLetterId, Moved | type[Overrun] | None] = {}
         try:
             for one in wanted:

@@ -227,13 +227,7 @@ def _warnings(feed: Feed, page: Page, rejected: Sequence[Rejected]) -> list[str]
     return warnings
 
 
-# What an operator can do about what a source, or the store, has answered.
-#
-# The messages are those of this program, as rounds leave them in the state and ``poller check`` finds them; each way
-# out
-# goes by the words that one of them is known to hold. What is not known has none.
-#
-# Pure.
+# Remedies for what a source or the store has answered, found by words that the messages of this program hold.
 
 CLOCK_APART: Final = 60.0
 """Seconds. ``Date`` is of whole ones, and a proxy may have kept the answer for a while."""
@@ -285,7 +279,7 @@ def way_out(message: str, *, proxied: bool = False) -> str | None:
 
 
 def clock_apart(date: str | None, *, now: datetime) -> str | None:
-    """The words where an answer's ``Date`` and our clock are far apart; None where they are not, or nobody can tell."""
+    """The words where an answer's ``Date`` and our clock are far apart; None where they are not, or it is not known."""
     try:
         sent = parsedate_to_datetime(date or "")
     except ValueError:
@@ -297,13 +291,8 @@ def clock_apart(date: str | None, *, now: datetime) -> str | None:
     return f"its clock is {abs(seconds):.0f} s {which} this machine's (by the Date of its answer): set both by NTP"
 
 
-# What of a subscription's choice can match nothing: an event type or source that its feeds lack, an absent feed.
-#
-# A subscription that is kept in the store may have been right when it was added, or be right for another process on
-# that
-# store with another configuration. So this is a warning, where the same in the file or in a request is refused.
-#
-# Pure.
+# Choices of a subscription that match nothing. A stored subscription may be right for a process with another
+# configuration, so this is a warning, where the same in the file or in a request is refused.
 
 
 def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Iterator[CheckLine]:
@@ -324,9 +313,6 @@ def check_choices(settings: Settings, subscription: SubscriptionSettings) -> Ite
             yield CheckLine("warning", subject, f'filters have the source "{name}", which no feed of it has: {known}')
 
 
-# One line of what ``poller check`` finds.
-
-
 class CheckLine(msgspec.Struct, frozen=True):
     """How it is, what was looked at, what was found."""
 
@@ -335,13 +321,11 @@ class CheckLine(msgspec.Struct, frozen=True):
     text: str
 
 
-# What ``poller check`` finds out about the HTTP service: whether its address is free, and its token can be read.
-#
-# Law: an address that a daemon of this store has is no fault; one that another program has is, another poller too.
+# The HTTP service: its address and its tokens. An address in use is no fault if a daemon of this store uses it.
 
 _SUBJECT: Final = "http"
 _PROBE_SECONDS: Final = 2.0
-_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- where to ask whoever listens everywhere
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- where to ask a server that listens everywhere
 
 
 async def check_service(
@@ -399,7 +383,7 @@ async def _address(address: ListenAddress, *, running: bool | None) -> CheckLine
 
 
 async def _is_ours(host: str, port: int) -> bool:
-    """Whether whoever listens answers as the daemon does: alive, and ready or not for reasons."""
+    """Whether the server there answers as the daemon does: alive, and ready or not for reasons."""
     shown = f"[{host}]" if ":" in host else host
     try:
         async with asyncio.timeout(_PROBE_SECONDS), httpx.AsyncClient(trust_env=False) as client:
@@ -409,10 +393,7 @@ async def _is_ours(host: str, port: int) -> bool:
         return False
 
 
-# What ``poller check`` finds out about the store's user, and about a port that speaks another protocol than was
-# meant.
-#
-# Law: the finding names what is missing in the words of the rule that would add it.
+# The store's user, and a port that speaks another protocol. The finding names the missing rule as ACL SETUSER has it.
 
 _HELLO: Final = b"*1\r\n$4\r\nPING\r\n"
 _PORT: Final = 6379
@@ -466,7 +447,7 @@ async def _speaks(host: str, port: int) -> Literal["TLS", "plain"] | None:
 
 
 async def _shakes_hands(host: str, port: int) -> bool:
-    """Whether TLS is spoken, whoever it is: nothing is sent there, so no certificate is asked for."""
+    """Whether TLS is spoken: nothing is sent there, so no certificate is asked for."""
     any_peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     any_peer.check_hostname = False
     any_peer.verify_mode = ssl.CERT_NONE
@@ -481,12 +462,8 @@ async def _shakes_hands(host: str, port: int) -> bool:
     return True
 
 
-# What ``poller check`` finds out about the sinks: can they be reached, can what is sent to them be signed.
-#
-# A sink is asked with OPTIONS, which carries no event. What it answers does not count, only that it does: many answer
-# 404
-# or 405. Where ``validate`` wants its permission, that is asked for, without offering a callback; nothing is kept of
-# it.
+# Sinks are asked with OPTIONS, which carries no event; any answer will do, for many answer 404 or 405. Where
+# ``validate`` wants permission, it is asked for without a callback, and nothing is stored of it.
 
 _ADVICE = {
     Failure.ADDRESS: "allow_private = true or allow_hosts lets it through, if it is meant",

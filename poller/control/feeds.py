@@ -83,7 +83,7 @@ def credential_of(
     return NoCredential()
 
 
-# From the configuration to the values that rounds work with, and where they are kept. Pure, and quickly imported.
+# From the configuration to the values that rounds work with, and their keys.
 
 AUTO = "auto"
 LONGEST_PATIENCE: Final = timedelta(seconds=60)

@@ -50,7 +50,7 @@ class OrphanedBacklog(msgspec.Struct, frozen=True):
 
     Attributes:
         subscription: its id.
-        events: not delivered yet, those that wait for their next attempt included; None where that cannot be told.
+        events: not delivered yet, those that wait for their next attempt included; None where that is not known.
         dead_letters: events given up.
         paused: whether the subscription is paused, so that they stay.
         owner: the process that delivers; None where none does.
@@ -312,16 +312,9 @@ def _refuse_claimed(feed: str, seen: MemberList) -> None:
         )
 
 
-# The configurations of the processes that share a store, against each other and against what the store keeps.
-#
-# **Invariants**
-#
-# - A feed is orphaned where the store keeps it and no configuration of a live process has it. A process that does not
-# say
-#   which feeds it has may have any, so no feed is orphaned while one of those is live.
-# - A difference in what must be equal everywhere (a source's ``base_url``, a subscription's ``sink``) is reported
-# with
-#   the processes on either side. Only digests are compared; a sink's address may be a secret.
+# Configurations of the processes that share a store, compared with each other and with the known feeds. A process that
+# does not list its feeds may have any, so no feed is orphaned while one of those is live. Only digests are compared:
+# the address of a sink may be a secret.
 
 HERE: Final = "this configuration"
 

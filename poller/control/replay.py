@@ -3,7 +3,7 @@
 Law: what is asked for is looked at for every feed before anything is asked of any. A replay covers only what was read
 for the subscription already, for the rest is going to be delivered anyway.
 
-How many events a span covers is told by their sequence numbers, which have no gaps: two entries are read, not all.
+How many events a span covers is known by their sequence numbers, which have no gaps: two entries are read, not all.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class FeedStatus(msgspec.Struct, frozen=True):
         records: how many are known and not removed.
         events: how many were published so far.
         stream_length: how many of these the stream still holds.
-        stream_bytes: the memory that it takes, about; None where nobody asked.
-        stream_oldest: when the first of these was published, RFC 3339; None where there is none, or nobody asked.
+        stream_bytes: the memory that it takes, about; None where it was not read.
+        stream_oldest: when the first of these was published, RFC 3339; None where there is none, or it was not read.
         held_by: the consumer group for which that one stays, though it is older than ``retention.age``; None likewise.
         quarantined: how many unusable records are kept.
         unidentified: how many records of the last full reading had no id that can be read; if any, it removed nothing.
@@ -81,9 +81,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
         lost_age_seconds: how long ago that is.
         lease: whether some process polls the feed now.
         lease_seconds: for how long its lease still lasts unless it is renewed; None where there is none.
-        owner: the process that has the lease; None where there is none, or its name cannot be told.
+        owner: the process that has the lease; None where there is none, or its name is not known.
         next_at: when the next round is due, RFC 3339, as the process that polls it last wrote it; None where it is
-            paused, or nobody polls it.
+            paused, or no process polls it.
         next_seconds: in how many seconds that is; negative where it is over, and the round under way or late.
         paused_by: who has paused it; None where it is not paused.
         paused_reason: why, in words; may be empty.
@@ -95,7 +95,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
         held_at: since when, RFC 3339; None likewise, or where it is not known.
         held_age_seconds: for how long.
         confirming: whether it is read in full again at its next turns, for records may have slipped over the edge of a
-            page while it was read, or could not be told apart.
+            page while it was read, or could not be distinguished.
         confirmations: how many such readings there were, where it is, or was given up.
         late: how many records they brought that neither the readings before nor a delta had brought.
         progress: how far the round has come that is under way, where it takes longer than a moment.
@@ -317,7 +317,7 @@ def _word(last: _LastRound | None, *, begun: bool) -> FeedCondition:
 
 
 def _last_round(text: str | None) -> _LastRound | None:
-    """The state's last round; None where there is none, or another version wrote it in a form that is not ours."""
+    """The state's last round; None where there is none, or another version wrote it in another form."""
     if text is None:
         return None
     try:
@@ -331,11 +331,8 @@ def _counts(last: _LastRound) -> RoundCounts:
     return RoundCounts(**counted)
 
 
-# How each subscription does: whether it delivers, and if not why, and what waits. Reads only.
-#
-# Law: one that the file holds and no daemon has seen yet is told too. Of the sink its place is shown, never what may
-# be
-# a credential.
+# Status of subscriptions, those included that no daemon has read yet. Of a sink scheme and host are shown, never what
+# may be a credential.
 
 Doing = Literal["new", "active", "failing", "paused"]
 
@@ -355,7 +352,7 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
         until: until when its sink wants nothing, RFC 3339; None where that is not so.
         handshake: whether its sink has granted events, in a word: ``granted``, ``refused``, ``revoked``,
             ``awaiting callback`` or ``unanswered``; None where it is not to be asked, or was not yet.
-        delivered: attempts that succeeded, in all, as of when whoever delivers last noted it.
+        delivered: attempts that succeeded, in all, as last stored by the process that delivers.
         failed: attempts that did not, likewise.
         lag_entries: how many its groups have not delivered, over its feeds; None where that is known of none.
         lag_seconds: age of the oldest event that is not delivered; None likewise.
@@ -522,7 +519,7 @@ def _utc_text(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# What is known of the store: where it is, and how it keeps the promises. Reads only.
+# Status of the store.
 
 
 class StoreCheck(msgspec.Struct, frozen=True):
@@ -569,7 +566,7 @@ async def store_status(store: OpenStore, durability: Durability, *, now: Callabl
     )
 
 
-# The processes that share the work, with what each does and how much it has. Reads only.
+# Live processes, with the roles and leases of each.
 
 
 class MemberStatus(msgspec.Struct, frozen=True):

@@ -161,7 +161,7 @@ async def remove(
 ) -> None:
     """Delete one and all that waits for it.
 
-    Who delivers for it is told by the version and given a moment to end; then what it has at its feeds goes.
+    The process that delivers it learns of it by the version and has a moment to end; then its state at its feeds goes.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
@@ -259,11 +259,8 @@ def _in_file(settings: Settings, subscription: str) -> bool:
     return any(one.id == subscription for one in settings.subscriptions)
 
 
-# One sample event to a sink, sent as the subscription's own events are: its mode, headers, secrets and credential.
-#
-# Law: nothing is noted of it. Neither health nor pauses nor any place in a stream change, whatever the sink answers.
-# A
-# sink that has to grant events first, and has not, is sent nothing.
+# A sample event, sent like the events of the subscription: mode, headers, secrets, credential. It changes nothing that
+# is stored. A sink that has to grant events first, and has not, gets nothing.
 
 TYPE: Final = "poller.subscription.test.v1"
 

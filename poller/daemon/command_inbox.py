@@ -41,10 +41,10 @@ class CommandInbox(Protocol):
         ...
 
     async def confirmed(self) -> bool:
-        """Whether it is polled here beyond doubt: as :attr:`ours`, but asked of the store.
+        """Whether it is polled here beyond doubt: as :attr:`has_lease`, but asked of the store.
 
         Raises:
-            StoreError: that cannot be told.
+            StoreError: the store did not answer.
         """
         ...
 
@@ -77,7 +77,7 @@ async def obey(
 
     Args:
         queue: what waits.
-        lots: all feeds, whoever polls them.
+        lots: all feeds, whichever process polls them.
         member: this process's name.
         clock: the store's.
     """

@@ -1,9 +1,9 @@
-"""The delivering role: this process's share of every active subscription to each of its feeds, until told to stop.
+"""The delivering role: this process's share of every active subscription at each of its feeds.
 
-The registry says which subscriptions there are. Its version is looked at every second: whatever changes it, a command
-or another process, is carried out here within that time. A subscription that changes is stopped, in order, and begun
-again from what is written; the others go on meanwhile. A number beside the version tells that a command has parked
-deliveries or wants a replay. A version that is lower than it was means that the store has lost the registry.
+The registry holds the subscriptions. Its version is read every second: a change by a command or another process takes
+effect here within that time. A subscription that changed is stopped in order and started with its new settings; the
+others go on meanwhile. A number beside the version says that a command has scheduled deliveries or a replay. A version
+lower than before means that the store has lost the registry.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class DeliverRole:
             membership: this process among the others.
             configurations: which feeds the others have, and which none has.
             shebang: the first line of scripts.
-            watch: told when the store is away.
+            watch: is informed when the store is away.
             clock: the store's.
         """
         prefix = settings.redis.prefix
@@ -204,7 +204,7 @@ class DeliverRole:
         return {name: one.error for name, one in self._running.items() if one.error is not None}
 
     def _beside(self, name: str, until: datetime) -> list[str]:
-        """The other subscriptions of the sink that this one delivers to; they are told that it wants nothing yet."""
+        """The other subscriptions of the sink that this one delivers to; they learn that it is paused."""
         asking = self._running.get(name)
         others = [
             one
@@ -405,7 +405,7 @@ def _feeds_of(
 
 
 async def _left(running: SubscriptionRunner, before: asyncio.Task[None] | None) -> None:
-    """When this has ended, the subscription is delivered by nobody here."""
+    """When this has ended, the subscription is not delivered here."""
     if before is not None:
         await asyncio.wait([before])
     await running.stop()

@@ -34,7 +34,7 @@ EACH: Final = 60.0
 """Seconds between looks at a store that is well."""
 
 FRESH: Final = 5.0
-"""Seconds that the latest look may be old for whoever asks."""
+"""Seconds that the latest look may be old for those who ask."""
 
 START: Final = "start"
 """Who waits for the first answer of the store."""
@@ -50,7 +50,7 @@ _log = structlog.get_logger("poller.store")
 
 
 class ReadinessProblem(msgspec.Struct, frozen=True):
-    """Something that is amiss: a name that stays the same, and one line of text."""
+    """A reason why the process is not ready: a stable name, and one line of text."""
 
     name: str
     text: str
@@ -98,7 +98,7 @@ class StoreMonitor:
             _log.warning("redis unavailable", error=text, advice="retrying; no data is lost")
 
     def worked(self, who: str) -> None:
-        """The store does what ``who`` asks; or nobody of that name asks any more."""
+        """The store does what ``who`` asks, or ``who`` asks no more."""
         self._failing.pop(who, None)
 
     def overslept(self) -> None:
@@ -107,7 +107,7 @@ class StoreMonitor:
 
     @property
     def away(self) -> bool:
-        """Whether it was told that the store is away, and not yet that it works again."""
+        """Whether the store is logged as unavailable, and not yet as available again."""
         return self._amiss_since is not None
 
     def reasons(self) -> list[ReadinessProblem]:
@@ -183,15 +183,8 @@ class StoreMonitor:
         self._amiss_since = None
 
 
-# Whether this process is ready, and what it knows of its feeds: what ``/readyz`` answers.
-#
-# Law: ready means that this process does its work: it has begun, its store is there and keeps its promises, and it
-# was
-# not told to stop. What a source or a sink does is no matter of readiness: another process would find the same, so a
-# feed
-# or a subscription that fails is named and no more.
-#
-# Refuses to know: HTTP.
+# Readiness, as ``/readyz`` shows it: the process has started, its store is available and durable, and it is not
+# stopping. A failing feed or subscription is named and no more: it would fail in another process, too.
 
 
 class ReadinessReport(msgspec.Struct, frozen=True):
@@ -227,7 +220,7 @@ class Readiness:
         self._phase = "started"
 
     def stopping(self) -> None:
-        """It was told to stop, or is about to."""
+        """The process is stopping."""
         self._phase = "stopping"
 
     def round(self, feed: str, error: str | None) -> None:

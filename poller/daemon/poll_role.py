@@ -1,7 +1,7 @@
 """The polling role: each feed polled at its times by the process that has its lease.
 
-A feed whose lease is taken has its first round at once, or when its siblings have had theirs. One whose lease is lost
-or handed back has none any more here; it is handed back between rounds, never within one.
+A feed whose lease is taken has its first round immediately, or when its siblings have had theirs. A feed whose lease is
+lost or handed back has none any more here; it is handed back between rounds, never within one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def poll_until(
         feeds: all that there are, each with its store and its client.
         membership: this process among the others.
         client: of the store.
-        after: told of each round.
+        after: is informed of each round.
         prefix: of the store's keys.
         ttl: how long leases live.
         clock: the store's.
@@ -147,11 +147,11 @@ class FeedLease:
 
     @property
     def held(self) -> bool:
-        """Whether the lease is ours, as far as is known."""
+        """Whether this process has the lease, as far as it knows."""
         return self._polled.store.held
 
     async def acquire(self) -> HeldElsewhere | None:
-        """Take the lease; None: it is ours."""
+        """Acquire the lease; None: this process has it."""
         return await self._polled.store.lease.acquire()
 
     def start(self) -> None:
@@ -182,7 +182,7 @@ class FeedLease:
             self._schedule.add(self.name, self._round, self._polled.timing, at_once=at_once)
 
     async def confirmed(self) -> bool:
-        """Whether it is ours beyond doubt: the lease was renewed just now."""
+        """Whether this process has the lease beyond doubt: renews it and sees."""
         return self._ours and await self._polled.store.lease.renew()
 
     async def broken_off(self) -> bool:
@@ -259,12 +259,8 @@ class FeedLease:
                 one.set_result(result)
 
 
-# The feeds of one source that this process has, and what they mean for one another.
-#
-# A feed that lists by qualification learns from the others which there are, so it begins when those of them that are
-# here have had their first round; for what another process polls nobody waits. And of the source's rate and
-# concurrency
-# a process uses the part that its feeds are of all.
+# The feeds of one source in this process. A feed that lists by qualification starts after the first round of the others
+# that are polled here, which name qualifications. The process uses a part of the rate and concurrency of the source.
 
 _FRUITLESS: Final = 12  # rounds that found nobody; each has twice the wait of the one before
 
@@ -308,7 +304,7 @@ class SourceGroup:
     def again(self, feed: Feed, result: RoundResult) -> timedelta | None:
         """After how long a round is worth repeating that found no qualification: others may be naming the first ones.
 
-        None: it found some, or nobody has named any for long.
+        None: it found some, or none were named for long.
         """
         found = not (feed.discover and result.ok and result.mode is RoundMode.BASELINE and not result.pages)
         turns = self._fruitless.get(feed.id, 0)

@@ -45,7 +45,7 @@ class PolledStream(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether its lease is ours, as far as is known."""
+        """Whether this process has its lease, as far as it knows."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class PolledStream(Protocol):
 
     @property
     def nonce(self) -> str:
-        """What proves that the lease is ours."""
+        """What proves that this process has the lease."""
         ...
 
 
@@ -131,7 +131,7 @@ class RetentionRole:
         await self._look_at_orphans()
 
     async def _look_at_orphans(self) -> None:
-        """Likewise for the streams that no process has in its configuration: whoever has the lease trims them."""
+        """Likewise for streams that no process has in its configuration: whichever has the lease trims them."""
         if self._configurations is None:
             return
         with suppress(StoreError):  # told by those who deliver and poll
@@ -223,7 +223,7 @@ class _StreamState:
 
     @property
     def due(self) -> bool:
-        """Whether it is ours, and time has passed or much was published."""
+        """Whether this process has it, and time has passed or much was published."""
         much = self._store.appended - self._appended > self._much
         return self._store.held and (much or self._clock.monotonic() >= self._next)
 

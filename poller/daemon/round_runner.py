@@ -89,7 +89,7 @@ class PolledFeed:
         Args:
             whole: over all listings, however long it takes.
             due: when the next round's turn is; a source that wants to be left alone puts it off.
-            began: told when the store has let it begin.
+            began: is called when the store has let it begin.
         """
         with round_span(self.feed.id) as span, counted() as costs:
             result = await run_round(
@@ -224,13 +224,8 @@ def _store(
     )
 
 
-# What follows from a round for the process that ran it: who is told of it, and when the feed is worth another try.
-#
-# Law: a round that a store's absence has cost is made up for when the store is back, however long the feed's interval
-# is;
-# and a store that is away is not asked by each feed at each moment.
-#
-# Pure but for those who are told.
+# What follows from a round in this process. A round that failed because the store was away is repeated when the store
+# is back, however long the interval is.
 
 LONGEST: Final = timedelta(seconds=10)
 """Between two tries of a feed while the store is away."""
@@ -239,7 +234,7 @@ _FIRST: Final = timedelta(seconds=1)
 
 
 class RoundObserver:
-    """Told of each round of this process."""
+    """Observer of each round of this process."""
 
     def __init__(self, watch: StoreMonitor, readiness: Readiness) -> None:
         """Take who wants to know: ``watch`` what the store did, ``readiness`` how the feed does."""

@@ -1,8 +1,8 @@
-"""When rounds run: one APScheduler job for each feed, never two rounds of one feed at once.
+"""When rounds run: one APScheduler job for each feed, never two rounds of one feed together.
 
 Nothing else knows APScheduler, but for the meaning of cron expressions (:mod:`poller.config.cron`). Its shutdown
 cancels what runs without waiting, so the running rounds are kept here as well: :meth:`Schedule.drain` stops them first,
-and a round that is told to stop finishes its commit.
+and a round that is stopped finishes its commit.
 
 A round that is late because the process was busy or asleep runs once, not as often as it was missed. One that comes due
 while the one before still runs is left out, which is how it is meant to be and no reason for a warning.
@@ -140,7 +140,7 @@ class Schedule:
         )
 
     def add(self, name: str, round_: Round, timing: PollTiming, *, at_once: bool = True) -> None:
-        """Poll ``name`` from now on; its first round comes at once, or in its first turn, or by :meth:`hasten`."""
+        """Poll ``name`` from now on; its first round comes immediately, or in its first turn, or by :meth:`hasten`."""
         self._compare()
         start = {"next_run_time": self._first_turn() - self._ahead} if at_once else {}
         trigger = timing.trigger()

@@ -1,8 +1,10 @@
-"""What a process says of the store before its first round: that it knows nothing yet, or nothing under this prefix.
+"""What a process reports of the store before its first round: that it is empty, or filled under another prefix.
 
-Law: an empty store is no error, and nobody should have to guess whether it was meant to be empty. Where it holds the
-same feeds under another prefix, that is told with the prefix's name. The search for it is bounded by time, so that a
-large store that serves others too delays nothing.
+**Invariants**
+
+- An empty store is no error, and a line in the log says that it is empty.
+- If the store holds the same feeds under another prefix, the log names that prefix. The search for it is bounded by
+  time, so that a large store that serves others too delays nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ async def look_first(client: Redis, settings: Settings) -> None:
 async def prefixes_of(
     client: Redis, feeds: Collection[str], *, within: float = SEARCH_SECONDS, at_once: int = 1000
 ) -> set[str]:
-    """The prefixes under which one of these feeds is kept, as far as that is found in so many seconds.
+    """The prefixes under which one of these feeds is kept, as far as it is found within this many seconds.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -92,13 +94,8 @@ async def _known(client: Redis, settings: Settings) -> bool:
     return False
 
 
-# What a process says before its first round of credentials that are not where they are said to be.
-#
-# Law: a source whose token, or whose client secret, is missing is named in an error of its own, with the variable or
-# the
-# file and what to do; nothing is shown of a secret, and nobody is stopped by it. What only another program or server
-# can
-# tell is not asked here: rounds ask, and say what came.
+# Missing credentials are named before the first round, with the variable or the file and the remedy. They stop nothing,
+# and programs and token servers are not asked here.
 
 _VARIABLE: Final = "set it and start poller again; until then the source's rounds fail"
 _FILE: Final = "mend it; until then the source's rounds fail, and then they go on without a restart"

@@ -1,8 +1,10 @@
-"""What the store says of all feeds and subscriptions, read when somebody asks and not more often than is good for it.
+"""Metrics of all feeds and subscriptions, read from the store on request.
 
-Law: however many ask, there is one reading at a time and none sooner than :data:`FRESH` after the last. A store that is
-away is not asked, and whoever asks then gets nothing at once. A reading that takes long holds up nobody for longer than
-:data:`PATIENCE`; until it is there the one before serves, though not for ever.
+**Invariants**
+
+- However many requests there are, there is one reading at a time, and none sooner than :data:`FRESH` after the last.
+- A store that is away is not read; requests get nothing then, without waiting.
+- A slow reading delays no request for longer than :data:`PATIENCE`; until then the one before serves, for a while.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ FRESH: Final = 5.0
 """Seconds that a reading serves."""
 
 PATIENCE: Final = 3.0
-"""Seconds that whoever asks waits for one."""
+"""Seconds that a request waits for a reading."""
 
 _STALE: Final = 60.0  # seconds after which the one before does not serve any more
 _FIELDS: Final = (
@@ -78,7 +80,7 @@ class StoredReadings:
 
         Args:
             settings: the configuration.
-            watch: told when the store is away.
+            watch: is informed when the store is away.
             clock: the store's.
         """
         self._settings = settings
@@ -262,9 +264,7 @@ def _wanted(settings: bytes) -> tuple[str, ...] | None:
         return None
 
 
-# What the store says of feeds, subscriptions and processes: the same whichever process is asked.
-#
-# Law: what is not known has no series, which is not the same as 0.
+# Metrics of the store are the same in all processes. What is not known has no series, which is not the same as 0.
 
 
 class FeedFigures(msgspec.Struct, frozen=True):

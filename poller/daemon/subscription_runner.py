@@ -1,8 +1,10 @@
-"""One subscription while it is delivered: its sink, its limits, and a pair for each of its feeds that is had here.
+"""One subscription while it is delivered: its sink, its limits, and a feed consumer for each feed leased here.
 
-The law: a subscription that is begun again begins when the one before it has ended, and with what that one has noted.
-A store that fails ends nothing for good. Settings that cannot be used are told once, and tried again every few seconds,
-for a file that they name may appear.
+**Invariants**
+
+- A subscription that is started again starts after the one before has ended, and with what that one has stored.
+- A store failure ends nothing for good. Unusable settings are logged once and tried again every few seconds, for a file
+  that they name may appear.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class RunnerContext(msgspec.Struct, frozen=True):
         notes: what outlives this process.
         sharing: the leases of the pairs.
         member: this process's name.
-        watch: told when the store is away.
+        watch: is informed when the store is away.
         clock: the store's.
     """
 
@@ -134,7 +136,7 @@ class SubscriptionRunner:
             pair.news()
 
     def reload(self) -> None:
-        """Somebody has parked deliveries, or asked for a replay."""
+        """An operator has scheduled deliveries, or a replay."""
         for pair in self._pairs.values():
             pair.reload()
 
@@ -341,17 +343,10 @@ class _Informed:
             self._subscriber.left(self.feed)
 
 
-# The registry of subscriptions once the store has lost it: what this process remembers against what is there now.
-#
-# A version that is lower than the one that was seen means that the registry is gone, or is an older one; the same
-# version
-# with fewer subscriptions, that a part of it is.
-#
-# Law: those of the file are back at once, as old and as paused as they were, so that none of them is taken for a new
-# one
-# that has to be told everything. One that was added at run time does not come back: who added it knows what it is
-# for,
-# and its secret may be known to nobody else. It is told by name, for this process remembers that it was there.
+# Recovery of the registry after the store has lost it: a lower version means that it is gone or older; the same version
+# with fewer subscriptions, that a part of it is. File subscriptions are restored as old and as paused as they were, so
+# that none starts from the beginning. Those added at run time stay lost, for only their owner may know the secret; they
+# are announced.
 
 
 async def mend(
@@ -370,11 +365,11 @@ async def mend(
         file: the subscriptions of the configuration, as :meth:`~poller.store.subscriptions.Registry.sync` takes them.
         before: what was there when it was looked at last.
         now: UTC.
-        announce: tells whoever listens.
+        announce: publishes an operational event.
         member: the process whose file it is.
 
     Raises:
-        StoreError: nothing was told yet.
+        StoreError: nothing was announced yet.
     """
     try:
         await registry.sync(file, now, before, member=member)
@@ -397,7 +392,7 @@ async def mend(
     return kept
 
 
-# What is to be known of a subscription when the process that delivers it is no more, and what is announced of it.
+# What outlives the process that delivers a subscription, and what is announced of it.
 
 
 class RegistryWriter:
@@ -420,8 +415,8 @@ class RegistryWriter:
             registry: of the subscriptions.
             store: where announcements go.
             prefix: of the store's keys.
-            beside: told of a subscription whose sink wants nothing before a moment, tells the others of that sink and
-                names them.
+            beside: is called with a subscription whose sink is paused until a moment, informs the others of that
+                sink and names them.
         """
         self._registry = registry
         self._beside = beside
@@ -438,12 +433,12 @@ class RegistryWriter:
         await self._registry.note_health(subscription, feed, msgspec.json.encode(health))
 
     async def healths(self, subscription: str) -> Mapping[str, Health]:
-        """How it is doing at each feed, whoever delivers it."""
+        """Its health at each feed, whichever process delivers it."""
         kept = await self._registry.healths(subscription)
         return {feed: health_of(health) for feed, health in kept.items()}
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
-        """It gets nothing more until somebody resumes it; announced."""
+        """Pause it until an operator resumes it, and announce that."""
         renewed = _unwell if by == "failures" else None
         if await self._registry.pause(subscription, Paused(by, reason, at), renewed) is None:
             kind = OperationType.SUBSCRIPTION_PAUSED if by == "sink" else OperationType.SUBSCRIPTION_DISABLED

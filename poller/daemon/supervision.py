@@ -1,12 +1,12 @@
-"""What is told to the supervisor that started this process (systemd's sd_notify): ready, stopping, alive, how it does.
+"""Notifications to the supervisor of this process (systemd's sd_notify), and the lag of the event loop.
 
-Law: READY=1 once, when this process does its work and its store is well; STOPPING=1 once, when it was told to stop;
-WATCHDOG=1 from the loop that does the work and for as long as that work lasts, twice in each time in which the
-supervisor wants to hear it. So a loop that hangs is silent, and so is one that has nothing left to run. A store or a
-source that is away is no reason to be silent: started again, this process would find the same.
+**Invariants**
 
-Where nobody asks (no ``NOTIFY_SOCKET``) nothing is done, and a supervisor that does not listen any more is let be.
-Refuses to know: units, and what the supervisor makes of it.
+- READY=1 is sent once, when this process does its work and its store is well; STOPPING=1 once, when it is stopped.
+- WATCHDOG=1 comes from the loop that does the work, while the work lasts, twice per interval of the supervisor. So a
+  loop that hangs is silent, and so is one that has nothing left to run. A store or a source that is away is no reason
+  for silence: after a restart it would still be away.
+- Without ``NOTIFY_SOCKET`` nothing is sent; a supervisor that does not listen any more is ignored.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from poller.clock import Clock
 from poller.daemon.health import Readiness, ReadinessReport
 
 LONGEST_STATUS: Final = 300
-"""Characters of a status; what is amiss may be told at length elsewhere."""
+"""Characters of a status; logs and the status page hold more."""
 
 _STARTING: Final = 0.25  # seconds between looks whether it is ready
 _CALM: Final = 10.0  # seconds between looks where no watchdog asks for less
 
 
 class SupervisorNotifier:
-    """Whoever started this process and wants to hear of it, or nobody."""
+    """The supervisor of this process, where there is one."""
 
     def __init__(self, environ: Mapping[str, str], *, pid: int | None = None) -> None:
         """Take where to say it from ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
@@ -66,10 +66,10 @@ async def supervised(
     """Keep the supervisor informed until ``over`` is set.
 
     Args:
-        supervisor: who is told.
+        supervisor: is notified.
         readiness: of this process.
         doing: what it does, in a few words.
-        stop: set when the process is told to stop.
+        stop: set when the process is stopped.
         over: set when its work has ended.
         clock: of this process.
     """
@@ -88,27 +88,25 @@ async def supervised(
 
 
 def counted(number: int, what: str) -> str:
-    """So many of them, in words."""
+    """A number with its noun."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def status(report: ReadinessReport, doing: str) -> str:
-    """One line: what the process does, and what is amiss."""
+    """One line: what the process does, and what fails."""
     amiss = [f"{one.name}: {one.text}" for one in report.reasons]
     amiss += [f"{feed} fails: {text}" for feed, text in (*report.failing.items(), *report.subscriptions.items())]
     line = " ".join(f"{doing}; {', '.join(amiss) or 'all is well'}".split())
     return line if len(line) <= LONGEST_STATUS else line[: LONGEST_STATUS - 1] + "…"
 
 
-# How late the event loop runs what is due: whether something keeps it busy, or the process slept.
-#
-# Law: costs two short turns of the loop a second. What is measured is what a timer meets; nobody is blamed.
+# Lag of the event loop: it costs two short turns of the loop a second.
 
 EVERY: Final = 0.5
 """Seconds between looks."""
 
 ASLEEP: Final = 1.0
-"""Seconds; whoever is later than that was not busy but asleep: stopped, or its machine."""
+"""Seconds; a process later than that was not busy but asleep: stopped, or its machine was."""
 
 
 @contextmanager
@@ -122,7 +120,7 @@ def measured(
     """Measure while the block runs.
 
     Args:
-        observe: told how late each look was, in seconds.
+        observe: is called with how late each look was, in seconds.
         clock: of this process.
         overslept: called where one was later than :data:`ASLEEP`, before anything else notices that time has passed.
         every: seconds between looks.

@@ -1,7 +1,9 @@
 """An ASGI application on a socket, within a running loop.
 
-Law: once the address is known, connections to it are answered; once the block is left, nothing of it is left: no
-socket, no task. Signals are left to whoever runs the loop.
+**Invariants**
+
+- Once the address is known, connections are answered; after the block no socket and no task is left.
+- Signals are not handled here.
 """
 
 from __future__ import annotations
@@ -250,15 +252,9 @@ def listener(host: str, port: int) -> socket.socket:
         raise kind(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
 
 
-# How many connections a listener of ours holds, and which one goes where there is no room.
-#
-# **Invariants.**
-#
-# - A listener holds a quarter of the descriptors that this process may have, :data:`MOST` at most. The others are
-# kept
-#   for the store, sources and sinks, whoever opens connections and says nothing.
-# - Where there is no room, the connection goes that has waited longest for its client, to say more or to take more of
-#   its answer. Where every client waits for an answer, the new one is answered 503 and closed.
+# A listener holds a quarter of the descriptors of this process, :data:`MOST` at most; the others are kept for the
+# store, sources and sinks. When it is full, the connection closes that has waited longest for its client; where every
+# client waits for an answer, the new one is answered 503 and closed.
 
 MOST: Final = 256
 _QUARTER: Final = 4

@@ -2,7 +2,7 @@
 
 The law: only what the registries name globally reachable unicast may be connected to; everything else has a reason.
 :attr:`ipaddress.IPv4Address.is_global` alone is not enough: it takes multicast, NAT64 and 6to4 for global, which lead
-to any IPv4 address, and what nobody has been given yet. So the tables here say it, and the rest of IPv6 is refused.
+to any IPv4 address, and what is not assigned yet. So the tables here say it, and the rest of IPv6 is refused.
 
 Two kinds of refusal: what an operator may want after all (a service beside the daemon), and what no sink can have.
 
@@ -72,7 +72,7 @@ _INWARDS: Final = (
     ("fe80::/10", "a link-local address"),
     ("fec0::/10", "a site-local address"),
 )
-"""What leads inwards, or cannot be told from what does: refused unless allowed. The first that holds it names it."""
+"""What leads inwards, or cannot be distinguished from what does: refused unless allowed. The first match names it."""
 
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NOWHERE_TABLE: Final = tuple((ip_network(network), reason) for network, reason in _NOWHERE)
@@ -146,14 +146,8 @@ def _named(address: Address, table: tuple[tuple[Network, str], ...]) -> str | No
     return next((reason for network, reason in table if address in network), None)
 
 
-# How the host of a URL may be spelled, so that everybody reads the same host in it.
-#
-# The law: a host is a DNS name in ASCII or an address in its one proper spelling. ``0x7f.1``, ``2130706433`` and
-# ``017700000001`` are names to one library and 127.0.0.1 to another, and what is checked must be what is connected
-# to.
-# A name that only ever means this machine is known as such without asking anybody.
-#
-# Pure: nothing is resolved.
+# Spelling of hosts: a DNS name in ASCII, or an address in its one proper spelling. ``0x7f.1``, ``2130706433`` and
+# ``017700000001`` are names to one library and 127.0.0.1 to another; what is checked must be what is connected to.
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
@@ -252,11 +246,9 @@ def _ipv6(host: str) -> str | None:
     return None
 
 
-# The address guard: a sink's name becomes addresses here, and only here, and each of them is checked.
-#
-# A connection goes to an address that was checked, without a second look-up in between, so a name server that changes
-# its answer gains nothing. One bad address among good ones refuses them all. A look-up blocks a thread for as long as
-# the name server likes, so each has a thread of its own and holds up neither other sinks nor the end of the program.
+# The address guard: the name of a sink becomes addresses only here, and each is checked. Connections go to a checked
+# address without a second look-up, so a name server that changes its answer gains nothing. One bad address among good
+# ones refuses them all. A look-up blocks a thread of its own, so it delays neither other sinks nor the end.
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a name, those to be tried first in front. Raises OSError where there are none."""

@@ -164,7 +164,7 @@ def _system_tls() -> ssl.SSLContext:
 def http_client(
     transport: Transport, tls: ssl.SSLContext, *, connections: int, headers: Sequence[tuple[str, str]] = ()
 ) -> httpx.AsyncClient:
-    """A client that is not open yet, for so many connections; it makes them when they are needed.
+    """A client that is not open yet, for this many connections; it makes them when they are needed.
 
     ``headers`` go with each request; those of ``transport`` are the API's alone, so its client passes them here.
     """
@@ -273,13 +273,8 @@ async def _not_repeated(request: aiohttp.ClientRequest, send: aiohttp.ClientHand
         raise ConnectionClosedEarly(str(error)) from error
 
 
-# ``Retry-After`` and the dates of HTTP, read with care: the text is whatever a stranger has sent.
-#
-# The law: a date counts from the answer's own ``Date``, so a wrong clock on either side does no harm; where there is
-# none
-# it counts from the wall clock. Text that is neither seconds nor a date asks for nothing.
-#
-# Pure. Which answers pause anything, and for how long at least and at most, is known by those who ask.
+# ``Retry-After`` and dates of HTTP. A date counts from the ``Date`` of the answer, so a wrong clock on either side does
+# no harm; without one it counts from the wall clock. Any other text asks for nothing.
 
 # RFC 9110 knows whole seconds only; some send parts of one, or a number below zero.
 _SECONDS: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")

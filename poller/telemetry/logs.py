@@ -1,7 +1,7 @@
 """Logs: structlog to standard error, as text for people or JSON for machines, secrets taken out.
 
-One wide event for each round, and one for each attempt, hold everything there is to know about them. What a level
-means: ``debug`` details, ``info`` what happened, ``warning`` wants a look, ``error`` wants somebody to act. Libraries
+One wide event for each round, and one for each attempt, hold everything there is to know about them. Levels:
+``debug``: details. ``info``: normal operation. ``warning``: worth investigating. ``error``: needs action. Libraries
 that log through the standard library come out in the same form, from WARNING up: httpx would log each URL at INFO.
 """
 

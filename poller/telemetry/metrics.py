@@ -1,7 +1,7 @@
 """Rounds of feeds, counted by those that this process ran.
 
 Law: a feed that is not polled here any more has no series here. There may be thousands of feeds, so each is a few
-numbers and not a few objects of the library; they become series when somebody asks.
+numbers and not a few objects of the library; they become series on request.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def described() -> Iterator[MetricDescription]:
 
 
 def declared(name: str, kind: Kind, text: str, *labels: str) -> MetricDescription:
-    """Declare one that somebody else collects."""
+    """Declare one that another module collects."""
     if name in _described:
         raise ValueError(f"{name} is declared twice")
     found = _described[name] = MetricDescription(name, kind, labels, text)
@@ -143,7 +143,7 @@ class _FeedCounts:
 
 
 class RoundMetrics:
-    """The rounds of one process. Told of by its loop, written by any thread."""
+    """The rounds of one process. Counted by its loop, written by any thread."""
 
     def __init__(self) -> None:
         self._feeds: dict[str, _FeedCounts] = {}
@@ -194,11 +194,7 @@ class RoundMetrics:
 ROUNDS: Final = RoundMetrics()
 
 
-# Attempts at sinks, by subscription.
-#
-# Law: what an attempt costs here is a microsecond or two: the series of a subscription are looked up once. One that
-# is
-# not delivered here any more has no series here.
+# Attempts, by subscription. The series of a subscription are looked up once; one that is not delivered here has none.
 
 Step = Literal["delivered", "retried", "dead_letter", "subscription_paused", "sink_paused", "withheld"]
 """What follows from an attempt at an event."""
@@ -263,9 +259,8 @@ def no_attempts_of(subscription: str) -> None:
         _DELAY.remove(subscription)
 
 
-# What a round costs, gathered where it is spent and told in the log's one event about it.
-#
-# Law: whoever spends does not know for whom. What is spent by a task that a round has started counts for that round.
+# Costs of a round, counted where they arise, for the one log event of the round. Tasks that a round starts count for
+# it.
 
 
 class RoundCosts:
@@ -334,7 +329,7 @@ def commit_timed(seconds: float) -> None:
         costs.commit_seconds += seconds
 
 
-# This process: which program it is, whether it is ready, how late its loop is, whom it answers, what it may keep.
+# This process.
 
 gauge("poller_build_info", "1; which poller and which Python this is.", "version", "python").labels(
     __version__, platform.python_version()
@@ -363,9 +358,7 @@ def answered(route: str, status: int) -> None:
     _ANSWERS.labels(route, str(status)).inc()
 
 
-# Requests to sources, and whether a source is left alone.
-#
-# Law: a status that HTTP does not know is counted as ``other``, so that no source can make up series.
+# Requests to sources. A status that HTTP does not know counts as ``other``, so that no source can make up series.
 
 Failure = Literal["connect", "timeout", "body", "other"]
 """No usable answer: no connection; not in time; a body that is cut, too large or not what it claims; anything else."""
@@ -412,7 +405,7 @@ class SourceSeries:
         _PAUSED.remove(self._source)
 
 
-# Commits, leases, and how the store does, as this process meets them.
+# Commits, leases and the store, as this process meets them.
 
 CommitResult = Literal["written", "repeated", "fenced", "stale", "failed"]
 LeaseKind = Literal["feed", "delivery"]
@@ -461,5 +454,5 @@ def lease_changed(kind: LeaseKind, change: LeaseChange) -> None:
 
 
 def leases_held(kind: LeaseKind, count: int) -> None:
-    """This process has so many."""
+    """This process has this many."""
     _HELD.labels(kind).set(count)

@@ -2,7 +2,7 @@
 
 Law: an answer says what may be done with it (security headers, never kept by a cache unless a route says so), a request
 may bring :data:`LARGEST_BODY` and no more, a method that a route does not know is answered 405 with those that it does,
-GET routes answer HEAD, and what is refused is told as a problem. Routes come from the modules that know what they are
+GET routes answer HEAD, and refusals are problem answers. Routes come from the modules that know what they are
 about; this one knows none.
 """
 
@@ -104,11 +104,8 @@ class _BodyLimit:
             await self._app(scope, receiving, send)
 
 
-# All that is served, joined: each resource comes from the module that knows it.
-#
-# Invariant: what shows records, events, feeds or subscriptions is read by those who may; probes, metrics and
-# documents
-# show none of these and are open.
+# Routes that show records, events, feeds or subscriptions need the right to read; probes, metrics and documents show
+# none of these and are open.
 
 
 def routes_of(backing: AppContext, readiness: Readiness, registry: Callable[[], Registry | None]) -> list[Route]:
@@ -147,11 +144,7 @@ def site(backing: AppContext, readiness: Readiness, registry: Callable[[], Regis
     return RequestCounter(application(*routes, names=names_of(backing.settings.http)), routes)
 
 
-# Requests to the HTTP service, counted by route and status.
-#
-# Law: what is counted is the route as it is declared; whatever else somebody asks for is ``other``, so that nobody
-# can
-# make up series.
+# Requests by route and status: the route as declared, or ``other``, so that no client can make up series.
 
 
 class RequestCounter:
@@ -173,11 +166,8 @@ class RequestCounter:
         await self._app(scope, receive, sending)
 
 
-# Serving HTTP beside the work: on the address of the configuration, as soon as it is free.
-#
-# Law: an address that another process has is no reason to end. It is told once, with what to do, and tried again, so
-# that
-# of two daemons on one machine the second takes the address over when the first one goes.
+# An address in use does not end the daemon: it is logged once and tried again, so that of two daemons on a machine the
+# second takes the address over when the first ends.
 
 _SERVE_AGAIN: Final = 2.0  # seconds
 

@@ -202,7 +202,7 @@ def _bearer(request: Request) -> str:
 
 
 def _password(request: Request) -> str:
-    """Of HTTP's Basic authentication, whoever the user is."""
+    """The password of HTTP's Basic authentication; the user does not count."""
     try:
         decoded = b64decode(_credentials(request, "basic"), validate=True).decode()
     except (binascii.Error, ValueError):
@@ -221,14 +221,9 @@ def _passed_on(request: Request) -> bool:
     return bool(host) and (name is None or not is_loopback(name.rstrip(".")))
 
 
-# Under which names this service may be asked for while only its own machine can reach it.
-#
-# A page from elsewhere can have its own name lead to 127.0.0.1 and then ask whatever listens there, as far as the
-# browser
-# knows within its own site (DNS rebinding). Such a request bears that name.
-#
-# Law: where the service listens on loopback alone, a request's ``Host`` is an address, ``localhost`` or the host of
-# ``http.public_url``. Any other one is answered 421. Where others can reach it, names are theirs to choose.
+# Host names. A page elsewhere can make its own name lead to 127.0.0.1 and then call what listens there (DNS rebinding);
+# the request bears that name. So a service on loopback answers only to addresses, ``localhost`` and the host of
+# ``http.public_url``, and 421 to any other.
 
 _OTHER_HOST: Final = (
     "this service listens on loopback alone and is asked for by address, as localhost, or by the host of "
@@ -277,16 +272,9 @@ class HostFilter:
             await problem(421, _OTHER_HOST)(scope, receive, send)
 
 
-# How often somebody may be wrong about the admin token.
-#
-# Law: :data:`MOST` wrong tokens from one address within :data:`WINDOW`, then the next ones are neither answered as
-# such
-# nor logged until that time is over. Whoever has the right one is let in all the same: behind a proxy all have one
-# address, and nobody may lock the operators out. What is remembered is bounded: beyond :data:`ADDRESSES` the oldest
-# is
-# forgotten.
-#
-# Pure, but for what it remembers: the clock is an argument.
+# Wrong tokens: :data:`MOST` from one address within :data:`WINDOW`; the next ones are refused without a line in the
+# log. The right token is accepted all the same: behind a proxy all clients have one address, and operators must not be
+# locked out. Beyond :data:`ADDRESSES` the oldest is forgotten.
 
 MOST: Final = 30
 WINDOW: Final = 60.0

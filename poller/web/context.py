@@ -1,8 +1,10 @@
-"""What the routes stand on: the configuration, the store once it has answered, the clock.
+"""What the routes share: the configuration, the store once it has answered, the clock.
 
-Law: whoever asks over HTTP takes no connection from rounds and deliveries. The service has a client of its own for as
-long as the store is open, and those who follow the streams another one. Lists of many are made one after the other, for
-whoever likes may ask for them.
+**Invariants**
+
+- HTTP requests take no connection from rounds and deliveries: the service has a client of its own while the store is
+  open, and followers of the streams another one.
+- Long lists are made one after the other, for any client may ask for them.
 """
 
 from __future__ import annotations

@@ -368,9 +368,7 @@ def _moved(schema: Any) -> Any:
     return {key: value.replace("#/$defs/", _REF) if key == "$ref" else _moved(value) for key, value in schema.items()}
 
 
-# Documents that describe this service and its events to other programs, each with an ``ETag``.
-#
-# ``/asyncapi.json``, ``/openapi.json``, ``/schemas/`` and what it lists: the same as ``poller schema`` prints.
+# ``/asyncapi.json``, ``/openapi.json``, ``/schemas/``: as ``poller schema`` prints them, each with an ``ETag``.
 
 _SCHEMA: Final = "application/schema+json"
 _OPENAPI: Final = "application/vnd.oai.openapi+json;version=3.1"
@@ -439,7 +437,7 @@ def _json(value: Any) -> bytes:
 
 
 def _kept(request: Request, content: bytes, kind: str) -> Response:
-    """The content; 304 where whoever asks has it."""
+    """The content; 304 where the client has it."""
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": _KEPT}
     asked = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}

@@ -118,11 +118,8 @@ def _lines(content: bytes) -> bytes:
     return b"".join(b"data: %b\n" % line for line in _BREAKS.split(content))
 
 
-# Which streams have something new, found out once for all who follow them over HTTP.
-#
-# Law: whoever asks what is new since a mark is told each stream in which something has come since then, also across
-# an
-# absence of the store. One connection looks, and only while somebody follows.
+# Streams with new entries, found by one connection for all readers, and only while there are readers. Marks hold across
+# an absence of the store.
 
 BLOCK: Final = timedelta(seconds=2)
 _NEWS_AGAIN: Final = 0.5  # seconds before a store that is away is asked again
@@ -231,7 +228,7 @@ def event_routes(
 
     Args:
         backing: what it stands on.
-        beat: seconds after which a reader is told that nothing has come.
+        beat: seconds without a message after which a reader gets a comment.
         readers: how many there may be.
         stalled: seconds after which a reader that takes nothing is let go.
     """
@@ -239,7 +236,7 @@ def event_routes(
     news, following = StreamNotifier(tuple(streams), backing.clock), set[_EventStreamResponse]()
 
     async def follow(request: Request) -> Any:
-        """GET: ends when whoever asks goes, or the service does."""
+        """GET: ends when the client or the service does."""
         chosen = _chosen(request, streams)
         begin = _begin(request, chosen)
         types = _types(request, backing.settings.types_of(chosen.values()))
@@ -305,7 +302,7 @@ def _begin(request: Request, chosen: Mapping[str, str]) -> dict[str, StreamPosit
 
 
 class _EventStreamResponse:
-    """The answer: it begins at once, and where the store is away it waits, for a browser that is refused stays away."""
+    """The answer: begins immediately, and waits while the store is away, for a refused browser stays away."""
 
     def __init__(
         self,
@@ -375,16 +372,9 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-# One who follows streams over HTTP: what is there after its places, then what comes, as server-sent messages.
-#
-# Law: of each stream every entry after its place is given out once, in order, and each with the id by which one comes
-# back behind it. What was trimmed away in between is told before the entry that follows. A store that goes away is
-# waited
-# for.
-#
-# A reader takes a few entries of one stream at a time, the streams in turns, and no more before it has given these
-# out.
-# So one that is slow holds little, and holds up nobody.
+# One reader: each entry after its position once, in order, with the id by which it can come back. Trimmed entries are
+# announced before the next one. A store that is away is waited for. A reader takes a few entries of one stream at a
+# time, so a slow one holds little and delays no other.
 
 AT_ONCE: Final = 20
 """Entries of one stream."""

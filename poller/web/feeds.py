@@ -1,7 +1,7 @@
-"""``/feeds``: how each feed does, and what an operator asks of one.
+"""``/feeds``: the status of each feed, and the commands to one.
 
-An order is left in the store, told to the process that polls the feed, and answered by it: at once where it can be
-carried out at once, else when it has been begun. Where nobody answers it holds all the same.
+A command is left in the store, the process that polls the feed is informed, and replies when it has carried the command
+out or has started to. Without a reply the command holds all the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def feed_routes(backing: AppContext, admission: Authorizer) -> list[Route]:
         return await _ordered(request, backing, Order.PAUSE, await reason_of(request))
 
     async def resumed(request: Request) -> Response:
-        """POST: it is polled again, at once."""
+        """POST: poll it again, now."""
         return await _ordered(request, backing, Order.RESUME)
 
     return [

@@ -1,9 +1,9 @@
-"""All metrics of this process as text, when somebody asks.
+"""Probes, and all metrics of this process as text.
 
-Law: whoever asks while one text is made gets the next one, together with all others who wait; it is made beside the
-loop, which goes on meanwhile. A store that is away takes away what it would have said, and nothing else.
+**Invariants**
 
-Refuses to know: HTTP, and what is counted where.
+- Requests that come while one text is made share the next one; it is made in a thread, while the loop goes on.
+- A store that is away takes its own metrics away, and nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _END: Final = "# EOF\n"  # of OpenMetrics
 
 
 class ScrapeState(msgspec.Struct, frozen=True):
-    """What is known when somebody asks; ``stored`` is None where the store does not say."""
+    """What is known at a request; ``stored`` is None where the store does not say."""
 
     ready: bool
     up: bool
@@ -86,9 +86,7 @@ def written(moment: ScrapeState, form: Form) -> bytes:
     return "".join(parts).encode()
 
 
-# ``/metrics``: for Prometheus, in its text format, or as OpenMetrics where that is asked for.
-#
-# Refuses to know what is counted; see :mod:`poller.telemetry` and :mod:`poller.web.health`.
+# ``/metrics``: for Prometheus, in its text format or as OpenMetrics.
 
 _TYPES: Final[dict[Form, str]] = {
     "text": "text/plain; version=0.0.4; charset=utf-8",
@@ -114,9 +112,7 @@ def metrics_routes(exposition: Exposition) -> list[Route]:
 _OPENMETRICS: Final = "application/openmetrics-text"
 
 
-# ``/livez`` and ``/readyz``: for whoever watches over this process, a supervisor or a load balancer.
-#
-# Refuses to know what makes a process ready; see :mod:`poller.daemon.health`.
+# ``/livez`` and ``/readyz``: for supervisors and load balancers.
 
 _JSON: Final = "application/json"
 _HIDDEN: Final = "the reason is shown with a token that reads, and by poller status"

@@ -1,7 +1,9 @@
-"""Answers that say what is wrong, as RFC 9457 has it: ``application/problem+json``.
+"""Problem answers, as RFC 9457 has them: ``application/problem+json``.
 
-Law: whoever is refused reads what was wrong, with key, value and what is expected there, and what to do instead. A
-value is shown only where it cannot be a secret. What went wrong in here is a line in the log and no text in an answer.
+**Invariants**
+
+- A refusal names the key, the value, what is expected there, and what to do instead.
+- A value is shown only where it cannot be a secret. An internal error is a line in the log and no text in an answer.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ async def _store_away(_: Request, error: Exception) -> Response:
 
 
 async def _gone(_: Request, __: Exception) -> Response:
-    """Nobody reads it; whoever counts answers counts this one as what it was."""
+    """Nothing reads it; the counter of answers counts this one as what it was."""
     answer: Response = problem(400, "the request ended before its body did")
     return answer
 
@@ -113,10 +115,7 @@ ANSWERS: Final[Mapping[Any, Any]] = {
 """Which answer an error is given that a route lets through."""
 
 
-# One route for each path, whatever may be done there, and what the query of a request says.
-#
-# Starlette answers a method that a path does not know with those of the first route of that path alone; so a path has
-# one route.
+# One route for each path: for an unknown method Starlette names only the methods of the first route of a path.
 
 JSON: Final = "application/json"
 MOST: Final = 1000
@@ -183,7 +182,7 @@ def span_of(request: Request) -> PageRange:
     return PageRange(int(limit), request.query_params.get("after", ""))
 
 
-# What a request brings along: JSON of a known shape, or a refusal that says what is wrong with it.
+# Bodies of requests: JSON of a known shape, or a refusal that says what is wrong with it.
 
 _KINDS: Final = frozenset({JSON, "application/cloudevents-subscription+json"})
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -196,7 +195,7 @@ class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a request to pause may say.
 
     Attributes:
-        reason: for whoever looks.
+        reason: for people who look.
     """
 
     reason: Annotated[str, msgspec.Meta(max_length=500)] = "by request"

@@ -1,9 +1,10 @@
-"""The page at ``/``: one look that tells how it is, for people.
+"""The status page at ``/``.
 
-Law: every value is escaped, and nothing on the page runs: no script, one style, known by its hash. It is made anew for
-each look, and reads itself again after :data:`AGAIN` seconds; those who look at the same moment share what was read.
+**Invariants**
 
-Pure; what is read for it is in :mod:`poller.web.page`.
+- Every value is escaped, and nothing on the page runs: no script, one style, known by its hash.
+- The page is made for each request and reloads itself after :data:`AGAIN` seconds; requests at the same moment share
+  what was read.
 """
 
 from __future__ import annotations
@@ -152,9 +153,6 @@ def _subscription(one: SubscriptionStatus) -> tuple[str, ...]:
     return one.subscription, one.state, waiting, oldest, f"{one.dead_letters}", "; ".join(why)
 
 
-# The page's route.
-
-
 def page_routes(backing: AppContext, readiness: Readiness, *, clock: Clock) -> list[Route]:
     """The route.
 
@@ -172,11 +170,8 @@ def page_routes(backing: AppContext, readiness: Readiness, *, clock: Clock) -> l
     return [at("/", GET=shown)]
 
 
-# What the page shows, read from the store.
-#
-# Law: however many look, the store is asked once in :data:`FRESH` seconds and for a bounded part. A store that is
-# away is
-# shown as a reason like any other: the page is there all the same.
+# Data of the page: the store is read once in :data:`FRESH` seconds, and a bounded part of it. A store that is away is
+# shown as a reason like any other.
 
 FRESH: Final = 2.0
 MOST: Final = 100

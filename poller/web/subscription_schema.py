@@ -7,8 +7,8 @@ name: events have exactly that source.
 Law: what is shown may be sent back as it is and changes nothing. What may be a secret is shown as ``…``: the value of a
 header, the query of the sink, and its path unless the admin token asks. In no header and no URL can that sign stand, so
 where it comes back it means "as it was". A request names no file and no program of this machine; those of the
-configuration file and of the command line stay as they were. And what is hidden goes to no other host than before, or
-whoever may change a sink could have it sent to himself. What becomes of a credential:
+configuration file and of the command line stay as they were. And what is hidden goes to no other host than before, for
+a client that may change a sink could have it sent to itself. What becomes of a credential:
 :mod:`poller.web.subscription_schema`.
 
 Pure.
@@ -280,9 +280,7 @@ def _sink(settings: bytes) -> str:
         return ""
 
 
-# The shapes of a subscription over HTTP: what a request may bring, and what an answer holds.
-#
-# Law: a key that is not here is an error in a request, and stands in no answer.
+# Shapes of a subscription over HTTP. An unknown key is an error in a request, and stands in no answer.
 
 CONFIG: Final = (
     "feeds",

@@ -210,7 +210,7 @@ async def _wanted(request: Request) -> SubscriptionRequest:
 
 
 def _told(endpoint: Endpoint) -> Endpoint:
-    """The endpoint; what is wrong with the subscription is told by its status."""
+    """The endpoint; what is wrong with the subscription is shown by its status."""
 
     async def telling(request: Request) -> Response:
         try:
@@ -222,9 +222,7 @@ def _told(endpoint: Endpoint) -> Endpoint:
     return telling
 
 
-# The address that a sink calls to grant events after its handshake.
-#
-# Serves what is in the store and nothing of this process, so it may run apart from those who deliver.
+# The address that a sink calls to grant events after its handshake. It needs nothing but the store.
 
 _RATE: Final = "WebHook-Allowed-Rate"
 
@@ -239,7 +237,7 @@ def callback_routes(registry: Callable[[], Registry | None]) -> list[Route]:
     """
 
     async def callback(request: Request) -> Response:
-        """GET or POST by whoever has the key: grants events to the sink of a subscription."""
+        """GET or POST with the key: grants events to the sink of a subscription."""
         kept_in = registry()
         if kept_in is None:
             return _later()

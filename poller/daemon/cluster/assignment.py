@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 The processes that do the same work, and the leases of it, each stand in an order that all of them know. The process at
 place i of M may have ``N // M`` of N leases, and one more if i is smaller than the rest; so their shares add up to N,
-and nobody has to agree with anybody. It takes first those leases whose number leaves i when divided by M, which nobody
-else takes first, and hands back first those which do not; so where all begin at once few reach for the same.
+without any agreement. It takes first those leases whose number leaves i when divided by M, which no other
+process takes first, and hands back first those which do not; so when all start together few reach for the same.
 
 Who has more than its share hands back what can be: never what is in the middle of a round. Who has less takes what is
 free. What is free for long although all others could have taken it is taken by the first that sees it, beyond the
@@ -69,7 +69,7 @@ class LeaseMoves(msgspec.Struct, frozen=True):
 
 
 def share(count: int, place: int, members: int) -> int:
-    """How many of so many leases the process at this place of so many may have."""
+    """How many of all leases the process at this place among all processes may have."""
     return count // members + (1 if place < count % members else 0)
 
 
@@ -96,7 +96,7 @@ def moves(
         names: of all leases.
         own: those that it has.
         busy: those of them that cannot be handed back now.
-        free: those that nobody has, with for how long that is known, in seconds.
+        free: those that no process has, with for how long that is known, in seconds.
         place: among the names of the processes, in their order; from 0.
         members: how many processes there are.
         patience: for how long the others may take what is free, in seconds.

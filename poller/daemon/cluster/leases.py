@@ -1,11 +1,12 @@
-"""Sharing leases with the other processes that do the same work: taking, handing back, noticing what was lost.
+"""Lease balancing: acquires and hands back leases, and notices lost ones.
 
-:mod:`poller.daemon.cluster.assignment` says what is to be done; this looks at the leases and does it. A lease is
-looked at when
-the list of processes changes, when one that nobody in the list has runs out, and once in a while; so a quiet second
-costs nothing, whatever there is to share.
+:mod:`poller.daemon.cluster.assignment` decides which leases move; this module reads them and moves them. A lease is
+read when the list of processes changes, when a lease of a process outside the list expires, and at long intervals, so
+the cost of a quiet second does not depend on the number of leases.
 
-The law: what is done under a lease begins after it was taken, and has ended before it is let go.
+**Invariants**
+
+- The work under a lease starts after the lease was acquired, and has ended before it is released.
 """
 
 from __future__ import annotations
@@ -241,16 +242,8 @@ async def _until(event: asyncio.Event, moment: float) -> None:
         pass
 
 
-# Owning pairs: one process at a time delivers a feed's events to a subscription, and another takes over when it goes.
-#
-# Who is to own a pair is settled elsewhere (:mod:`poller.daemon.cluster.leases`); here it is delivered from when its
-# lease
-# was
-# taken until it is to be handed back, which waits for what is in flight. A store that fails, or a lease that was
-# lost,
-# ends a run; after a moment the pair may be taken up again, from what is written. So does anything that was not
-# foreseen:
-# it costs a pause, no more.
+# A feed consumer runs from when its lease is acquired until it is handed back, which waits for deliveries in flight. A
+# store failure, a lost lease or an unforeseen error ends a run; after a pause it may be started again.
 
 _delivery_log = structlog.get_logger("poller.delivery")
 _AFTER_FAILURE: Final = 1.0
@@ -433,13 +426,8 @@ class LeaseKeeper:
         return 0.0
 
 
-# What one process knows of the leases that it shares with others, and when each of them is to be looked at.
-#
-# A lease is *own*; *leaving*, while the work under it ends; *free*; or *foreign*. One of a process
-# that
-# is in the list is looked at when the list changes, and otherwise hardly ever; any other one when it runs out.
-#
-# Takes nothing and hands nothing back.
+# What this process knows of each lease: *own*; *leaving*, while its work ends; *free*; or *foreign*. A foreign lease of
+# a listed process is read when the list changes and otherwise rarely; any other one when it expires.
 
 LOOK_AGAIN: Final = 1.0
 """Seconds between looks at what the leases here have become."""
@@ -522,7 +510,7 @@ class LeaseTable:
         self._places: dict[str, LeaseState] = {}
 
     def __len__(self) -> int:
-        """How many there are, whoever has them."""
+        """How many leases there are, whichever process has them."""
         return len(self._places)
 
     def __iter__(self) -> Iterator[str]:

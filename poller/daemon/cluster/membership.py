@@ -1,9 +1,7 @@
-"""This process among those that share the work: that it is there, what it does, and who else is there.
+"""The list of live processes, and this process's entry in it.
 
-It looks at the list four times a second, which is one small question to the store however much there is to share, and
-tells whoever listens when the list is another one. Every third of a lease's lifetime it says that it is there.
-
-A store that is away ends nothing: the list stays as it was last seen.
+Four times a second the list is read by one small command; listeners are called when it has changed. Every third of a
+lease's lifetime the entry of this process is renewed. While the store is away the list stays as it was read last.
 """
 
 from __future__ import annotations
@@ -43,11 +41,11 @@ _log = structlog.get_logger("poller.members")
 
 
 class StoreObserver(Protocol):
-    """Who tells of a store that is away, once for all; see :class:`poller.daemon.health.StoreMonitor`."""
+    """Logs that the store is away, once for all; see :class:`poller.daemon.health.StoreMonitor`."""
 
     @property
     def away(self) -> bool:
-        """Whether that is known and told already."""
+        """Whether the store is known to be away, and logged."""
         ...
 
     def failed(self, who: str, text: str) -> None:
@@ -55,7 +53,7 @@ class StoreObserver(Protocol):
         ...
 
     def worked(self, who: str) -> None:
-        """It did, or nobody asks any more."""
+        """It did, or ``who`` asks no more."""
         ...
 
 
@@ -88,7 +86,7 @@ class Membership:
         Args:
             members: the list.
             ttl: how long a beat lasts.
-            watch: told when the store is away.
+            watch: is informed when the store is away.
             clock: of this process.
             look_seconds: between two looks.
         """
