@@ -15,14 +15,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
 
 from poller.changes.confirmation import confirmation_of
 from poller.changes.diff import Snapshot
-from poller.changes.events import Cause, EventFrame
 from poller.changes.plan import RecordCounts, RemovalGuard
 from poller.changes.records import Record, Rejected, record_reader, subject_of
 from poller.errors import RoundTimeExceeded
@@ -117,19 +115,6 @@ class Feed(msgspec.Struct, frozen=True):
     at_once: int = 1
     max_round: timedelta = timedelta(hours=1)
     patience: timedelta = PATIENCE
-
-    def frame(
-        self, *, generation: str, mode: RoundMode, path: str, extensions: Mapping[str, str] = MappingProxyType({})
-    ) -> EventFrame:
-        """What the events of one listing have in common."""
-        return EventFrame(
-            feed=self.id,
-            generation=generation,
-            source=self.event_source + path,
-            type_stem=f"{self.type_prefix}.{self.resource.type_name}",
-            cause=Cause(mode),
-            extensions=extensions,
-        )
 
     def last_seen(self, key: str, snapshot: Snapshot) -> Record:
         """The record of a snapshot; if the snapshot is unreadable, only its key.
@@ -339,7 +324,7 @@ def decode_progress(text: str | None) -> Progress | None:
         return None
 
 
-_OURS: Final = frozenset(
+_INTERNAL: Final = frozenset(
     {"away", "backwards", "held", "held_versions", "late", "learnt", "loss", "paused", "second_look"}
     | {"token", "unidentified", "wait"}
 )
@@ -363,7 +348,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
         token: what became of the feed's delta token: the round's own took its place (``moved``), it stands (``kept``),
             or there is none.
         loss: what the store was found to have lost of the feed when the round began.
-        late: how many records a full reading brought that no delta beside it had; None where that cannot be told.
+        late: how many records a full reading brought that no delta beside it had; None: unknown.
         unidentified: how many records have no id that can be read: then a full reading removes nothing.
         backwards: how many versions were older than the known one.
         held_versions: how many are held back.
@@ -410,8 +395,8 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def public(self) -> dict[str, object]:
         """What ``poller once --json`` prints and the feed's state keeps."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _OURS}
-        return told if self.paused is None else told | {"error": self.paused}
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _INTERNAL}
+        return shown if self.paused is None else shown | {"error": self.paused}
 
     @property
     def changes(self) -> int:

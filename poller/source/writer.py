@@ -31,12 +31,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Con
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from poller.changes.diff import Snapshot, checked
-from poller.changes.events import EventFrame, recorded_time
+from poller.changes.events import Cause, EventFrame, recorded_time
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
 from poller.changes.plan import Commit, PublishRules, RecordCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
@@ -328,7 +329,7 @@ class RoundWriter:
         return int((self._clock() - self._began) * 1000)
 
     def _frame(self, mode: RoundMode, path: str) -> EventFrame:
-        return self._feed.frame(generation=self._generation, mode=mode, path=path, extensions=self._carried)
+        return event_frame(self._feed, generation=self._generation, mode=mode, path=path, extensions=self._carried)
 
     async def _commit(self, planned: tuple[Commit, RecordCounts]) -> None:
         commit, tally = planned
@@ -343,6 +344,20 @@ def _batched(several: Sequence[T]) -> Iterator[Sequence[T]]:
     """Parts that take about a millisecond each, so that other tasks need not wait."""
     for start in range(0, len(several), _AT_ONCE):
         yield several[start : start + _AT_ONCE]
+
+
+def event_frame(
+    feed: Feed, *, generation: str, mode: RoundMode, path: str, extensions: Mapping[str, str] = MappingProxyType({})
+) -> EventFrame:
+    """What the events of one listing have in common."""
+    return EventFrame(
+        feed=feed.id,
+        generation=generation,
+        source=feed.event_source + path,
+        type_stem=f"{feed.type_prefix}.{feed.resource.type_name}",
+        cause=Cause(mode),
+        extensions=extensions,
+    )
 
 
 def _is_back(key: str, known: Mapping[str, Snapshot]) -> bool:

@@ -16,6 +16,7 @@ from poller.config.validation import decode_subscription, subscription_of
 from poller.control.feeds import feed_of
 from poller.errors import ConfigurationError
 from poller.source.feed import RoundMode
+from poller.source.writer import event_frame
 
 API = "https://api.example.org/v1"
 LISTING = f"{API}/qualifications/{{id}}/achievements"
@@ -34,7 +35,7 @@ def test_sources_are_those_of_the_events(settings: Settings) -> None:
     for feed in (*source.feeds, other, moved):
         made = feed_of(source, feed)
         path = made.resource.listing_path("q7" if made.resource.per_qualification else None)
-        frame = made.frame(generation="g", mode=RoundMode.FULL, path=path)
+        frame = event_frame(made, generation="g", mode=RoundMode.FULL, path=path)
         expected = event_source(source.event_source, feed.resource, feed.path)
         change = Change(ChangeKind.CREATED, "k", "k", None, b"{}", b"{}", None, (), 1)
         event = json.loads(frame.encode(change, event_id="0" * 32, sequence=1, recorded="2025-03-01T12:00:00.000Z"))

@@ -13,6 +13,7 @@ from poller.changes.events import Cause
 from poller.resources import RESOURCES
 from poller.source.feed import Feed, RoundMode, due_mode
 from poller.source.paging import ListQuery
+from poller.source.writer import event_frame
 from poller.store.feed_state import FeedState
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -57,7 +58,7 @@ def test_the_state_says_which_reading_is_due(
 @pytest.mark.parametrize("mode", [mode for mode in RoundMode if mode is not RoundMode.SKIPPED])
 def test_events_say_where_they_come_from(mode: RoundMode) -> None:
     """Source, type and cause of an event are the listing's, the resource's and the round's."""
-    frame = FEED.frame(generation="g", mode=mode, path="/contractTypes")
+    frame = event_frame(FEED, generation="g", mode=mode, path="/contractTypes")
     change = Change(ChangeKind.CREATED, "k", "k", None, b"{}", b"{}", None, (), 1)
     event = json.loads(frame.encode(change, event_id="0" * 32, sequence=1, recorded="2025-03-01T12:00:00.000Z"))
     assert event["source"] == "https://api.example.org/v1/contractTypes"
