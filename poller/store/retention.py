@@ -393,7 +393,7 @@ class Trimmer:
             pairs = pairs_of(groups, self._prefix, self._feed, await known())
             done = await done_of(self._client, self._keys.events, stream.first, groups, pairs)
             step = next_step(stream, done, oldest=oldest, max_bytes=rule.max_bytes)
-            gone = 0 if step is None else await self._take(step, stream, pairs, now)
+            gone = 0 if step is None else await self._cut(step, stream, pairs, now)
             if gone == 0:
                 break
             total += gone or 0
@@ -419,7 +419,7 @@ class Trimmer:
         with answered(self._client):
             await self._scripts.replace([self._keys.overruns], [overrun.name, overrun.row, overrun.row_told])
 
-    async def _take(
+    async def _cut(
         self, step: TrimUpTo | TrimToLength, stream: StreamExtent, pairs: Mapping[str, WatchedConsumer], now: datetime
     ) -> int | None:
         """How many entries are gone; None: it is to be looked at anew."""

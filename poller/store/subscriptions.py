@@ -1,13 +1,26 @@
-"""The subscriptions as they are kept: one registry for all processes, whoever changes it.
+"""The registry of subscriptions: one for all processes, whichever changes it.
 
-Law: registry, secrets, credentials and pauses change together with the version, in one script, and only from the
-version that the change was planned on; else it is planned anew. So a process that looks at the version once a second
-misses nothing.
+A change is planned by a pure function on all that is kept, and written by one script only while the version is still
+the one that it was planned on; else it is planned again. Marks (health, a sink's pause, its handshake) are written
+without a version, for only the process that delivers needs them.
 
-Marks (how a subscription does, when its sink wants to be left alone) are noted without a version, for only whoever
-delivers needs them. They are noted of registered subscriptions alone: a removed one does not come back by a late mark.
+Where processes with different files share a store, a process that starts pauses the file subscriptions that it does not
+list (:func:`syncing`). A live process that lists one resumes it and is written down as the ``member`` that did. A
+process that does not list it leaves it alone until that member is gone, and pauses it then; another one that lists it
+resumes it again. So each start and each end of a process pauses a subscription once at most, and resumes it once.
 
-Refuses to know what settings, credentials, health and handshakes mean, and which feeds there are.
+**Invariants**
+
+- Registry, secrets, credentials and pauses change together with the version, in one script: a process that looks at the
+  version once a second misses nothing.
+- Two processes that change something at the same instant come one after the other; neither overwrites what it has not
+  seen. What is as it should be is not written.
+- Every id in any part is registered: a mark that comes late does not bring a removed subscription back.
+- A subscription that leaves the file is paused, never dropped: its events wait. Only an operator deletes one.
+- A pause by an operator, a sink or failures is no concern of any file. A pause stays the first one's, but an operator's
+  takes the place of ``removed``, which ends by itself.
+- What cannot be read is named and not repeated: it may be a secret.
+- The meaning of settings, credentials, health and handshakes is unknown here.
 """
 
 from __future__ import annotations
@@ -25,13 +38,6 @@ from poller.errors import ConfigurationError, StoreError, SubscriptionTaken, Sub
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.scripts import lua
-
-# What is kept of the subscriptions, as one value: which there are, which of them rest, how they do.
-#
-# Law: whatever has an id here is registered here. What cannot be read is named and not repeated, for it may be a
-# secret.
-#
-# Pure. Settings are text that nobody here looks into.
 
 Origin = Literal["file", "run"]
 Pauser = Literal["operator", "sink", "failures", "removed"]
@@ -233,22 +239,6 @@ def _read(part: str, name: str, value: bytes, kind: Any) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ValueError(f"{part}, {name}") from None
 
-
-# What each change of the subscriptions comes to: which fields are to be written.
-#
-# Law: a change is planned on a version of the whole, and whoever writes it does so only while that is still the
-# version.
-# So two processes that change something at the same instant come one after the other, and neither overwrites what it
-# has
-# not seen. What is as it should be is not written, so the same change twice is one.
-#
-# A subscription that has left the file is paused and never dropped: its events wait. It goes on when it returns;
-# whose
-# file counts where there are several, :mod:`poller.store.subscriptions` says. Only an operator's word deletes one. A
-# pause
-# stays the first one's, but an operator's takes the place of ``removed``, for that one ends by itself.
-#
-# Pure. Of settings it looks at nothing but the feeds.
 
 Part = Literal["registry", "secrets", "credentials", "paused", "health", "until", "handshakes"]
 PARTS: Final[tuple[Part, ...]] = ("registry", "secrets", "credentials", "paused", "health", "until", "handshakes")
@@ -648,7 +638,7 @@ class Registry:
 
     async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
         """Keep how it does at a feed. False: there is no such subscription."""
-        return await self._note(NOTE, self._keys.health, subscription, health, health_field(subscription, feed))
+        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed))
 
     async def healths(self, subscription: str) -> dict[str, bytes]:
         """How it does at each feed, as it is kept."""
@@ -678,7 +668,7 @@ class Registry:
 
     async def note_handshake(self, subscription: str, handshake: bytes) -> bool:
         """Keep whether its sink has granted events. False: there is no such subscription."""
-        return await self._note(NOTE, self._keys.handshakes, subscription, handshake, subscription)
+        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription)
 
     async def handshake(self, subscription: str) -> bytes | None:
         """What is kept of its sink's permission, opaque."""
@@ -707,7 +697,7 @@ class Registry:
         """
         longest = LONGEST_PAUSE // timedelta(milliseconds=1)
         arguments = (milliseconds_of(until), longest, since_field(subscription))
-        return await self._note(NOTE_PAUSE, self._keys.until, subscription, *arguments)
+        return await self._mark(NOTE_PAUSE, self._keys.until, subscription, *arguments)
 
     async def _change(self, plan: Callable[[Subscriptions], tuple[Sequence[Write], T]]) -> T:
         while True:  # each turn beyond the first means that another process has changed something
@@ -725,29 +715,10 @@ class Registry:
         with translated(self._client):
             return bool(await self._client.eval(CHANGE, len(names), *names, *arguments))
 
-    async def _note(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
+    async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
         with translated(self._client):
             return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
 
-
-# Whose file counts, where processes with different files share a store.
-#
-# Law: a subscription of the file goes on while any process that is there has it in its own, and rests when none is
-# left.
-# A process that starts pauses what it has not got (:func:`~poller.store.subscriptions.syncing`). Whoever has it, and is
-# there, brings it back and is written down as the one who did (``member``). Who has not got it leaves it alone from
-# then
-# on until that process is gone, and pauses it then; another one that has it brings it back again. So two that differ
-# do
-# not fight: with each start and each end of a process a subscription is paused once at most, and brought back once.
-# With
-# the last process of an older file goes what that file alone had, and one that was there for a moment silences
-# nothing.
-#
-# What an operator, a sink or failures have paused is nobody's file's concern, and neither is what an operator
-# resumed.
-#
-# Pure. What is there is asked for after what is kept was read: whoever is written down was there before it was.
 
 REASON: Final = "no running process has it in its configuration file any more"
 
@@ -813,8 +784,6 @@ def settling(
     return writes, Settled(returned, removed)
 
 
-# What a removed subscription leaves behind at its feeds, and what a dropped feed leaves behind, deleted.
-
 FORGET: Final = lua("forget_consumer")
 
 
@@ -845,10 +814,6 @@ async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription
     with translated(client):
         await client.eval(FORGET, len(keys), *keys, group_of(subscription))
 
-
-# The scripts that change and read the registry of subscriptions: short Lua, each whole or not at all.
-#
-# Law: what is written comes by ARGV, but for moments of the store's clock. Nothing here knows what a field means.
 
 CHANGE: Final = lua("change_subscriptions")
 
