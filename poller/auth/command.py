@@ -1,7 +1,11 @@
-"""One run of a program of the operator's: no shell, no input, bounded in time and in what is kept of its output.
+"""A token that a program of the operator prints: no shell, no input, bounded in time and output.
 
-Law: when the run is over, whichever way, nothing of it is left: the program has a process group of its own, which is
-killed when the time is up or the waiting is cancelled.
+**Invariants**
+
+* When the run is over, nothing of it is left: the program has a process group of its own, which is killed when the time
+  is up or the caller is cancelled.
+* The first line of standard output is the token, and nothing else of it is used. An error shows the name of the program
+  alone, neither its arguments nor what it printed, which may quote a token that was good a minute ago.
 """
 
 from __future__ import annotations
@@ -88,12 +92,6 @@ async def _tail(stream: asyncio.StreamReader) -> bytes:
         kept = (kept + chunk)[-KEPT:]
     return kept
 
-
-# A token that a command prints: the operator's own program knows how to come by it.
-#
-# Law: the first line of standard output is the token, and nothing else of it is used. What goes wrong is told in one
-# line, without anything that the program printed: a complaint may quote a token that was good a minute ago. Only the
-# program's name is shown, never its arguments.
 
 TIME_LIMIT: Final = timedelta(seconds=10)
 KEPT_FOR: Final = timedelta(minutes=5)

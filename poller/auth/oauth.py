@@ -1,14 +1,17 @@
-"""What a token endpoint's answer means (RFC 6749, 5.1 and 5.2; RFC 6750).
+"""Tokens from an OAuth 2 authorization server, by the client credentials grant (RFC 6749, 4.4, 5.1, 5.2; RFC 6750).
 
-Law: an answer is a usable bearer token or an error that says why not; nothing of a token is ever in the error. What
-servers are known to get wrong and what does no harm is forgiven: a missing ``token_type``, a lifetime that is text.
-What is not forgiven is another kind of token, which would not work, and an ``error`` with status 200.
+**Invariants**
 
-Lifetimes: one that is missing or makes no sense (0 and less, text, infinite) is unknown, and counts as five minutes: a
-token that dies earlier is noticed by its first 401. None counts as longer than a day. A token is renewed 60 s before
-its end, or after 80 % of its lifetime where that is later: short-lived tokens are not renewed all the time.
-
-Pure: bytes in, values out. Knows neither sockets nor secrets; the caller passes what is to be hidden.
+* The client's secret is read from its file for each new token, goes to the token endpoint alone, and is in no message,
+  however it is spelled; nothing of a token is in an error.
+* The client proves itself by HTTP Basic, which every server has to accept (2.3.1); where a server answers
+  ``invalid_client``, once by parameters of the form. What worked is tried first from then on.
+* The endpoint is reached as the source is: its certificates, proxy and time limit, but without its extra headers.
+* A missing ``token_type`` and a lifetime that is text are accepted. Another kind of token, which would not work, is
+  refused, and so is an ``error`` with status 200.
+* A lifetime that is missing or makes no sense counts as five minutes: a token that dies earlier is noticed by its first
+  401. None counts as longer than a day. A token is renewed 60 s before its end, or after 80 % of its lifetime where
+  that is later.
 """
 
 from __future__ import annotations
@@ -120,17 +123,6 @@ def _all_secrets(answer: TokenResponse) -> tuple[str, ...]:
     tokens = (answer.fields.get(name) for name in ("access_token", "refresh_token", "id_token"))
     return (*answer.secrets, *(token for token in tokens if isinstance(token, str)))
 
-
-# Tokens from an OAuth 2 authorization server, by the client credentials grant (RFC 6749, 4.4).
-#
-# Law: the client's secret is read from its file for each new token, goes to the token endpoint and nowhere else, and
-# is
-# in no message in any spelling. The client proves itself by HTTP Basic, which every server has to take (2.3.1); where
-# one
-# answers that with ``invalid_client``, once by parameters of the form, and what worked is tried first from then on.
-#
-# The endpoint is reached as the source is: its certificates, its proxy, its time limit. The source's extra
-# headers stay with it.
 
 _LARGEST: Final = 64 * 1024  # bytes of an answer
 _Proof = Literal["basic", "form"]

@@ -511,8 +511,9 @@ async def _checked(
     if refused := _refused(settings, said, request, permissions):
         return refused
     signed = f"signed with {len(secrets)} secret{'s' if len(secrets) > 1 else ''}" if secrets else "not signed"
+    signed = f", {signed}" if settings.is_signed else ""
     granted = ", and grants events" if settings.handshake else ""
-    return CheckLine("ok", subject, f"the sink is there ({said.text}), {signed}{granted}")
+    return CheckLine("ok", subject, f"the sink is there ({said.text}){signed}{granted}")
 
 
 def _refused(

@@ -18,7 +18,9 @@ from redis.asyncio import Redis
 from poller.auth.base import EnvironmentToken, FileToken, NoCredential, SecretFile
 from poller.config.load import load
 from poller.config.subscriptions import SubscriptionSettings
+from poller.control.diagnostics import check_sinks
 from poller.control.sinks import sink_of
+from poller.control.subscriptions import sample
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_codec import delivery_again, encode, letter_of
 from poller.delivery.outcome import Failure, OutcomeKind
@@ -478,3 +480,19 @@ def test_what_a_nats_sink_takes(tmp_path: Path) -> None:
         assert isinstance(open_sink(one, parts), NatsSink)
         with pytest.raises(ConfigurationError, match="no signing secrets"):
             open_sink(one, SinkParts(NoCredential(), lambda: datetime.now(UTC), secrets=("whsec_x",)))
+
+
+async def test_check_and_test_know_the_sink(server: NatsServer) -> None:
+    """Law: ``poller check`` says what is missing or there; ``subscriptions test`` shows the message and its outcome."""
+    settings = SubscriptionSettings.model_validate({"id": "a", "sink": server.url(), "allow_private": True})
+    (before,) = [line async for line in check_sinks([settings], {})]
+    assert (before.severity, before.text[:30]) == ("error", "no stream takes the subject hr")
+    async with administered(server) as stream:
+        await stream.add_stream(name="S", subjects=["hr.>"])
+        (line,) = [line async for line in check_sinks([settings], {})]
+        assert (line.severity, line.text) == ("ok", f"the sink is there (the stream S takes {SUBJECT})")
+        now = datetime(2026, 3, 2, tzinfo=UTC)
+        found = await sample(settings, secrets=(), handshake=None, environ={}, event_id="t1", now=now)
+        assert found.outcome.is_delivered
+        assert "Nats-Msg-Id: t1" in found.sent.head
+        assert [name for name, _ in await messages(stream)] == ["t1"]
