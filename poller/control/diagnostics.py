@@ -456,7 +456,7 @@ async def _shakes_hands(host: str, port: int) -> bool:
             _, writer = await asyncio.open_connection(host, port, ssl=any_peer)
             writer.close()
     except ssl.SSLError as error:
-        return "ALERT" in str(error).upper()  # it asks for a certificate of ours, in TLS
+        return "ALERT" in str(error).upper()  # it asks for a client certificate, in TLS
     except (OSError, TimeoutError):
         return False
     return True

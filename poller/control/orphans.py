@@ -164,7 +164,7 @@ def _is_left(backlog: Backlog, marks: list[bytes | None], registered: Registered
     place, replay_after, replay_to = marks
     if backlog.parked or (replay_after is not None and replay_to is not None):
         return True
-    if backlog.seconds is not None:  # there is a group; where nobody can tell how far it is behind, it may be
+    if backlog.seconds is not None:  # there is a group; where it is not known how far it is behind, it may be
         return backlog.entries is None or backlog.entries > 0
     if last == EARLIEST:
         return False

@@ -234,7 +234,7 @@ class DeliverRole:
             await self._synced(stop)
             while not stop.is_set():
                 for task in tasks:
-                    if task.done():  # which none should be before it is told to; what ended it is raised
+                    if task.done():  # which none should be before the stop; what ended it is raised
                         task.result()
                 await self._refresh()
                 among = self._membership.among(ROLE)

@@ -112,7 +112,7 @@ class RetentionRole:
         stopping = asyncio.create_task(stop.wait())
         try:  # a store that hangs is not waited for
             await asyncio.wait({looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if looking.done():  # which it should not be before it is told to; what ended it is raised
+            if looking.done():  # which it should not be before the stop; what ended it is raised
                 looking.result()
         finally:
             await ended(looking, stopping)
@@ -134,7 +134,7 @@ class RetentionRole:
         """Likewise for streams that no process has in its configuration: whichever has the lease trims them."""
         if self._configurations is None:
             return
-        with suppress(StoreError):  # told by those who deliver and poll
+        with suppress(StoreError):  # logged by the other roles
             await self._configurations.refresh()
         names = self._configurations.orphans
         self._orphans = {name: self._orphans.get(name) or self._orphan(name) for name in names}
@@ -169,12 +169,12 @@ class RetentionRole:
                 await feed.trimmer.told(overrun)
             feed.failure.worked()
         except Fenced:
-            return  # whoever has the lease does it
-        except StoreUnavailable as error:  # which is told once for all
+            return  # the process that has the lease does it
+        except StoreUnavailable as error:  # which is logged once for all
             _log.debug("not trimmed", feed=feed.name, error=str(error))
         except StoreError as error:
             feed.failure.failed(str(error))
-        except Exception:  # noqa: BLE001 -- a fault of ours here must not end the rounds beside it
+        except Exception:  # noqa: BLE001 -- a fault of the program here must not end the rounds beside it
             _log.exception("not trimmed", feed=feed.name)
 
     async def _known(self, feed: str) -> dict[str, WatchedConsumer]:

@@ -152,7 +152,7 @@ def _report(result: RoundResult, costs: RoundCosts, *, stream: str) -> None:
     }
     if result.away or (
         result.ok and result.mode is RoundMode.SKIPPED
-    ):  # a store that is away is told once for all feeds
+    ):  # a store that is away is logged once for all feeds
         _log.debug("round", **fields)
     elif not result.ok:
         _log.warning("round", **fields)

@@ -237,7 +237,7 @@ class Schedule:
         return due and due + timing.jitter
 
     async def _run(self, name: str, round_: Round) -> None:
-        if not self._draining:  # what was handed over before would have nobody who waits for its end
+        if not self._draining:  # what was handed over before would have no task that waits for its end
             await self._watched(name, round_)
 
     async def _watched(self, name: str, round_: Round) -> None:

@@ -45,7 +45,7 @@ async def look_first(client: Redis, settings: Settings) -> None:
     prefix = settings.redis.prefix
     try:
         others = sorted(await prefixes_of(client, settings.feed_ids) - {prefix})
-    except StoreRefused:  # a user who may not SCAN is not told of what lies elsewhere, and works all the same
+    except StoreRefused:  # a user who may not SCAN does not learn what lies elsewhere, and works all the same
         others = []
     if others:
         _log.warning(

@@ -268,7 +268,7 @@ class SubscriptionRunner:
         self._owned = [self._owned_of(feed, subscriber, known) for feed in self.feeds]
         running = [asyncio.create_task(owned.run(), name=owned.name) for owned in self._owned]
         for owned in self._owned:
-            if self._stop.is_set():  # told so before there was anybody to be told
+            if self._stop.is_set():  # stopped before there was anything to stop
                 owned.stop()
             else:
                 sharing.add(owned)

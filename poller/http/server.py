@@ -208,7 +208,7 @@ async def listening(
             lifespan="off",
             ws="none",
             log_config=None,
-            log_level="error",  # whoever sends what is no HTTP is answered 400, and is no warning to anybody
+            log_level="error",  # a client that sends no HTTP is answered 400, and is no warning to anybody
             access_log=False,
             proxy_headers=False,
             server_header=False,

@@ -285,7 +285,7 @@ async def system_lookup(host: str) -> Sequence[str]:
 
     def settle(found: list[str] | OSError) -> None:
         if answered.done():
-            return  # whoever asked has gone
+            return  # the caller has gone
         if isinstance(found, OSError):
             answered.set_exception(found)
         else:
@@ -300,7 +300,7 @@ async def system_lookup(host: str) -> Sequence[str]:
             found = error
         except UnicodeError:
             found = OSError(None, f"{host[:80]!r} is no name")
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
             loop.call_soon_threadsafe(settle, found)
 
     threading.Thread(target=ask, name=f"look-up of {host[:80]}", daemon=True).start()

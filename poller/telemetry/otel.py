@@ -146,7 +146,7 @@ def _provider(exporter: OTLPSpanExporter | None, environ: Mapping[str, str], *, 
     provider = TracerProvider(resource=_resource(), span_limits=limits, shutdown_on_exit=False)
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
-    if console:  # standard error, as all that is told of the work: output belongs to the commands
+    if console:  # standard error, as all logs of the work: output belongs to the commands
         lines = ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n")
         provider.add_span_processor(SimpleSpanProcessor(lines))
     return provider

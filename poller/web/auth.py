@@ -56,7 +56,7 @@ _BASIC: Final = 'Basic realm="poller", charset="UTF-8"'
 _READING: Final = frozenset({"GET", "HEAD"})
 _PROXIES: Final = ("forwarded", "x-real-ip", "via", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 _FORWARDED: Final = "x-forwarded-"
-_PROXIES_SPEAK: Final = "1.0"  # nginx asks so unless it is told otherwise, and leaves no header of its own
+_PROXIES_SPEAK: Final = "1.0"  # nginx asks so unless configured otherwise, and leaves no header of its own
 
 _log = structlog.get_logger("poller.web")
 

@@ -159,7 +159,7 @@ class StreamNotifier:
         finally:
             self._followers -= 1
             if not self._followers and self._looking is not None:
-                looking, self._looking = self._looking, None  # one who comes meanwhile begins anew
+                looking, self._looking = self._looking, None  # a reader that comes meanwhile starts another
                 await ended(looking)
 
     @property
@@ -186,7 +186,7 @@ class StreamNotifier:
                     if fresh:
                         self._publish(fresh)
             except StoreUnavailable:
-                pass  # whoever follows tells it
+                pass  # the readers log it
             except StoreError as error:
                 self._failure.failed(str(error))
             finally:

@@ -55,7 +55,7 @@ class Exposition:
         making = self._next.get(form)
         if making is None:
             making = self._next[form] = asyncio.create_task(self._made(form), name="metrics")
-        await asyncio.wait({making})  # one who leaves takes it from nobody else
+        await asyncio.wait({making})  # a request that goes takes it from no other
         return making.result()
 
     async def _made(self, form: Form) -> bytes:
