@@ -129,7 +129,7 @@ async def run_round(
     clock = asyncio.get_running_loop().time
     started = clock()
     try:
-        state = await store.begin()
+        state = await store.open_round()
     except StoreError as error:
         away, seconds = isinstance(error, StoreUnavailable), round(clock() - started, 3)
         return RoundResult(feed=feed.id, mode=RoundMode.SKIPPED, ok=False, seconds=seconds, error=str(error), away=away)

@@ -67,7 +67,7 @@ class SeenKeysObserver(Protocol):
 class RoundStore(Protocol):
     """The store of one feed as its round uses it; see :class:`poller.store.feed.FeedStore`."""
 
-    async def begin(self) -> FeedState | HeldElsewhere | FeedPause:
+    async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
         """Acquire the lease and read the state, unless the feed is paused."""
         ...
 

@@ -123,7 +123,7 @@ class FeedStore:
         self._asked = 0
         self._codec: SnapshotCodec | None = None
 
-    async def begin(self) -> FeedState | HeldElsewhere | FeedPause:
+    async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
         """Renew or take the lease, and read the feed's state; create it where there is none, or not all of it.
 
         Where the feed is paused, nothing of that is done.

@@ -56,7 +56,7 @@ class NaiveStore:
         self._order = order
         self._codec = SnapshotCodec()
 
-    async def begin(self) -> FeedState:
+    async def open_round(self) -> FeedState:
         found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.state))
         return state_of({b"generation": b"naive", **found})
 

@@ -75,7 +75,7 @@ class MemoryStore:
         """Take a field of the state away, likewise."""
         self.fields.pop(name.encode(), None)
 
-    async def begin(self) -> FeedState | HeldElsewhere:
+    async def open_round(self) -> FeedState | HeldElsewhere:
         if self.unreachable:
             raise self.unreachable
         return self.held_elsewhere or self.state

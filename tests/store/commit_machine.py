@@ -85,7 +85,7 @@ class CommitMachine(RuleBasedStateMachine):
         model, before, whole = self.model, process.store.memory.known, self.world.whole(ordered=False)
         process.round = process.pending = None
         process.sent.clear()
-        state = self.world.run(process.store.begin())
+        state = self.world.run(process.store.open_round())
         if model.lease not in (None, process.nonce):
             assert not isinstance(state, FeedState), state
             return

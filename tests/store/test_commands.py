@@ -135,11 +135,11 @@ def store(store_client: Redis) -> FeedStore:
 async def test_a_paused_feed_is_begun_by_nobody(store_client: Redis, store: FeedStore) -> None:
     """Law: who would begin a round is told of the pause, takes no lease and makes no state; resumed, it begins."""
     assert await pause(store_client, KEYS, WANTED) is None
-    assert await store.begin() == WANTED
+    assert await store.open_round() == WANTED
     assert not store.held
     assert not await store_client.exists(KEYS.lease, KEYS.state)
     assert await resume(store_client, KEYS) == WANTED
-    assert isinstance(await store.begin(), FeedState)
+    assert isinstance(await store.open_round(), FeedState)
     assert store.held
 
 
@@ -147,7 +147,7 @@ async def test_who_has_the_lease_keeps_it(store_client: Redis, store: FeedStore)
     """Law: a pause takes no lease away, so what is done under it, such as retention, goes on."""
     assert await store.lease.acquire() is None
     await pause(store_client, KEYS, WANTED)
-    assert await store.begin() == WANTED
+    assert await store.open_round() == WANTED
     assert store.held
     assert await store_client.get(KEYS.lease) == b"me/1"
 
@@ -162,10 +162,10 @@ async def test_the_first_pause_counts(store_client: Redis) -> None:
 
 async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store: FeedStore) -> None:
     """Law: no order of another kind ends a pause, not even one that forgets all that is known."""
-    await store.begin()
+    await store.open_round()
     await pause(store_client, KEYS, WANTED)
     assert await give(store_client, KEYS, RoundRequest.ANEW)
-    assert await store.begin() == WANTED
+    assert await store.open_round() == WANTED
 
 
 @pytest.mark.parametrize("kept", [b"", b"1", b'{"by":7}', b"\xff"])

@@ -35,7 +35,7 @@ async def quarantine(client: Redis, *records: bytes) -> list[str]:
         draw=lambda: "g",
         now_ms=lambda: 1_000,
     )
-    state = await store.begin()
+    state = await store.open_round()
     assert isinstance(state, FeedState)
     rejected = tuple(Rejected(raw, "not an object") for raw in records)
     await store.commit(Commit(state.generation, state.sequence, rejected=rejected, digest=next(_digests)))

@@ -68,7 +68,7 @@ def opened_by(store_client: Redis) -> Open:
 
 
 async def begun(store: FeedStore) -> FeedState:
-    state = await store.begin()
+    state = await store.open_round()
     assert isinstance(state, FeedState)
     return msgspec.structs.replace(state, now_ms=0)  # the server's clock goes on from one beginning to the next
 
@@ -145,7 +145,7 @@ async def test_a_round_begins_by_the_servers_clock(opened: Open) -> None:
     store = opened("a")
     for _ in range(2):
         before = time.time_ns() // 1_000_000
-        state = await store.begin()
+        state = await store.open_round()
         assert isinstance(state, FeedState)
         assert before <= state.now_ms <= time.time_ns() // 1_000_000
 
@@ -257,12 +257,12 @@ async def test_one_process_has_the_lease_at_a_time(opened: Open) -> None:
     """Law: a lease is taken by one, refused to others with the time it still has, and free once released."""
     first, second = opened("first"), opened("second")
     await begun(first)
-    refused = await second.begin()
+    refused = await second.open_round()
     assert isinstance(refused, HeldElsewhere)
     assert timedelta() < refused.remaining <= timedelta(seconds=60)
     assert not await second.lease.renew()
     await second.release()  # not its own: stays
-    assert isinstance(await second.begin(), HeldElsewhere)
+    assert isinstance(await second.open_round(), HeldElsewhere)
     assert await first.lease.renew()
     await first.release()
     await begun(second)
@@ -273,7 +273,7 @@ async def test_a_round_does_not_wait_for_a_lease_from_before_the_clock_was_set_b
 ) -> None:
     """Law: a lease of hours was taken before the server's clock was set back; it lasts for a term from now."""
     await store_client.set(KEYS.lease, "gone", ex=3600)
-    refused = await opened("a").begin()
+    refused = await opened("a").open_round()
     assert isinstance(refused, HeldElsewhere)
     assert refused.remaining <= timedelta(seconds=60)
 
@@ -309,7 +309,7 @@ async def test_what_another_process_added_is_learnt_with_the_lease(opened: Open,
     await write(first, [unavailability(0)])
     await store_client.delete(KEYS.lease)
     await write(second, [unavailability(number) for number in range(1, SAMPLES + 1)])
-    assert isinstance(await first.begin(), HeldElsewhere)
+    assert isinstance(await first.open_round(), HeldElsewhere)
     await second.release()
     await write(first, [unavailability(number) for number in range(SAMPLES + 10)])
     assert len(await events(store_client)) == SAMPLES + 10
@@ -372,7 +372,7 @@ async def test_a_key_of_another_type_is_refused_for_good(opened: Open, store_cli
     """Law: what will not get better by waiting is told at once."""
     await store_client.set(KEYS.state, "not a hash")
     with pytest.raises(StoreRefused):
-        await opened("a").begin()
+        await opened("a").open_round()
 
 
 async def test_a_write_that_is_refused_leaves_nothing_taken_for_published(opened: Open, store_client: Redis) -> None:

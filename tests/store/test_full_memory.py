@@ -55,7 +55,7 @@ async def test_a_commit_waits_and_is_refused_whole_while_the_lease_is_kept(clien
     with pytest.raises(StoreUnavailable, match="maxmemory"):
         await committing
     with pytest.raises(StoreUnavailable, match="maxmemory"):
-        await feed_store(client).begin()
+        await feed_store(client).open_round()
     assert await client.hgetall(KEYS.state) == before
     assert not await client.exists(KEYS.events, KEYS.snapshots)
     await client.config_set("maxmemory", 0)

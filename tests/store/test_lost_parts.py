@@ -283,7 +283,7 @@ async def test_who_does_not_have_the_lease_finds_nothing(store_client: Redis) ->
     one, two = Process(store_client, "a"), Process(store_client, "b")
     await one.round(1)
     await gone(store_client, KEYS.snapshots)
-    assert isinstance(await two.store.begin(), HeldElsewhere)
+    assert isinstance(await two.store.open_round(), HeldElsewhere)
     assert await store_client.hget(KEYS.state, "generation") == b"a0"
 
 

@@ -130,7 +130,7 @@ def ended() -> dict[str, float]:
 
 
 async def begun(store: FeedStore) -> FeedState:
-    state = await store.begin()
+    state = await store.open_round()
     assert isinstance(state, FeedState)
     return state
 
