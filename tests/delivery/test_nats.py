@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -496,3 +497,36 @@ async def test_check_and_test_know_the_sink(server: NatsServer) -> None:
         assert found.outcome.is_delivered
         assert "Nats-Msg-Id: t1" in found.sent.head
         assert [name for name, _ in await messages(stream)] == ["t1"]
+
+
+async def test_servers_that_a_server_announces_are_not_connected_to() -> None:
+    """Law: a server that names another one in its greeting, and then hangs up, leads nobody there."""
+    touched: list[int] = []
+
+    async def trap(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        touched.append(1)
+        writer.close()
+
+    async with await asyncio.start_server(trap, "127.0.0.1", 0) as other:
+        where = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        greeting = {
+            "server_id": "x",
+            "version": "2.9.10",
+            "headers": True,
+            "max_payload": 1000,
+            "connect_urls": [where],
+        }
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"INFO " + json.dumps(greeting).encode() + b"\r\n")
+            await reader.readuntil(b"PING\r\n")
+            writer.write(b"PONG\r\n")
+            await reader.readuntil(b"HPUB")
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}") as sink:
+                for _ in range(3):
+                    assert (await sink.send([event()])).failure is Failure.CLOSED
+    assert not touched
