@@ -1,12 +1,14 @@
-"""Connections to Redis: one server, the primary that Sentinels name, or a Cluster, by the URL alone.
+"""Clients of Redis: one server, a primary found through Sentinel, or a Cluster.
 
-Law: a command is sent once, whatever the URL. Whoever wants to try again does so knowingly: the commit, which
-recognises its own digest. How that is kept, and what else a client does, is said in :mod:`poller.redis.single`,
-:mod:`poller.redis.sentinel` and :mod:`poller.redis.cluster`.
+The URL alone decides which. :func:`blocking` is separate from :func:`commands` because a blocking read waits longer
+than any other command may.
 
-Two kinds, because a blocking read needs a longer wait than any other command may have: :func:`commands` and
-:func:`blocking`.
-Refuses to know: keys, scripts, feeds.
+**Invariants**
+
+- A command is sent once, whatever the URL. Only code that can tell whether its command was carried out sends it again,
+  such as the commit, which recognises its own digest. See :mod:`poller.redis.single`, :mod:`poller.redis.sentinel` and
+  :mod:`poller.redis.cluster`.
+- Keys, scripts and feeds are unknown here.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ EMBEDDED: Final = "#embedded"
 
 
 def commands(url: str, *, protocol: Protocol | None = None, key_types: Mapping[str, str] = _NO_TYPES) -> Redis:
-    """A client for everything that answers at once: five seconds for a reply, two for a connection."""
+    """A client for commands that do not block: five seconds for a reply, two for a connection."""
     return connect(url, reply_timeout=REPLY_TIMEOUT, protocol=protocol, key_types=key_types)
 
 

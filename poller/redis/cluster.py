@@ -169,13 +169,8 @@ def _in_use(client: Redis) -> bool:
     return bool(used)
 
 
-# Which server of a cluster a command belongs to: the slot of a command, and who has which slots.
-#
-# Law: a command goes where its first key lies; that all its keys lie there, the server checks. One without keys may
-# go
-# to any primary.
-#
-# Pure; knows nothing of connections.
+# The slot of a command. The first key decides; the server checks that all other keys lie in the same slot. A command
+# without keys may go to any primary. Pure.
 
 _KEYLESS: Final = frozenset(
     ["ACL", "AUTH", "BGREWRITEAOF", "BGSAVE", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "DEBUG", "ECHO",
@@ -208,7 +203,7 @@ class Shard(NamedTuple):
 
 
 class Slots:
-    """Who has which slots, as one server told."""
+    """The assignment of slots to servers, as reported by one server."""
 
     def __init__(self, shards: Iterable[Shard]) -> None:
         """Take them in any order."""
@@ -216,7 +211,7 @@ class Slots:
         self._firsts = [shard.first for shard in self._shards]
 
     def primary_of(self, slot: int) -> Address | None:
-        """The primary that has a slot; None where nobody has it."""
+        """The primary of a slot; None where no server has it."""
         place = bisect_right(self._firsts, slot) - 1
         if place < 0 or self._shards[place].last < slot:
             return None
@@ -287,12 +282,9 @@ def _bytes(key: Any) -> bytes:
     return key if isinstance(key, bytes) else str(key).encode()
 
 
-# What goes to the servers of a cluster: a command after ASKING, a script, a pipeline.
-#
-# Law: ``ASKING`` and its command go down one connection in one write. A script touches one slot. A pipeline may touch
-# many, and is sent to all of their primaries at once; its commands keep their order as long as their slot does not
-# move.
-# A transaction touches one slot.
+# Sending: ``ASKING`` and its command go through one connection in one write. A script or a transaction touches one
+# slot. A pipeline may touch many slots and is sent to their primaries in parallel; its commands keep their order as
+# long as their slot does not move.
 
 Command = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Arguments, and redis-py's options."""
@@ -317,7 +309,7 @@ class RoutedScript(AsyncScript):
 
 
 class RoutedPipeline(Pipeline):
-    """Collects as redis-py's does, and sends to whom it may concern."""
+    """A pipeline that sends each command to the primary of its slot."""
 
     def __init__(self, client: ClusterClient, transaction: bool, shard_hint: str | None) -> None:  # noqa: FBT001 -- as there
         super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
@@ -373,7 +365,7 @@ class RoutedPipeline(Pipeline):
             raise
 
     async def _again(self, command: Command) -> Any:
-        """One that was not carried out, for its slot has moved or is moving."""
+        """Send a command again that was not carried out because its slot has moved or is moving."""
         arguments, options = command
         try:
             return await self._client.execute_command(*arguments, **options)
@@ -398,18 +390,11 @@ async def _piped(node: Redis, commands: Sequence[Command], *, transaction: bool)
     return await pipeline.execute(raise_on_error=False)
 
 
-# A client of a Redis Cluster: each command goes to the primary that has its slot.
+# The client. ``MOVED``, ``ASK`` and ``TRYAGAIN`` mean that nothing was carried out, so they are followed, a few times;
+# any other error is raised without a retry.
 #
-# Law: a command is carried out once at most. ``MOVED``, ``ASK`` and ``TRYAGAIN`` say that nothing was carried out, so
-# they are followed, a few times; whatever else goes wrong is told at once, and whoever sent the command knows whether
-# it
-# may be sent again.
-#
-# redis-py's own RedisCluster keeps none of this: it sends again what failed, sends ``ASKING`` by whichever connection
-# is
-# free, refuses a command that finds no free connection, and closes connections that others wait at.
-#
-# Refuses to know replicas, but to ask them who is primary.
+# Not redis-py's own RedisCluster: it sends failed commands again, sends ``ASKING`` through any free connection, refuses
+# a command that finds no free connection, and closes connections that other tasks wait for.
 
 T = TypeVar("T")
 
@@ -419,7 +404,10 @@ _FIRST_PAUSE: Final = 0.05  # seconds, while a slot is between two servers; doub
 
 
 class ClusterClient(Redis):
-    """Connects with its first command. Close it with ``aclose()``."""
+    """A client of a Redis Cluster that sends each command to the primary of its slot.
+
+    Connects with its first command. Close it with ``aclose()``. A command is carried out at most once.
+    """
 
     def __init__(
         self,
@@ -433,7 +421,7 @@ class ClusterClient(Redis):
         Args:
             seeds: some of the servers.
             make: a client of one of them.
-            sleep: waits for so many seconds.
+            sleep: waits for this number of seconds.
         """
         super().__init__(connection_pool=_Nowhere(seeds))
         self.nodes = ClusterNodes(seeds, make)
@@ -498,7 +486,7 @@ class ClusterClient(Redis):
 
 
 class _Nowhere(ConnectionPool):
-    """In the place of a pool: what goes by none of the servers' own clients goes nowhere."""
+    """A pool without connections: commands go through the clients of the servers."""
 
     def __init__(self, seeds: Sequence[Address]) -> None:
         super().__init__()
@@ -509,5 +497,5 @@ class _Nowhere(ConnectionPool):
 
 
 def _pointed(error: AskError, where: Address) -> Address:
-    """Where a redirection leads; a server that does not know its own host leaves it out."""
+    """The address in a redirection; a server that does not know its own host leaves the host out."""
     return Address(error.host or where.host, error.port)

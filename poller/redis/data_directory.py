@@ -236,11 +236,9 @@ def synced(directory: Path) -> None:
 #   That is why Valkey's own ``aof-load-truncated`` is off: a length that was damaged in the middle swallows all that
 #   follows, to the file's end, and looks to it like an end that is torn.
 # * No server starts beside data that the manifest does not name: it would append new data to the old, and the start
-#   after that would read both. A first start that was interrupted leaves a base file without records and an
-#   incremental
-#   file without content, for the manifest is written last; these are no data.
-#
-# Whoever calls this holds the directory's lock, and no server runs.
+#   after that would read both. An interrupted first start leaves a base file without records and an empty incremental
+#   file, because the manifest is written last; these do not count as data.
+# * The caller holds the directory's lock, and no server runs.
 
 MANIFEST: Final = "appendonly.aof.manifest"
 

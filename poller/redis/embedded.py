@@ -1,7 +1,17 @@
-"""The embedded store: a Valkey server of our own on a data directory, shared by the processes of one machine.
+"""The embedded store: a Valkey server on a data directory, shared by one machine's processes.
 
-Law: at most one server on a directory, at any time. Whoever needs it first starts it; the others connect to its socket;
-when it goes, one of those that are left starts it again. Nobody has to know whose child it is:
+**Invariants**
+
+- At most one server runs on a directory at any time. The first process that needs it starts it; the others connect to
+  its socket. When it exits, one of the remaining processes starts it again.
+- Everything acknowledged is on disk (AOF, fsync before the reply), nothing is evicted, and only this user can connect.
+- The server ends with its parent where the system supports that, holds the directory's lock for as long as it lives,
+  and does not get the terminal's Ctrl-C: the daemon needs it to finish its work.
+- A socket file left behind by a killed server does not answer; the next server replaces it.
+- An end of the data that was torn by a power cut is cut before the start, or after a server has refused it.
+
+Paths and trusted users: :mod:`poller.redis.data_directory`. Clients and keys are unknown here. It does not matter which
+process is the server's parent:
 
 ===================  ========  =============================================================
 the socket answers   the lock  what :meth:`EmbeddedServer.ensure` does
@@ -11,12 +21,6 @@ LOADING              any       waits: a large append-only file takes minutes
 nothing              free      starts a server, which takes the lock along
 nothing              held      waits: that server is starting, stopping or stuck
 ===================  ========  =============================================================
-
-A socket file that a killed server left behind answers nothing, and the next server replaces it. Where in the directory
-all this is, and who is trusted with it: :mod:`poller.redis.data_directory`. An end of the data that a power cut has
-torn is cut before the start (:mod:`poller.redis.data_directory`), or after a server has refused it.
-
-Refuses to know: clients, keys, what the server is used for.
 """
 
 from __future__ import annotations
@@ -70,7 +74,7 @@ START_LIMIT: Final = timedelta(seconds=15)
 LOADING_LIMIT: Final = timedelta(minutes=15)
 STOP_LIMIT: Final = timedelta(seconds=3)
 _LOOK_AGAIN_SECONDS: Final = 0.02
-_STEADY_SECONDS: Final = 10.0  # who lived for so long went for a new reason
+_STEADY_SECONDS: Final = 10.0  # a server that lived for this long exited for a new reason
 _TRY_AGAIN_SECONDS: Final = 0.5  # doubles up to
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 
@@ -81,9 +85,10 @@ _log = structlog.get_logger()
 
 
 class EmbeddedServer:
-    """A server on ``data_dir``, whose child it may be: :meth:`ensure` it, :meth:`keep` it in a task, :meth:`stop` it.
+    """The embedded server on ``data_dir``, which this or another process has started.
 
-    To be used from the main thread's event loop: a server ends with the thread that started it.
+    Call :meth:`ensure`, run :meth:`keep` in a task, and :meth:`stop` at the end. Use it from the main thread's event
+    loop: a server ends with the thread that started it.
     """
 
     def __init__(self, data_dir: Path, *, fsync: Fsync = "always") -> None:
@@ -96,7 +101,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """``unix://``, the path of the socket, and what has a client look whose it is.
+        """The URL of the socket, with the mark that makes clients check the server's user.
 
         Raises:
             ConfigurationError: the directory is not to be trusted.
@@ -117,16 +122,17 @@ class EmbeddedServer:
 
         Raises:
             ConfigurationError: the directory cannot be used; the message says what to do.
-            StoreUnavailable: the server left at once (with the last lines of its log), or does not answer in time.
+            StoreUnavailable: the server exited on start (with the last lines of its log), or does not answer in time.
         """
         async with self._turn:
             self._leaving.clear()
             await self._until_ready()
 
     async def keep(self) -> None:
-        """Whenever the server goes, wherever it ran, sees to it that there is one again. Until cancelled or stopped.
+        """Start the server again whenever it exits, until cancelled or stopped.
 
-        One that goes again and again, for its disk is full, say, is started less and less often; why is told once.
+        A server that exits repeatedly, for example because its disk is full, is started at growing intervals; the
+        reason is logged once.
         """
         clock, pause, told = asyncio.get_running_loop().time, 0.0, ""
         while True:
@@ -257,7 +263,7 @@ async def _mend(data: Path, *, anyway: bool) -> None:
 
 
 async def _ended(child: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, which writes out what is left; SIGKILL after five seconds, or when nobody waits any more."""
+    """SIGTERM, which writes out what is left; SIGKILL after the time limit, or when the wait is cancelled."""
     child.terminate()
     try:
         async with asyncio.timeout(STOP_LIMIT.total_seconds()):
@@ -271,16 +277,6 @@ async def _ended(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
-# One process of the embedded server: which program, with which settings, and how it is tied to us.
-#
-# Law: everything acknowledged is on disk (AOF, fsync before the reply), nothing is evicted, only this user can
-# connect.
-# The server ends with its parent where the system can do that, holds the directory's lock for as long as it lives,
-# and
-# does not hear the terminal's Ctrl-C: the daemon still needs it to finish.
-#
-# Refuses to know: when to start or stop one. That is ``embedded``.
-
 Fsync = Literal["always", "everysec"]
 
 LOG: Final = "valkey.log"
@@ -292,7 +288,7 @@ _STARTS: Final = "Valkey is starting oO0OoO0OoO0Oo"
 _NO_COMPLAINT: Final = ("WARNING Memory overcommit", "Valkey is now ready to exit")
 _LOG_READ_BYTES: Final = 4096
 _PR_SET_PDEATHSIG: Final = 1
-_ENVIRONMENT: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")  # not ours as a whole: it may hold secrets
+_ENVIRONMENT: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")  # not the whole environment: it may hold secrets
 
 # Loaded before any fork: between fork and exec nothing may be imported or looked up.
 _LIBC: Final = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -310,7 +306,7 @@ def settings(directory: Path, fsync: Fsync) -> dict[str, str]:
         "enable-module-command": "no",
         "enable-protected-configs": "no",
         "daemonize": "no",
-        "logfile": "",  # to standard output, which is our log file: complaints before the log is open land there too
+        "logfile": "",  # to standard output, which is the log file: errors before the log is open land there too
         "save": "",
         "appendonly": "yes",
         "appendfsync": fsync,

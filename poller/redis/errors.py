@@ -1,22 +1,27 @@
-"""The one place where redis-py's errors become ours.
+"""Translation of redis-py's errors into the program's own: unavailable or refused.
 
-Law: whatever goes wrong between us and Redis is one of two things. *Unavailable*: nobody knows what the server did, or
-it cannot work just now, and trying again may help. *Refused*: it understood and will say the same again.
+*Unavailable*: it is unknown what the server did, or the server cannot work now; a retry may help. *Refused*: the server
+understood the command and would give the same answer again.
+
+**Invariants**
+
+- redis-py's errors are translated here and nowhere else.
+- Every failure becomes exactly one of the two:
 
 ===========================================================  ====================
 no connection, timeout, a reply that cannot be read          StoreUnavailable
 LOADING READONLY OOM BUSY MISCONF NOREPLICAS MASTERDOWN      StoreUnavailable
 CLUSTERDOWN TRYAGAIN MOVED ASK UNBLOCKED                     StoreUnavailable
-NOAUTH WRONGPASS, of a server that has let us in before      StoreUnavailable
+NOAUTH WRONGPASS, where the password was accepted before     StoreUnavailable
 NOAUTH WRONGPASS NOPERM WRONGTYPE ERR and any other          StoreRefused
-NOSCRIPT                                                     passes: who runs scripts loads it
-our own errors, cancellation                                 pass
+NOSCRIPT                                                     passes: the caller loads the script
+the program's own errors, cancellation                       pass
 ===========================================================  ====================
 
-A password that is changed while the program runs is somebody's work in progress, and like a server that is gone for a
-while: told once and waited for. At the start it is wrong (:func:`let_in` says that it was right).
-
-Redis before 7 wraps an error inside a script as ``ERR Error running script …: -OOM …``; the inner one counts.
+- A password that stops working while the program runs is treated as an outage, because an operator may be changing it.
+  A password that never worked (:func:`let_in` was not called) is refused.
+- Redis before 7 wraps an error inside a script as ``ERR Error running script …: -OOM …``; the inner one counts.
+- Problems with TLS are described so that an operator knows what to change.
 """
 
 from __future__ import annotations
@@ -60,7 +65,7 @@ _let_in: Final[WeakSet[Any]] = WeakSet()
 
 @contextmanager
 def translated(client: Redis | None = None) -> Iterator[None]:
-    """Put around what is awaited of Redis, so that only our errors come out of it.
+    """A context around calls to Redis that raises the program's own errors only.
 
     Args:
         client: whose address the message names.
@@ -75,13 +80,13 @@ def translated(client: Redis | None = None) -> Iterator[None]:
     except _PASSING:
         raise
     # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
-    # nobody knows what was sent. Cancellation is no Exception and passes.
+    # it is unknown what was sent. Cancellation is not an Exception and passes.
     except Exception as error:  # noqa: BLE001 — any failure at this seam means: connection broken
         raise _ours(error, address_of(client), known=client in _let_in) from _cause(error)
 
 
 def let_in(client: Redis) -> None:
-    """Its server has taken our password."""
+    """Record that the server has accepted the password of this client."""
     _let_in.add(client)
 
 
@@ -125,10 +130,6 @@ def _cause(error: Exception) -> Exception | None:
     return None if _ECHO.search(str(error)) else error
 
 
-# What can go wrong with TLS on the way to Redis, said so that one knows what to change.
-#
-# Pure but for :func:`check_files`, which looks whether files are there. Refuses to know: connections.
-
 FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 """The options of a URL that name files."""
 
@@ -143,7 +144,7 @@ _PLAIN: Final = "does the server speak TLS on this port? Without, it is redis://
 
 
 def tls_words(text: str) -> str | None:
-    """What OpenSSL's own words mean for an operator; None where there are none of it in the text."""
+    """What an error text of OpenSSL means for an operator; None for any other text."""
     found = _SPOKEN.fullmatch(text)
     if found is None:
         return None
@@ -155,7 +156,7 @@ def tls_words(text: str) -> str | None:
 
 
 def check_files(arguments: Mapping[str, Any], *, shown: str) -> None:
-    """See to it that the files which a URL names can be read.
+    """Check that the files named by a URL can be read.
 
     Args:
         arguments: of a connection, as :func:`poller.redis.url.arguments` gives them.

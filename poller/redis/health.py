@@ -1,9 +1,13 @@
-"""Whether a store can keep the promises: what Redis says about itself, judged.
+"""Checks of a Redis server: version, role, memory, disk, clock and permissions.
 
-Law: the promises rest on a primary that writes everything to disk and evicts nothing. What it does not tell is unknown
-and a warning, never a crash and never "ok". :func:`examine` is pure; :func:`check_store` asks and examines; what
-follows from it under ``redis.durability`` is :func:`enforced` at the start, and :func:`weighed` later.
-Refuses to know: connections, feeds.
+The promises depend on a primary that writes everything to disk and evicts nothing. :func:`check_store` asks the server
+and :func:`examine` judges the answers; ``redis.durability`` is applied by :func:`enforced` at the start and by
+:func:`weighed` later.
+
+**Invariants**
+
+- A value that the server does not report is unknown and a warning, never a crash and never "ok".
+- The checks are pure: each takes the values reported by the server, of which any may be missing.
 """
 
 from __future__ import annotations
@@ -21,11 +25,7 @@ from poller.errors import ConfigurationError, StoreRefused
 from poller.redis.client import scattered, servers
 from poller.redis.errors import address_of, translated
 
-# Judging how a server keeps things in memory: whether it evicts, how much is left, how streams are cut into nodes.
-#
-# Pure. Each takes what the server tells, as :func:`poller.redis.health.examine` does; any key may be missing, and
-# what is
-# not told is unknown and a warning.
+# Memory: eviction, room, and the size of stream nodes.
 
 HEADROOM: Final = 0.9
 """The share of maxmemory in use from which an operator should act."""
@@ -41,7 +41,7 @@ EVENT: Final = 700
 
 
 def eviction(told: Mapping[str, Any]) -> ServerCheck:
-    """Whether it keeps what it has taken."""
+    """Whether the server keeps its data when memory is full."""
     policy = told.get("maxmemory_policy")
     if policy is None:
         return ServerCheck("warning", "eviction", "maxmemory-policy unknown: make sure that it is noeviction")
@@ -54,7 +54,7 @@ def eviction(told: Mapping[str, Any]) -> ServerCheck:
 
 
 def memory(told: Mapping[str, Any]) -> ServerCheck:
-    """How much room there is."""
+    """How much memory is left."""
     limit, used = told.get("maxmemory"), told.get("used_memory")
     if limit is None or used is None:
         return ServerCheck("warning", "memory", "memory unknown: watch that maxmemory leaves room")
@@ -92,11 +92,7 @@ def _mebibytes(count: Any) -> str:
     return f"{int(count) / 2**20:.1f} MiB"
 
 
-# Judging what a server has on disk: whether it keeps an append-only file, when it is synced, whether writing works.
-#
-# Pure. Each takes what the server tells, as :func:`poller.redis.health.examine` does; any key may be missing, and
-# what is
-# not told is unknown and a warning.
+# Disk: the append-only file, when it is synced, and whether writing works.
 
 
 def aof(told: Mapping[str, Any]) -> ServerCheck:
@@ -144,11 +140,7 @@ def disk(told: Mapping[str, Any]) -> ServerCheck:
     return ServerCheck("ok", "disk", "its files can be written")
 
 
-# Judging what kind of server it is: its version, its role, what its replicas allow, and its clock.
-#
-# Pure. Each takes what the server tells, as :func:`poller.redis.health.examine` does; any key may be missing, and
-# what is
-# not told is unknown and a warning.
+# The server: version, role, replicas and clock.
 
 OLDEST: Final = (6, 2)
 """The first version with the commands used: XTRIM MINID, XAUTOCLAIM."""
@@ -157,11 +149,11 @@ LENIENT: Final = (7, 0)
 """The first version whose scripts say for themselves that they may run while memory is full."""
 
 CLOCK_APART: Final = 5.0
-"""Seconds. All moments that are stored are by the server's clock, those of the log by ours."""
+"""Seconds. Stored moments are by the server's clock, those of the log by this machine's."""
 
 
 def version(told: Mapping[str, Any]) -> ServerCheck:
-    """Whether it knows the commands that are used."""
+    """Whether the server is new enough for the commands used."""
     text = str(told.get("redis_version", ""))
     numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
     if len(numbers) < len(OLDEST):
@@ -210,7 +202,7 @@ def replicas(told: Mapping[str, Any]) -> ServerCheck:
 
 
 def clock(told: Mapping[str, Any]) -> ServerCheck:
-    """Whether its clock and ours agree; ``clock`` is by how many seconds its own is ahead."""
+    """Whether its clock agrees with this machine's; ``clock``: seconds by which the server's is ahead."""
     ahead = told.get("clock")
     if ahead is None:
         return ServerCheck(
@@ -249,7 +241,7 @@ def examine(told: Mapping[str, Any]) -> list[ServerCheck]:
 
     Args:
         told: the answer to INFO as redis-py returns it; with the settings of CONFIG GET by their own names, and under
-            ``clock`` by how many seconds the server's is ahead of ours, where they could be had. Any may be missing.
+            ``clock`` the seconds by which the server's is ahead of this machine's. Any may be missing.
     """
     return [judge(told) for judge in _JUDGES]
 

@@ -91,7 +91,7 @@ def _where(one: Redis) -> str:
 
 
 def sentinel_client(place: StoreAddress, *, reply_timeout: timedelta, key_types: Mapping[str, str]) -> Redis:
-    """A client of whoever is primary; see :func:`poller.redis.single.single_client`."""
+    """A client of the current primary; see :func:`poller.redis.single.single_client`."""
     sentinels = Sentinels(place)
 
     class OfSentinels(_OfSentinels):
@@ -129,7 +129,7 @@ class _OfSentinels(OurConnection):
         self.asked.verified = Address(to.host, to.port)
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """After a failure nobody knows who is primary, and connections that are idle may lead to the same silence."""
+        """After a failure the primary is unknown, and connections that are idle may lead to the same silence."""
         try:
             return await super().read_response(*args, **kwargs)
         except (Unreachable, Unanswered):

@@ -1,8 +1,12 @@
-"""A client of one server, and what its connections do at a price that is not ours to pay.
+"""A client of one Redis server that never repeats a command.
 
-Law: a command is sent once. redis-py's own Redis() sends it ten more times when a reply is lost, and a script that
-appends would append again. Connections are bounded, and a command beyond them waits for its turn. A server that says
-that it is no primary is not asked again by that connection, which connects anew: where to, others may have to say.
+**Invariants**
+
+- A command is sent once. redis-py's own Redis() sends it up to ten more times when a reply is lost, and a script that
+  appends would append again.
+- The number of connections is limited. A command beyond the limit waits for a free connection.
+- A connection whose server says that it is not a primary is closed, and the next command opens a new one, possibly to
+  another server.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 CONNECTIONS: Final = 64
 """Of one client to one server at most. A command beyond them waits for its turn, as long as for its reply."""
 
-_WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")  # ours, of a script, name the key already
+# Errors of the program's own scripts name the key already.
+_WRONG_TYPE: Final = re.compile(r"(?:^|\s-)WRONGTYPE Operation")
 _NO_TYPES: Final[Mapping[str, str]] = MappingProxyType({})
 _SUBCOMMANDED: Final = frozenset({"MEMORY", "XINFO", "XGROUP", "OBJECT"})
 _NO_PRIMARY: Final = (ReadOnlyError, MasterDownError)
