@@ -1,4 +1,4 @@
-"""The daemon: polls its share of the feeds and delivers its share of the subscriptions until it is stopped.
+"""The daemon: polls its share of feeds and delivers its share of subscriptions.
 
 **Invariants**
 

@@ -1,4 +1,4 @@
-"""Time and chance of one process: the wall clock, the monotonic clock, sleep and random numbers.
+"""Time and chance of one process: wall clock, monotonic clock, sleep, random numbers.
 
 **Invariants**
 

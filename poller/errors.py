@@ -1,4 +1,6 @@
-"""Every error of the program, split by whose fault it is, for that decides what happens next.
+"""Every error of the program, by whose fault it is.
+
+The fault decides what happens next.
 
 * :class:`ConfigurationError`: the operator's. Nothing is tried again; the program says what to change and exits with 2.
 * :class:`SourceError`: the API's. The round fails, nothing moves, the next interval tries again.

@@ -1,4 +1,4 @@
-"""Places where a test may have the process die, to prove that dying there loses nothing.
+"""Points where a test may kill the process, to prove that nothing is lost.
 
 Nothing happens unless :func:`arm` was called, which the command line does when ``POLLER_FAILPOINT=name[:n]`` is set.
 Then the process kills itself with SIGKILL when it reaches that place for the n-th time: no clean-up, no last words.

@@ -1,4 +1,7 @@
-"""Stopping and giving way: signals set an event, cancelled tasks end, long computations let others have their turn."""
+"""Stop signals, cancellation, and pauses in long computations.
+
+Signals set an event, cancelled tasks end, long computations let others have their turn.
+"""
 
 from __future__ import annotations
 

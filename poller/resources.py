@@ -1,4 +1,4 @@
-"""The resources of the API: what a record is called, and where it is listed and read.
+"""The resources of the API: record names, and where each is listed and read.
 
 Pure, and light to import: completion of the command line reads the names from here.
 """

@@ -1,15 +1,14 @@
-"""Taking secrets out of text before anybody sees it.
+"""Removal of secrets from text that people will see.
 
-Law: what is hidden is hidden before anything is cut, for half a secret would not be recognised any more.
+**Invariants**
+
+* Secrets are hidden before anything is cut, for half a secret would not be recognised any more.
+* The time grows with the length of the text and no faster, whatever a stranger has written. So a pattern begins at what
+  is rare (``://``), not at a run of letters, and does not read again what it has passed over.
+* Pure: neither the source of secrets nor the destination of the text is known here.
 
 Two ways, for two kinds of text: where the secrets are known, exactly those go (:func:`hidden`); where they are not,
 everything goes that looks like one (:func:`without_credentials`).
-
-Law: the time that any of this takes grows with the length of the text and no faster, whatever a stranger has written.
-So a pattern begins at what is rare (``://``), not at a run of letters, and what it has passed over it does not read
-again.
-
-Pure: knows neither where secrets come from nor where text goes.
 """
 
 from __future__ import annotations

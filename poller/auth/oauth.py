@@ -1,4 +1,6 @@
-"""Tokens from an OAuth 2 authorization server, by the client credentials grant (RFC 6749, 4.4, 5.1, 5.2; RFC 6750).
+"""Tokens from an OAuth 2 authorization server, by the client credentials grant.
+
+RFC 6749, sections 4.4, 5.1 and 5.2; RFC 6750.
 
 **Invariants**
 

@@ -1,11 +1,14 @@
-"""A credential that a request has brought for a sink, as the CloudEvents Subscriptions API (0.1-wip) has it.
+"""A sink credential from a request, as in the CloudEvents Subscriptions API (0.1-wip).
 
 Two kinds are known. An access token is sent as it is, also when it has expired, for only the sink knows; a name and a
-secret are sent as RFC 7617 has it (``Basic``). Nothing is refreshed: a refresh token is a credential for somebody else
-than the sink, and who brought the token brings the next one.
+secret are sent as RFC 7617 has it (``Basic``). Nothing is refreshed: a refresh token is a credential for a server other
+than the sink. The client that brought the token brings the next one.
 
-Law: what is made is fit for a header. No ``repr`` shows any of it, and what is wrong is told by key and expectation,
-never with the value.
+**Invariants**
+
+* The value that is made is fit for a header.
+* No ``repr`` shows any part of it. An error names the key and what is expected there, never the value.
+* Pure. Where the credential is kept is not known here.
 
 Pure. Refuses to know where it is kept.
 """

@@ -1,4 +1,4 @@
-"""Use cases: what an operator may ask of the program, once, for the command line and HTTP alike.
+"""Use cases: what an operator may ask, once for the command line and HTTP.
 
 Start at :mod:`poller.control.status` for reading and at :mod:`poller.control.commands` for changing something.
 """

@@ -1,4 +1,4 @@
-"""Commands to a feed: pause, resume, resync and release, and the reply of the process that polls the feed.
+"""Commands to a feed (pause, resume, resync, release), and the polling process's reply.
 
 **Invariants**
 

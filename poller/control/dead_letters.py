@@ -1,4 +1,4 @@
-"""Dead letters of both kinds: records that could not be used, and events that were given up.
+"""Dead letters of both kinds: records that could not be used, undeliverable events.
 
 **Invariants**
 

@@ -1,4 +1,6 @@
-"""What ``poller check`` finds out: does the store keep its promises, does each feed answer. Asks, and changes nothing.
+"""The checks of ``poller check``: the store's promises, each feed, each sink.
+
+They ask, and change nothing.
 
 No lease is taken, no state written, no embedded server started; a feed is asked for its first page, without a token, a
 sink whether it is there.

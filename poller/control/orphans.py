@@ -1,4 +1,4 @@
-"""Feeds that the store keeps and no running configuration has: what waits at them, and their end.
+"""Orphaned feeds: kept by the store, in no running configuration.
 
 **Invariants**
 

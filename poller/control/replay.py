@@ -1,7 +1,9 @@
-"""Asking for replays: which events a span covers, and whether the stream still holds them all.
+"""Requests for replays: the events of a span, and whether the stream still holds them.
 
-Law: what is asked for is looked at for every feed before anything is asked of any. A replay covers only what was read
-for the subscription already, for the rest is going to be delivered anyway.
+**Invariants**
+
+* A request is checked for every feed before a replay is requested on any of them.
+* A replay covers only what was read for the subscription already; the rest is going to be delivered anyway.
 
 How many events a span covers is known by their sequence numbers, which have no gaps: two entries are read, not all.
 """

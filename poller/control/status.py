@@ -1,4 +1,4 @@
-"""What is known of each feed: its state, its last round, its streams, who has its lease. Reads only."""
+"""Status of each feed: its state, last round, streams and lease owner. Reads only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""What is asked of the subscriptions while the program runs: to add, change, remove and resume one.
+"""Changes to subscriptions while the program runs: add, change, remove, pause, resume.
 
-Law: the file has the last word on those it holds. One of the file is not changed and not removed and its id not given
-away here, and one that was taken out of the file does not go on before it is back.
+**Invariants**
+
+* The configuration file has the last word on the subscriptions it lists: here they are not changed, not removed, and
+  their ids not given to others.
+* A subscription that was taken out of the file does not go on before it is listed again.
 """
 
 from __future__ import annotations

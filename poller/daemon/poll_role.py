@@ -1,4 +1,4 @@
-"""The polling role: each feed polled at its times by the process that has its lease.
+"""The polling role: the process with a feed's lease polls it on schedule.
 
 A feed whose lease is taken has its first round immediately, or when its siblings have had theirs. A feed whose lease is
 lost or handed back has none any more here; it is handed back between rounds, never within one.

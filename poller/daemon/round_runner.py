@@ -1,4 +1,4 @@
-"""The polling role: the feeds of all sources, each with its store and its client, ready to run rounds."""
+"""Feeds of all sources, each with its store and client, ready for rounds."""
 
 from __future__ import annotations
 

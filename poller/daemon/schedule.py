@@ -1,4 +1,4 @@
-"""When rounds run: one APScheduler job for each feed, never two rounds of one feed together.
+"""Schedule of rounds: one APScheduler job a feed, never two rounds of one together.
 
 Nothing else knows APScheduler, but for the meaning of cron expressions (:mod:`poller.config.cron`). Its shutdown
 cancels what runs without waiting, so the running rounds are kept here as well: :meth:`Schedule.drain` stops them first,

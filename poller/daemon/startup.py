@@ -1,4 +1,4 @@
-"""What a process reports of the store before its first round: that it is empty, or filled under another prefix.
+"""Report on the store at startup: empty, or filled under another prefix.
 
 **Invariants**
 

@@ -1,4 +1,4 @@
-"""One subscription while it is delivered: its sink, its limits, and a feed consumer for each feed leased here.
+"""One subscription being delivered: its sink, limits, and a consumer for each leased feed.
 
 **Invariants**
 

@@ -1,4 +1,4 @@
-"""Notifications to the supervisor of this process (systemd's sd_notify), and the lag of the event loop.
+"""Notifications to the supervisor (systemd's sd_notify), and the event loop's lag.
 
 **Invariants**
 

@@ -1,7 +1,11 @@
-"""What is written on the outside of an event: its attributes as text, and its data as bytes that nobody opened.
+"""An event's CloudEvents attributes as text, with its data as unopened bytes.
 
-The law: every attribute that the event has is here, under its own name and in its CloudEvents string form; the data is
-the very bytes that stand in the entry. What is no CloudEvent 1.0 in JSON is refused when it is read, never later.
+**Invariants**
+
+* Every attribute of the event is here, under its own name and in its CloudEvents string form. The data is the very
+  bytes that stand in the entry.
+* What is not a CloudEvent 1.0 in JSON is refused when it is read, never later.
+* The meaning of an attribute is not looked at.
 
 An entry is read in one pass into fields of their own, which is what makes it fast; only an event with an attribute that
 :class:`Envelope` does not name takes a second, slower one. The data is not looked into, so neither are its faults:

@@ -1,4 +1,6 @@
-"""What is kept of a delivery that is not settled: how it was tried, when it is due, and how it was given up.
+"""Stored form of deliveries that are not settled, and of dead letters.
+
+It says how a delivery was tried, when it is due, and how it was given up.
 
 JSON, for operators look at it, and other versions of the program read it.
 """

@@ -1,4 +1,4 @@
-"""Delivery tracker: the deliveries of one feed consumer that are not acknowledged yet, and what to write next.
+"""Delivery tracker: unacknowledged deliveries of one feed consumer, and what to write next.
 
 Entries come in, attempts end; each of that changes the key queues and adds to the next :class:`AckBatch`. A queue whose
 first entry was settled stays shut until that batch is written.

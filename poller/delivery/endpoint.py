@@ -1,4 +1,4 @@
-"""State of one endpoint in this process: what all feeds of a subscription share on the way to its sink.
+"""State of one endpoint in this process, shared by all feeds of its subscription.
 
 An endpoint has limits on attempts in flight and per second. Where the sink refuses for its load, the rate that it bears
 is measured (:mod:`poller.limits`). It is *paused* while a ``Retry-After`` lasts, *ailing* after many failures in a row,

@@ -1,4 +1,4 @@
-"""Health of an endpoint: how long it fails, feed by feed, and when that has to be written down.
+"""Health of an endpoint: how long it has failed, by feed, and what to store.
 
 Each feed is delivered by one process at a time, which counts its attempts and writes them down; the next owner goes on
 from there. The state of a subscription is the sum of its feeds. Failing is written down when it begins and when it

@@ -1,4 +1,6 @@
-"""Feed consumer: one subscription reading one feed, from the stream to the sink, as long as the lease is held.
+"""Feed consumer: one subscription reading one feed, from the stream to the sink.
+
+It runs as long as the lease is held.
 
 One loop, and a task for each attempt in flight. The loop opens the queues that are due, starts what may be sent, reads
 more when there is room, and writes down what was settled; then it waits until something of that changes. What nothing

@@ -1,4 +1,4 @@
-"""From events to the request that carries them: CloudEvents over HTTP 1.0.2, under the headers of Standard Webhooks.
+"""The HTTP request that carries events: CloudEvents over HTTP 1.0.2, Standard Webhooks headers.
 
 =============  ========================================  ===================================  ========================
 mode           ``Content-Type``                          body                                 ``webhook-id``
@@ -8,9 +8,14 @@ batch          ``application/cloudevents-batch+json``    an array of the entries
 binary         the data's own type                       the bytes of the data                the event's id
 =============  ========================================  ===================================  ========================
 
-The law: the same events give the same ``webhook-id`` and the same body on every attempt; timestamp and signature are
-the attempt's. Nothing is encoded again: a sink gets the bytes that stand in the stream. No text from an event can end
-its header or begin another one.
+**Invariants**
+
+* The same events give the same ``webhook-id`` and the same body on every attempt; timestamp and signature belong to the
+  attempt.
+* Nothing is encoded again: a sink gets the bytes that stand in the stream.
+* No text from an event can end its header or begin another one.
+* The sink, its credential and the current time are not known here; ``Authorization`` is added where the request is
+  sent.
 
 A structured or batched request has no ``ce-`` header, for some receivers would take it for a binary one. In binary mode
 the signature covers the body alone and so not the attributes: Standard Webhooks knows no other headers than its own.

@@ -1,4 +1,4 @@
-"""May this sink be sent events? The handshake of CloudEvents (``validate = true``), as states and their loop.
+"""The CloudEvents handshake (``validate = true``): a sink's permission, as states and their loop.
 
 A sink is asked for permission before it is sent anything. The permission is for an origin, a DNS name that stands for
 all of the daemon's processes, and each delivery under it names that origin again.

@@ -1,4 +1,4 @@
-"""Key queues: what may be sent now, where events of one record are sent one after the other.
+"""Key queues: what may be sent now, one event of a record at a time.
 
 Each record has a queue, in which its events stand in the order of the stream. Only the first of a queue may be sent.
 While it is being sent, or waits for its next attempt, its queue is shut, and no other. Open queues take turns in the

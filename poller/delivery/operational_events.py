@@ -1,7 +1,11 @@
-"""CloudEvents about the daemon itself: what an operator or a program beside it would want to be told.
+"""Operational events: CloudEvents about the daemon itself, for operators and their programs.
 
-The law: an announcement is a CloudEvent like all others, so whoever reads those can read these. The same announcement,
-of the same thing at the same moment, has the same ``id``; its text is one line and holds no credential.
+**Invariants**
+
+* An operational event is a CloudEvent like all others, so the same reader can read both.
+* The same occurrence, of the same thing at the same moment, has the same ``id``.
+* Its text is one line and holds no credential.
+* Pure: the store decides where it is written.
 
 ========================================  =======================  ===============================================
 type                                      subject                  when
@@ -20,8 +24,6 @@ type                                      subject                  when
 ``poller.feed.rolledback.v1``             feed                     the store holds what it held before
 ``poller.feed.replaced.v1``               feed                     the store holds another installation's data of it
 ========================================  =======================  ===============================================
-
-Pure. Where they are written is the store's business.
 """
 
 from __future__ import annotations

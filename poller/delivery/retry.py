@@ -22,8 +22,9 @@ sink that asks for a second at a time would make a dead letter of a good event w
 event whose pauses add up to the whole schedule becomes a dead letter with the next one; where the pauses are our own
 choice, not before they add up to :data:`BUSY_PATIENCE`.
 
-What signs a request, or proves who sends it, is ours. While it is missing nothing is sent, so nothing is learnt of the
-sink or of any event: no event is tried, and one attempt in :data:`CREDENTIAL_WAIT` finds out whether it is back.
+The secret that signs a request, or proves who sends it, belongs to this installation. While it is missing nothing is
+sent, so nothing is learnt of the sink or of any event: no event is tried, and one attempt in :data:`CREDENTIAL_WAIT`
+finds out whether it is back.
 
 **Invariants**
 

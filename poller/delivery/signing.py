@@ -1,8 +1,12 @@
-"""Signatures of Standard Webhooks 1.0.0: who sent a request, and that nobody changed it.
+"""Signatures of Standard Webhooks 1.0.0: they prove the sender and the unchanged body.
 
-The law: what is signed are the exact bytes that are sent, ``id.timestamp.body``. Every secret of a subscription signs,
-so that a sink can change from one to the next while both are good. A secret is either well-formed or refused when it is
-read, and no message, ``repr`` or traceback of this module shows it.
+**Invariants**
+
+* The signed bytes are exactly those that are sent, ``id.timestamp.body``.
+* Every secret of a subscription signs, so a sink can change from one to the next while both are valid.
+* A secret is either well-formed or refused when it is read, and no message, ``repr`` or traceback of this module shows
+  it.
+* Where secrets are kept and what time it is are not known here.
 
 =========  ==========================================  ==============================
 secret     what follows the prefix, in base64          signature

@@ -1,12 +1,13 @@
-"""May a sink have this IP address? Not where it would lead into the operator's own network, or nowhere.
+"""Guard of sink addresses: only public ones may be connected to.
 
-The law: only what the registries name globally reachable unicast may be connected to; everything else has a reason.
-:attr:`ipaddress.IPv4Address.is_global` alone is not enough: it takes multicast, NAT64 and 6to4 for global, which lead
-to any IPv4 address, and what is not assigned yet. So the tables here say it, and the rest of IPv6 is refused.
+**Invariants**
+
+* Only what the registries name globally reachable unicast may be connected to; every other address has a reason.
+  :attr:`ipaddress.IPv4Address.is_global` alone is not enough: it takes multicast, NAT64 and 6to4, which lead to any
+  IPv4 address, and unassigned ranges for global. So the tables here decide, and the rest of IPv6 is refused.
+* Pure, but for the look-up of names at the end.
 
 Two kinds of refusal: what an operator may want after all (a service beside the daemon), and what no sink can have.
-
-Pure, but for the look-up of names at the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a source or a token endpoint is reached beyond its URL: certificates, proxy, extra headers.
+"""Connections to a source or token endpoint: certificates, proxy, extra headers.
 
 httpx speaks through aiohttp's transport, because its own pool collapses under concurrency. Nothing is taken from the
-process' environment (proxies, netrc), no cookie is kept, no redirect followed. There is no timeout here: whoever asks
+process' environment (proxies, netrc), no cookie is kept, no redirect followed. There is no timeout here: the caller
 bounds the whole exchange.
 """
 

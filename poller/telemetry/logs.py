@@ -1,4 +1,4 @@
-"""Logs: structlog to standard error, as text for people or JSON for machines, secrets taken out.
+"""Logs by structlog to standard error, as text or JSON, without secrets.
 
 One wide event for each round, and one for each attempt, hold everything there is to know about them. Levels:
 ``debug``: details. ``info``: normal operation. ``warning``: worth investigating. ``error``: needs action. Libraries

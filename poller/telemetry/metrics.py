@@ -1,7 +1,10 @@
-"""Rounds of feeds, counted by those that this process ran.
+"""Metrics of this process: rounds, deliveries and their counts.
 
-Law: a feed that is not polled here any more has no series here. There may be thousands of feeds, so each is a few
-numbers and not a few objects of the library; they become series on request.
+**Invariants**
+
+* A feed that is no longer polled here has no series here.
+* There may be thousands of feeds, so each is a few numbers rather than objects of the library; they become series on
+  request.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """The HTTP service: what every route of it has in common.
 
-Law: an answer says what may be done with it (security headers, never kept by a cache unless a route says so), a request
-may bring :data:`LARGEST_BODY` and no more, a method that a route does not know is answered 405 with those that it does,
-GET routes answer HEAD, and refusals are problem answers. Routes come from the modules that know what they are
-about; this one knows none.
+**Invariants**
+
+* An answer says what may be done with it: security headers, and no caching unless a route says so.
+* A request body is at most :data:`LARGEST_BODY`.
+* A method that a route does not know is answered 405 with those that it does; GET routes answer HEAD.
+* Refusals are problem answers.
+* Routes come from the modules that know what they are about; this one knows none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The OpenAPI document of this service: each path, what may be done there, and what comes back.
+"""The OpenAPI document of this service: paths, methods and answers.
 
-Law: there is no route that it does not tell of and none that it makes up; the shapes are those of the types that are
-sent. Kept by hand are the words.
+**Invariants**
+
+* It describes every route and makes up none.
+* The shapes are those of the types that are sent; only the words are kept by hand.
 """
 
 from __future__ import annotations

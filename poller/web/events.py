@@ -1,8 +1,11 @@
 """``GET /events``: the events of the feeds as they come, as server-sent events.
 
-Law: a client that comes back with the ``Last-Event-ID`` that it had last misses nothing and sees nothing twice, in any
-of its feeds. There are :data:`READERS` of them at most, each sent what its connection takes; one that takes nothing for
-:data:`STALLED` seconds is let go. All of them end in order when the service does.
+**Invariants**
+
+* A client that comes back with its latest ``Last-Event-ID`` misses nothing and sees nothing twice, in any of its feeds.
+* At most :data:`READERS` clients read, each sent what its connection takes; one that takes nothing for :data:`STALLED`
+  seconds is disconnected.
+* All connections end in order when the service does.
 """
 
 from __future__ import annotations

@@ -1,17 +1,19 @@
-"""A subscription as the CloudEvents Subscriptions API writes it, and as it stands in a configuration.
+"""A subscription in the CloudEvents Subscriptions API, and in a configuration.
 
 The object has ``id``, ``source``, ``types``, ``filters``, ``sink``, ``protocol`` and ``protocolsettings``; what else
 can be set stands in ``config`` under the names that it has in the configuration file. ``source`` is a filter by another
 name: events have exactly that source.
 
-Law: what is shown may be sent back as it is and changes nothing. What may be a secret is shown as ``…``: the value of a
-header, the query of the sink, and its path unless the admin token asks. In no header and no URL can that sign stand, so
-where it comes back it means "as it was". A request names no file and no program of this machine; those of the
-configuration file and of the command line stay as they were. And what is hidden goes to no other host than before, for
-a client that may change a sink could have it sent to itself. What becomes of a credential:
-:mod:`poller.web.subscription_schema`.
+**Invariants**
 
-Pure.
+* What is shown may be sent back as it is and changes nothing.
+* What may be a secret is shown as ``…``: the value of a header, the query of the sink, and its path unless the admin
+  token asks. That sign can stand in no header and no URL, so where it comes back it means "as it was".
+* A request names no file and no program of this machine; those of the configuration file and of the command line stay
+  as they were.
+* Hidden values go to no other host than before: otherwise a client that may change a sink could have them sent to
+  itself.
+* Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """``/subscriptions``: the CloudEvents Subscriptions API (0.1-wip), and pausing and resuming.
 
-Law: what holds for a subscription on the command line holds here. One of the configuration file is changed there and
-nowhere else. A signing secret is made for each new subscription and shown in the answer to that one request; a
-credential that is brought for the sink is never shown.
+**Invariants**
+
+* The rules of the command line hold here too: a subscription of the configuration file is changed only there.
+* A signing secret is made for each new subscription and shown in the answer to that one request.
+* A credential that is brought for the sink is never shown.
 """
 
 from __future__ import annotations

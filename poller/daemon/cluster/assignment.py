@@ -1,4 +1,4 @@
-"""Who does how much: the leases that one process should have, take and hand back, so that all have about as many.
+"""Assignment: the leases one process should have, so that all have about as many.
 
 Theory of operation
 -------------------
