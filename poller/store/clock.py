@@ -1,4 +1,4 @@
-"""The store's clock, as one process knows it: the clock by which all moments that processes share are told.
+"""The store's clock as one process knows it: the reference for all shared moments.
 
 Theory of operation
 -------------------
@@ -10,11 +10,11 @@ A reply says that the store read its clock at some moment between the question a
 only where it contradicts that, and by no more than it does: a slow reply makes nothing worse, and a store whose clock
 was set, or another primary with another clock, is believed with the first reply.
 
-Invariants
-----------
-- Nothing asks for the time alone but :meth:`StoreClock.ask`, once when a store is opened. Later replies come with the
-  beat of the members, four times a second.
-- Before the first reply the wall clock is all there is; nothing is stored by it, for no store has answered.
+**Invariants**
+
+- Only :meth:`StoreClock.ask` requests the time alone, once when a store is opened. Later replies come with the members'
+  beat, four times a second.
+- Before the first reply the wall clock is used; nothing is stored by it, because no store has answered.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoreClock(Clock):
     """
 
     def __init__(self, key: str = "poller", *, process: Clock | None = None) -> None:
-        """Nothing is known yet.
+        """Begin with the wall clock.
 
         Args:
             key: any of the store's; in a cluster it decides whose clock counts.

@@ -1,8 +1,8 @@
 """Commands of operators to feeds, and the replies of the daemon that handles them.
 
 A pause is a key beside the feed's state; ``release`` and ``resync`` are fields of it, which the next round carries out.
-Both hold without any daemon. A :class:`Command` besides lets a daemon that polls the feed find it at once, carry it out
-and reply; if the daemon dies in between, the process that takes over the feed finds the command again.
+Both hold without any daemon. A :class:`Command` besides lets the daemon that polls the feed find it without delay,
+carry it out and reply; if the daemon dies in between, the process that takes over the feed finds the command again.
 
 **Invariants**
 
@@ -76,7 +76,7 @@ class CommandQueue:
     """The pending commands of one store. Each method may raise StoreError."""
 
     def __init__(self, client: Redis, prefix: str) -> None:
-        """Nothing is asked yet."""
+        """Take the client and the prefix of the store's keys."""
         self._client = client
         self._prefix = prefix
         self._key = orders_key(prefix)
@@ -145,11 +145,11 @@ _RESUME: Final = lua("resume_feed")
 
 
 class FeedPause(msgspec.Struct, frozen=True):
-    """That a feed is paused.
+    """The pause of a feed: by whom, why and since when.
 
     Attributes:
-        by: who wanted it, in words.
-        reason: why, in words; empty where nothing was said.
+        by: who paused it, in words.
+        reason: why, in words; empty where none was given.
         at: since when, UTC.
     """
 
@@ -166,7 +166,7 @@ class FeedPause(msgspec.Struct, frozen=True):
 
 
 async def pause(client: Redis, keys: FeedKeys, wanted: FeedPause) -> FeedPause | None:
-    """Let no more rounds of a feed begin; the pause that it was in before, which stays. None: it was polled.
+    """Pause a feed. Returns the pause that existed before, which stays; None: the feed was polled.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -177,7 +177,7 @@ async def pause(client: Redis, keys: FeedKeys, wanted: FeedPause) -> FeedPause |
 
 
 async def resume(client: Redis, keys: FeedKeys) -> FeedPause | None:
-    """Let rounds begin again; the pause that it was in. None: it was in none.
+    """Resume a feed. Returns the pause that it ends; None: the feed was not paused.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -201,7 +201,7 @@ def _kept(answer: object) -> FeedPause | None:
 
 
 class RoundRequest(Enum):
-    """What may be asked; the value is the field that says so and the field that must be there for it to make sense."""
+    """A request to the next round. Its value: the field that stores it, and the field that it requires."""
 
     RELEASE = (RELEASED, HELD)
     RESYNC = (RESYNC, "generation")
@@ -209,7 +209,7 @@ class RoundRequest(Enum):
 
 
 async def give(client: Redis, keys: FeedKeys, order: RoundRequest) -> bool:
-    """Leave an order for a feed. False: it makes no sense (nothing is held, or the feed was never read).
+    """Store a request for a feed's next round. False: it does not apply (nothing is held, or the feed was never read).
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -219,7 +219,7 @@ async def give(client: Redis, keys: FeedKeys, order: RoundRequest) -> bool:
 
 
 async def stands(client: Redis, keys: FeedKeys, order: RoundRequest) -> bool:
-    """Whether no round has carried it out yet.
+    """Whether a request is still waiting for a round to carry it out.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.

@@ -1,27 +1,28 @@
-"""One subscription's place in one feed's stream: read it, settle what was delivered, park what waits.
+"""The state of one feed consumer: its group, settlements, scheduled retries and replay.
 
 Theory of operation
 -------------------
-A consumer group reads the stream, always as the one consumer :data:`CONSUMER`, for a lease sees to it that one process
-at a time does. So whoever takes over finds in the group what his predecessor had read and not settled, and reads it
-again from the start: nothing is lost, and what comes twice had not been recorded as delivered.
+A consumer group reads the stream, always as the one consumer :data:`CONSUMER`, because a lease lets only one process
+read at a time. The process that takes over finds in the group the entries that its predecessor had read and not
+settled, and reads them again from the start.
 
-Reading is fenced as writing is: what a process without the lease reads would be held for a consumer who never sees it.
-The sender does not ask for the lease before each request; :attr:`ConsumerStore.held` turns false as soon
-as it may have run out by our own clock, which it does before it runs out at the server.
+A delivery that waits for its next attempt is *parked*, in the same script that takes it out of the group, so that the
+group does not hold entries for days. A *replay* is a span of the stream that is delivered again.
 
-What waits for its next attempt is *parked*, in the same script that takes it out of the group: the group does not hold
-entries for days, and a parked one is in exactly one place at any instant. Dead letters keep the event itself, for the
-stream may be trimmed; parked deliveries keep the id, for they are among what trimming spares.
+**Invariants**
 
-A *replay* is a span of the stream to be delivered once more. Its place is written along with settlements as well, and
-only while it is the one that was asked for last.
-
-``place`` goes along with each settlement. Should the group be gone (destroyed, or lost with a part of the store), it is
-made again there: nothing is lost. Some of what comes again may be settled or parked; a process that has read it knows.
-
-A settlement whose reply is lost is sent again. The first one may still be on its way, and arrive after later ones; each
-has a serial number, and one that comes late writes nothing.
+- Nothing is lost when a process dies, and an entry that is delivered twice had not been recorded as delivered.
+- Reading is fenced like writing: entries read without the lease would be held for a consumer that never sees them.
+- The lease is not checked before each request; :attr:`ConsumerStore.held` turns false as soon as the lease may have
+  expired by this process' clock, which is before it expires at the server.
+- A parked delivery is in exactly one place at any instant.
+- Dead letters keep the event itself, because the stream may be trimmed. Parked deliveries keep the id, because trimming
+  spares their entries.
+- The position of a replay is written with settlements, and only while it is the replay that was requested last.
+- ``place`` is written with each settlement. A group that is gone (destroyed, or lost with a part of the store) is made
+  again there. Some of the entries read again may be settled or parked; a process that has read them knows.
+- A settlement whose reply is lost is sent again. Each has a serial number, and one that arrives after later ones writes
+  nothing.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ Entry = tuple[str, bytes | None]
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What is to be written of some deliveries at once.
+    """The result of some deliveries, written in one script.
 
     Attributes:
-        acked: entries that the group need not hold any more.
-        parked: deliveries that wait, by entry id: encoded, opaque here.
-        unparked: entries that wait no more.
+        acked: entries that the group no longer needs to hold.
+        parked: deliveries that wait for their next attempt, by entry id: encoded, opaque here.
+        unparked: entries that no longer wait.
         letters: dead letters by entry id, encoded.
         place: every entry up to this one is settled or parked; empty where that is as it was.
         replay: how far the replay has come; None where that is as it was.
@@ -103,10 +104,10 @@ class ConsumerStore:
             keys: of the pair.
             events: the key of the feed's stream.
             subscription: its id.
-            nonce: proves that the lease is ours, see :func:`poller.store.lease.nonce_of`; drawn for this value, for it
-                numbers its settlements from 1.
+            nonce: the token of the lease, see :func:`poller.store.lease.nonce_of`; drawn for this object, because its
+                settlements are numbered from 1.
             lease: how long it lives without being renewed.
-            feed_state: the key of the feed's state, where it matters that the feed was begun anew.
+            feed_state: the key of the feed's state, where a reset of the feed matters.
             since: when the subscription was first known, UTC; None: it is new.
             asked: since when it wants this feed, in milliseconds of the store's clock; 0: since now.
             clock: seconds that only go forward, and while this process is stopped, too.
@@ -122,18 +123,18 @@ class ConsumerStore:
 
     @property
     def held(self) -> bool:
-        """Whether the lease is ours beyond doubt."""
+        """Whether this process certainly has the lease."""
         return self.lease.held
 
     async def open(self, start: Literal["now", "earliest"]) -> None:
-        """See to it that the group is there: where it was, or, for a new one, at the end or the beginning.
+        """Create the group if it does not exist: at its stored position, or, for a new one, at ``start``.
 
-        One that was lost with its feed begins where the feed was begun anew.
+        A group that was lost with its feed begins at the feed's reset.
         """
         await self._beginning.look()  # so it is known, should the feed be lost before its entries are looked at
         with answered(self._client):
             place = await self._place()
-            if place is None:  # written before there is a group: so one that is lost at once has a place, too
+            if place is None:  # written before the group exists, so that a group lost early has a position, too
                 new, beginning = await self._beginning.place(start)
                 await self._client.hsetnx(self.keys.state, BEGINNING, beginning)
                 await self._client.hsetnx(self.keys.state, _PLACE, new)
@@ -145,9 +146,9 @@ class ConsumerStore:
                     raise
 
     async def anew(self) -> str | None:
-        """The entry after which the feed was begun anew because it was lost, if this pair is older.
+        """The entry after which the feed was reset because it was lost, if this consumer is older.
 
-        The baseline that was published then tells it nothing that it was not told before.
+        The baseline published at the reset repeats only what this consumer got before.
         """
         return await self._beginning.anew()
 
@@ -187,13 +188,13 @@ class ConsumerStore:
         return await self._read(after, most)
 
     async def read(self, *, most: int) -> list[Entry]:
-        """Entries that nobody has read yet; they are held by the group from now on.
+        """Entries that the group has not read yet; the group holds them from now on.
 
-        Where it raises something else than these, they may be, too: see :meth:`pending`.
+        If another error is raised than those below, the group may hold them, too: see :meth:`pending`.
 
         Raises:
             GroupGone: there is no such group.
-            Fenced: the lease is another's; nothing was read.
+            Fenced: another process has the lease; nothing was read.
         """
         return await self._read(">", most)
 

@@ -1,11 +1,13 @@
-"""Dead letters: what could not go on and waits for a person.
+"""Dead letters and quarantined records: list, show, redeliver and drop them.
 
-Their names are here, and the records that could not be used, to be listed, looked at, and dropped. Events that were
-given up on are :mod:`poller.store.dead_letters`'s.
+**Invariants**
 
-Law: a dead letter has one name, which is the place where it is kept, so that to look one up is one read and no search.
-Lists hold no contents and are read some entries at a time. To drop a record is to forget it: it is quarantined anew
-when it comes again.
+- A dead letter has one id, which names the place where it is stored: a look-up is one read and no search.
+- Lists hold no contents and are read some entries at a time.
+- A record that is dropped is quarantined again when it comes again.
+- A dead letter is in one place. One script moves it to ``parked``, only as it was seen, so that two concurrent
+  redeliveries move it once; and only while fewer than :data:`MOST_WAITING` deliveries wait there, so that no command
+  can fill the memory of the process that delivers.
 
 =====================================  ================================================================
 id                                     names
@@ -227,13 +229,7 @@ def _when(letter: DeadLetterSummary) -> EntryId:
     return EntryId.parse(letter.id.rpartition(":")[2])
 
 
-# Events that were given up on, as they are kept for each subscription to each feed; opaque here.
-#
-# Law: a letter is in one place. It leaves for ``parked`` in one script, which moves it only as it was seen, so that
-# two
-# who redeliver it at a time move it once; and only while fewer than :data:`MOST_WAITING` deliveries wait there, so
-# that
-# no command can fill the memory of whoever delivers.
+# Dead letters of one subscription at one feed; their contents are opaque here.
 
 MOST_WAITING: Final = 1000
 _DELETED_AT_ONCE: Final = 500

@@ -1,8 +1,11 @@
-"""One feed's place in Redis: take the lease, read what is known, commit.
+"""The store of one feed: its lease, state, snapshots and commits.
 
-Law: a commit happens once or not at all. When its reply is lost nobody knows which, so the very same commit is sent
-again, and the script answers ``ALREADY`` if the first one was written. Sending again is safe for as long as the lease
-holds and no longer; after that the round fails and the next one starts from what is really there.
+**Invariants**
+
+- A commit happens once or not at all. If its reply is lost, the same commit is sent again, and the script answers
+  ``ALREADY`` if the first one was written.
+- A commit is sent again only while the lease lasts. After that the round fails, and the next one starts from the stored
+  state.
 """
 
 from __future__ import annotations
@@ -42,9 +45,9 @@ from poller.telemetry import tracing
 from poller.telemetry.metrics import CommitResult, committed
 from poller.telemetry.tracing import SpanScope, Value
 
-LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is told to stop
+LAST_WAIT: Final = 3.0  # seconds that a commit may still take once its round is asked to stop
 MANY: Final = 50
-"""Snapshots that cannot be read: more than so many of those that are read together, and more than half, are no slip."""
+"""Unreadable snapshots of one read: more than this number and more than half of them are an error of the store."""
 
 _SHOWN: Final = 10
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
@@ -124,9 +127,9 @@ class FeedStore:
         self._codec: SnapshotCodec | None = None
 
     async def open_round(self) -> FeedState | HeldElsewhere | FeedPause:
-        """Renew or take the lease, and read the feed's state; create it where there is none, or not all of it.
+        """Acquire or renew the lease and read the feed's state; create the state where a part of it is missing.
 
-        Where the feed is paused, nothing of that is done.
+        Does nothing for a paused feed.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`. What was lost is found again the next time.
@@ -134,7 +137,7 @@ class FeedStore:
         await self.memory.recall()
         before = self.lease.claimed
         if not before or self._asked != self.lease.asked:
-            self._codec = None  # while the lease was not ours, another process may have added a dictionary
+            self._codec = None  # without the lease, another process may have added a dictionary
         until = self.lease.claim()
         self._asked = self.lease.asked
         with answered(self._client):
@@ -170,7 +173,7 @@ class FeedStore:
         ]
 
     async def _without_loss(self, state: FeedState, found: str) -> FeedState:
-        """The state once it says what was lost, if something was. A feed that is another's is to be read anew."""
+        """The state after a loss, if any, was recorded in it. A replaced feed is read from nothing."""
         loss = await self.memory.loss(state, found)
         if loss is None:
             return state
@@ -187,16 +190,16 @@ class FeedStore:
 
     @property
     def held(self) -> bool:
-        """Whether the lease is ours, as far as is known."""
+        """Whether this process has the lease, as far as it knows."""
         return self.lease.held
 
     @property
     def nonce(self) -> str:
-        """What proves that the lease is ours, to others that write for the feed in this process."""
+        """The lease's token, for other parts of this process that write for the feed."""
         return self.lease.token
 
     async def release(self) -> None:
-        """Let another process have the feed, if the lease is ours."""
+        """Release the lease, if this process has it."""
         await self.lease.release()
         reach("lease.released")
 

@@ -54,11 +54,11 @@ TOMBSTONES: Final = "tombstones"
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What a store has lost of a feed.
+    """A part of a feed that the store has lost.
 
     Attributes:
         kind: ``lost``: a part or all of what was known, or the stream; ``rolled back``: it holds what it held before;
-            ``replaced``: it holds what was never ours.
+            ``replaced``: it holds another installation's data.
         text: which part, in words.
         advice: what an operator is to do, in words.
         generation: of the feed now.
@@ -77,7 +77,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class FeedState(msgspec.Struct, frozen=True):
-    """What was true of a feed when its lease was taken.
+    """The state of a feed when its lease was acquired.
 
     Attributes:
         generation: drawn once when the state was created; a part of every event's id.
@@ -114,11 +114,11 @@ class FeedState(msgspec.Struct, frozen=True):
         progress: how far the round that is under way has come, as :mod:`poller.source.feed` writes it; None where
             none has been for long.
         formers: the generations before this one, as far as they are known, the newest first.
-        anew_at: when the feed was begun anew because a part of it was lost, milliseconds of the server's clock.
+        anew_at: when the feed was reset because a part of it was lost, milliseconds of the server's clock.
         lost: what was lost last, in words.
         lost_at: when that was noticed.
         now_ms: the server's clock when the lease was taken; 0 where it was not asked. Not a part of the hash.
-        loss: what was found to be lost when the lease was taken, where nobody has told it yet. Not a part of the hash.
+        loss: the loss found when the lease was acquired, if it was not reported yet. Not a part of the hash.
     """
 
     generation: str

@@ -48,11 +48,11 @@ key ends in        type    holds
 ``secrets``        HASH    the signing secrets that were made for it here; nowhere else are they shown or kept
 ``credentials``    HASH    the credential that a request has brought for its sink, likewise
 ``paused``         HASH    who paused it, why and when; absent while it is active
-``health``         HASH    how it does, as whoever delivers writes it: by id, a space, and the feed; what holds for all
-                           of one by its id alone
+``health``         HASH    its health, written by the process that delivers: by id, a space, and the feed; by its id
+                           alone what holds for the whole subscription
 ``until``          HASH    until when its sink wants nothing, milliseconds of the store's clock; by id, a space and
                            ``since``: since when; likewise ``resumed``: when an operator last ended that
-``handshakes``     HASH    whether its sink has granted events, as whoever asks writes it
+``handshakes``     HASH    whether its sink has granted events, written by the process that asks it
 ``parked``         STRING  a number, of no subscription, that rises when a command parks deliveries or asks for a replay
 =================  ======  ==========================================================================================
 

@@ -39,7 +39,7 @@ _SIDE_BY_SIDE: Final = 100
 
 
 class HeldElsewhere(msgspec.Struct, frozen=True):
-    """Another process has the lease, for so long if it does not renew it."""
+    """Another process has the lease; ``remaining``: until it expires unless renewed."""
 
     remaining: timedelta
 
@@ -58,10 +58,10 @@ class Lease:
     """One lease of this process.
 
     Attributes:
-        key: where it stands.
-        token: what stands there while it is ours; :func:`nonce_of` draws one.
+        key: of the lease in the store.
+        token: the key's value while this process has the lease; :func:`nonce_of` draws one.
         ttl: how long it lives without being renewed.
-        claimed: whether it may be ours: it was asked for, and neither refused, lost nor released since.
+        claimed: whether this process may have it: it was requested, and neither refused, lost nor released since.
         asked: how often it was asked for.
     """
 
@@ -76,13 +76,13 @@ class Lease:
         certain: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is asked yet.
+        """Describe the lease; nothing is sent.
 
         Args:
             client: without retries of its own.
             scripts: of that client.
-            key: where it stands.
-            token: proves that it is ours.
+            key: of the lease in the store.
+            token: proves that this process has the lease.
             ttl: how long it lives without being renewed.
             certain: whether it counts as held only while its term lasts; else until an answer says otherwise, which is
                 enough for work whose every write checks the lease.
@@ -101,7 +101,7 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it is ours: beyond doubt, or as far as is known; see ``certain``."""
+        """Whether this process has the lease: certainly, or as far as it knows; see ``certain``."""
         return self._clock() < self._held_until if self._certain else self.claimed
 
     @property
@@ -110,7 +110,7 @@ class Lease:
         return int(self.ttl.total_seconds() * 1000)
 
     async def acquire(self) -> HeldElsewhere | None:
-        """Acquire or renew it; None: it is ours.
+        """Acquire or renew it; None: this process has it.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -136,7 +136,7 @@ class Lease:
         return kept
 
     async def release(self) -> None:
-        """Let another process have it, if it is ours."""
+        """Let another process have it, if this process has it."""
         self._held_until = 0.0
         self.claimed = self.claimed and self._certain
         with answered(self._client):
@@ -144,21 +144,21 @@ class Lease:
         self.claimed = False
 
     def claim(self) -> float:
-        """A script is about to ask for it; gives the end of its term for :meth:`grant`."""
+        """Note that a script is about to request the lease; returns the end of its term for :meth:`grant`."""
         self.claimed = True
         self.asked += 1
         return self._term()
 
     def grant(self, until: float) -> None:
-        """The script was answered: it is ours."""
+        """Note that the script was answered: this process has the lease."""
         self._held_until, self.claimed = until, True
 
     def lose(self) -> None:
-        """It is not ours."""
+        """Note that this process does not have the lease."""
         self._held_until, self.claimed = 0.0, False
 
     async def fenced(self, consequence: str) -> Fenced:
-        """The error of work whose script found that it is not ours; says who has it, where the store tells."""
+        """The error of a script that found the lease lost; names the new owner where the store reports one."""
         self.lose()
         return Fenced(f"lost lease {self.key}{await _to_whom(self._client, self.key)}; {consequence}")
 
@@ -171,7 +171,7 @@ class Renewable(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether it is ours."""
+        """Whether this process has the lease."""
         ...
 
     async def renew(self) -> bool:
@@ -184,7 +184,7 @@ class Releasable(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether it is ours."""
+        """Whether this process has the lease."""
         ...
 
     async def release(self) -> None:
@@ -197,9 +197,11 @@ async def keep_renewed(
 ) -> None:
     """Renew those that are held, every third of their lifetime, until cancelled.
 
-    Many are renewed side by side: a busy event loop makes each answer wait, and in a row the last would come too late.
-    A store that is away is no reason to stop: the leases run out there by themselves, and the rounds say what is wrong.
-    Of a cluster one server may be away; the leases on the others are renewed.
+    **Invariants**
+
+    - Many are renewed in parallel: a busy event loop delays each answer, and in sequence the last would be too late.
+    - An unavailable store does not end the loop: leases expire there by themselves, and the rounds report the error.
+    - If one server of a cluster is unavailable, the leases on the others are renewed.
     """
     while True:
         await sleep(ttl.total_seconds() / 3)
@@ -222,9 +224,9 @@ async def _renewed(lease: Renewable) -> bool:
 
 
 async def release_all(leases: Iterable[Releasable], *, within: float = RELEASE_SECONDS) -> None:
-    """Let go of those that are held, so that another process can go on at once.
+    """Release those that are held, so that another process can go on without delay.
 
-    A store that does not answer ends it, at the latest after so many seconds: leases run out by themselves.
+    Gives up when the store does not answer, at the latest after ``within`` seconds: leases expire by themselves.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
@@ -253,7 +255,7 @@ def nonce_of(member: str) -> str:
 
 
 def owner_of(lease: bytes | None) -> str | None:
-    """The process that has a lease; None where it is free, or held in a form that is not ours."""
+    """The process that has a lease; None where it is free, or its value has an unknown form."""
     name, slash, _ = (lease or b"").decode("utf-8", "replace").partition("/")
     return name if slash and name else None
 
@@ -279,7 +281,7 @@ _AT_ONCE: Final = 500  # in one pipeline; more would keep the store busy for oth
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A lease as it was seen.
+    """A lease as read from the store.
 
     Attributes:
         value: what stands in it; None where it is free.
@@ -291,7 +293,7 @@ class Held(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str | None:
-        """The process that has it, where that can be told."""
+        """The process that has it, where its value names one."""
         return owner_of(self.value)
 
     @property

@@ -1,13 +1,14 @@
-"""The processes that share the work: who is there, and when that was last another.
+"""The list of live processes that share the work, with its version.
 
-A process says that it is there by a beat, every third of its lease's lifetime, and counts as gone when none came for
-the whole of it, by the server's clock alone. Whoever looks clears away those that are gone, so each looks at the same
-list as all others.
+A process sends a beat every third of its lease's lifetime. It counts as gone when no beat came for the whole lifetime,
+by the server's clock alone.
 
-Law: one script does all of it. The version rises in the same instant in which the list changes, or when a process lets
-go of leases; so whoever knows the version knows the list, and one look at a number is all that a quiet second costs.
+**Invariants**
 
-Refuses to know: which leases there are, and whose turn they are.
+- One script reads and changes the list. Every call removes the processes that are gone, so all see the same list.
+- The version rises in the same instant in which the list changes or a process releases leases. An unchanged version
+  means an unchanged list, so while nothing happens one number is read.
+- Leases and their assignment are unknown here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ THERE: Final = lua("live_members")
 
 
 class MemberConfiguration(msgspec.Struct, frozen=True):
-    """What a process says of its configuration, for others to compare with theirs.
+    """The part of a process' configuration that others compare with their own.
 
     Attributes:
         feeds: those that it has, ``SOURCE/NAME``; None where it does not say, so that it may have any.
@@ -108,15 +109,15 @@ class Members:
         self._meet: AsyncScript = client.register_script(in_any_case(shebang) + MEET)  # who is there counts then, too
 
     async def look(self, known: MemberList, *, tell: bool = False) -> MemberList:
-        """The list as it is now; the very one that is known where nothing has changed. ``tell``: others look, too."""
+        """The current list; ``known`` itself where nothing has changed. ``tell``: make others read it, too."""
         return await self._met("look", known, tell=tell)
 
     async def beat(self, roles: Iterable[str], known: MemberList, *, tell: bool = False) -> MemberList:
-        """Be there, and do this, for another term."""
+        """Send a beat: this process lives, with these roles, for another term."""
         return await self._met("beat", known, roles, tell=tell)
 
     async def leave(self, known: MemberList, *, tell: bool = False) -> MemberList:
-        """Be there no more."""
+        """Remove this process from the list."""
         return await self._met("leave", known, tell=tell)
 
     async def _met(self, what: str, known: MemberList, roles: Iterable[str] = (), *, tell: bool = False) -> MemberList:
@@ -139,7 +140,7 @@ class Members:
 
 
 async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[str]]:
-    """What each process does that is there, by its name. Changes nothing.
+    """The roles of each live process, by its name. Changes nothing.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -148,7 +149,7 @@ async def members_now(client: Redis, keys: MemberKeys) -> dict[str, frozenset[st
 
 
 async def members_seen(client: Redis, keys: MemberKeys) -> MemberList:
-    """The processes that are there, without the version of the list. Changes nothing.
+    """The live processes, without the version of the list. Changes nothing.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
