@@ -64,7 +64,7 @@ async def test_who_slept_through_its_lease_is_refused(tmp_path: Path, store: str
                 "its commit to be refused",
                 since=since,
             )
-            assert told["error"].endswith(f"; {name} has it")
+            assert f" to {name}; " in told["error"]
             await played.shared(2, 2)
             verdict = await played.caught_up()
     assert verdict.clean, verdict
