@@ -46,10 +46,13 @@ def _limiter(rate: float | None, part: Fraction) -> AsyncLimiter | None:
 
 
 class ConcurrencyLimit:
-    """So many at once, first come, first served. An async context manager: a slot for the time of the block."""
+    """A limit on concurrent blocks, first come, first served.
+
+    An async context manager: a slot for the time of the block.
+    """
 
     def __init__(self, most: int) -> None:
-        """``most``: how many at once."""
+        """``most``: how many may run at the same time."""
         self._whole = self._most = most
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -105,7 +105,10 @@ class FileToken:
         return checked(self._file.text(), self.origin)
 
     async def renew(self, rejected: str) -> bool:
-        """Whether the file, read again, holds another token: a rotation may have been quicker than the clock's tick."""
+        """Whether the file, read again, holds another token.
+
+        A rotation may have been quicker than the clock's tick.
+        """
         return checked(self._file.text(anew=True), self.origin) != rejected
 
 
@@ -127,7 +130,7 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Call it to have the work done, or to join in where it is being done already."""
+    """Work that concurrent callers share: a call starts it or joins it."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         """Take the work."""
@@ -185,7 +188,7 @@ class SecretFile:
         self._text = ""
 
     def text(self, *, anew: bool = False) -> str:
-        """The content without surrounding white space; looks at the file each time, reads it when it changed.
+        """The content without surrounding white space; read again when the file has changed.
 
         Args:
             anew: read it even if it looks unchanged.
@@ -298,7 +301,7 @@ class IssuedToken:
             CredentialUnusable, SourceUnavailable: see :meth:`Issuer.issue`.
         """
         if self._held is not None and self._held.token != rejected:
-            return True  # whoever else was refused has renewed it already
+            return True  # another request that was refused has renewed it already
         self._held = None
         return await self._fetch() != rejected
 

@@ -30,7 +30,7 @@ _CHUNK: Final = 64 * 1024
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """How a program ended: its exit code (negative: the signal), the beginning of stdout, the end of stderr."""
+    """Result of a program: exit code (negative: the signal), beginning of stdout, end of stderr."""
 
     code: int
     out: bytes
@@ -38,7 +38,7 @@ class CommandResult(msgspec.Struct, frozen=True):
 
 
 async def run(command: Sequence[str], *, within: timedelta) -> CommandResult:
-    """Run a program to its end, which is when it has exited and nobody holds its outputs any more.
+    """Run a program until it has exited and its outputs are closed.
 
     Raises:
         TimeoutError: it took longer.
@@ -133,7 +133,10 @@ class TokenCommand:
 
 
 def _complaint(ended: CommandResult) -> str:
-    """That there is more to read, and where: what a command says of its failure may hold an older token."""
+    """A note on where to read more, without the command's words.
+
+    What a command says of its failure may hold an older token.
+    """
     if not ended.err.strip():
         return ""
     return "; what it says on standard error may hold a secret and is not shown: run it by hand"

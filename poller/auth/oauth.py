@@ -110,7 +110,7 @@ def renewal(lifetime: timedelta) -> timedelta:
 
 
 def _refusal(answer: TokenResponse, error: object, origin: str) -> SourceError:
-    # Only what is meant to be read: in the rest the secret may come back in a spelling that nobody thought of.
+    # Only what is meant to be read: in the rest the secret may come back in an unforeseen spelling.
     told = [str(part) for part in (error, answer.fields.get("error_description")) if part]
     said = one_line(hidden(": ".join(told), *_all_secrets(answer)))
     text = f"{origin} has answered {answer.status}" + (f": {said}" if said else "")

@@ -72,7 +72,7 @@ class AccessTokenCredential(_Silent, frozen=True, tag="ACCESSTOKEN"):
 
     Attributes:
         accesstoken: the token.
-        accesstokenexpiresutc: when it counts as expired; None: nobody has said.
+        accesstokenexpiresutc: when it counts as expired; None: not known.
         accesstokentype: of OAuth 2.
     """
 

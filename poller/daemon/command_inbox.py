@@ -126,7 +126,9 @@ async def _obeyed(queue: CommandQueue, order: Command, lot: CommandInbox, member
 
 
 async def _by_a_round(queue: CommandQueue, order: Command, lot: CommandInbox, member: str) -> None:
-    """Have rounds until one has carried it out, which is told by the store, or fails, or has found nothing to do.
+    """Run rounds until one has carried it out, failed, or found nothing to do.
+
+    The store says whether it was carried out.
 
     A round that begins now knows of the order. Where it stands all the same (nothing is there that could be read), the
     next one would find the same, and so on without end.

@@ -45,7 +45,7 @@ from poller.telemetry.logs import LogOnce
 # file
 # may have paused one of them, or brought one that is in no file of a process that is still there. What is to be done
 # then
-# says :mod:`poller.store.subscriptions`; here it is done, and told once.
+# says :mod:`poller.store.subscriptions`; here it is done, and logged once.
 
 _ADVICE: Final = (
     "two configurations are in use on one store: this process has the subscription in its file, and that one, when it "
@@ -392,7 +392,7 @@ def _feeds_of(
     """
     try:
         named = msgspec.json.decode(settings, type=_NamedSettings).feeds
-    except msgspec.MsgspecError:  # told when it is begun
+    except msgspec.MsgspecError:  # reported when it is begun
         named = None
     having = configurations.claimed
     feeds = (

@@ -43,7 +43,7 @@ _CHECK: Final = "check"
 _AMISS: Final = 1.0  # seconds between looks while the store is away
 _UNFIT: Final = 10.0  # and while it is there and something is wrong with it
 _CALM: Final = 2.0  # seconds without a failure before the store is logged as available again
-_AWAKE: Final = 0.5  # seconds in which whoever waited when this process fell asleep has given up
+_AWAKE: Final = 0.5  # seconds in which those that waited when this process fell asleep have given up
 _ANSWER: Final = 0.8  # seconds that a request waits for a look; common probes give up after one
 
 _log = structlog.get_logger("poller.store")

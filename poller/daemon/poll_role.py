@@ -91,7 +91,7 @@ def lots_of(
     after: RoundObserver,
     clock: Clock,
 ) -> list[FeedLease]:
-    """All feeds as they are shared; ``rested`` is told of each that was busy and is not any more."""
+    """All feeds as they are shared; ``rested`` is called when one stops being busy."""
     sources: dict[str, list[PolledFeed]] = defaultdict(list)
     for polled in feeds:
         sources[polled.feed.id.partition("/")[0]].append(polled)
@@ -218,7 +218,7 @@ class FeedLease:
             self._rested(self)
             self._settle_waiting(result)
         self._hasten(self._siblings.polled(self._polled.feed))
-        if not self.has_lease:  # lost meanwhile: nobody would take back what is told of it now
+        if not self.has_lease:  # lost meanwhile: no process would correct what is reported of it now
             return None
         if result is None:  # broken off: the next one finds whether it is paused, and what the store does
             sooner: timedelta | None = timedelta()
@@ -262,7 +262,7 @@ class FeedLease:
 # The feeds of one source in this process. A feed that lists by qualification starts after the first round of the others
 # that are polled here, which name qualifications. The process uses a part of the rate and concurrency of the source.
 
-_FRUITLESS: Final = 12  # rounds that found nobody; each has twice the wait of the one before
+_FRUITLESS: Final = 12  # rounds that found nothing; each has twice the wait of the one before
 
 Share = Callable[[Fraction], None]
 """Uses this part of a source's rate and concurrency; see :meth:`poller.source.client.ApiClient.share`."""

@@ -33,7 +33,7 @@ from poller.config.cron import trigger_of
 from poller.config.sources import FeedSettings
 from poller.lifecycle import ended
 
-# With thousands of feeds the first rounds are spread out, so many a second.
+# With thousands of feeds the first rounds are spread out: this many a second.
 _STARTS_PER_SECOND: Final = 100.0
 SOONEST: Final = timedelta(milliseconds=100)
 """To APScheduler a job still runs for a moment after its round has ended; what comes due meanwhile is left out."""

@@ -141,7 +141,7 @@ class SubscriptionRunner:
             pair.reload()
 
     def noted(self, until: datetime | None, *, resumed: int | None = None) -> None:
-        """The registry says that the sink wants nothing before then; whoever wrote it.
+        """Pause the sink until then, as the registry says; any process may have written it.
 
         Args:
             until: by the store's clock; None: nothing is said.
@@ -198,7 +198,7 @@ class SubscriptionRunner:
                 self._shared.watch.worked(self._name)
                 if self._name in wanted(fresh):
                     await self._deliver(fresh)
-                else:  # paused or removed on the way; whoever looks at the registry ends this
+                else:  # paused or removed on the way; the reader of the registry ends this
                     await self._stop.wait()
             except StoreError as error:
                 if isinstance(error, StoreUnavailable):

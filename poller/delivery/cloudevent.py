@@ -35,7 +35,7 @@ _UUID_LENGTH: Final = 36
 
 
 class Envelope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event from outside; the fields are the attributes of CloudEvents, None where it has none of that name.
+    """A received event: its CloudEvents attributes; None for one that it does not have.
 
     Attributes:
         data: the JSON value under ``data`` as it is spelled, or the bytes that ``data_base64`` spells; empty where the
@@ -142,7 +142,7 @@ def _read_members(entry: bytes) -> Envelope:
     if encoded is not None and "data" in members:
         raise ValueError("it has data twice, as data and as data_base64")
     others = {name: members.pop(name) for name in members.keys() - _FIELDS}
-    # The data is not converted: it may be nested deeper than anything else, and nobody needs it opened.
+    # The data is not converted: it may be nested deeper than anything else, and it is not needed here.
     data = members.pop("data", Raw())
     known: Any = {name: _value(raw) for name, raw in members.items()}
     envelope = msgspec.convert(known, Envelope)
@@ -162,7 +162,7 @@ def _bytes_of(encoded: Raw) -> bytes:
 
 
 def _string_form(name: str, raw: Raw) -> str | None:
-    """The value of an extension as CloudEvents spells it in text; None for null, which is the same as absent."""
+    """An extension's value in CloudEvents string form; None for null, which means absent."""
     if not _NAME.fullmatch(name):
         raise ValueError("an attribute's name is not of lower-case letters and digits")
     value = _value(raw)

@@ -83,7 +83,7 @@ class Overrun(msgspec.Struct, frozen=True):
         first: the first entry that went.
         left: the first one after it that did not; None where none was left.
         events: how many went.
-        sequence: of the first of them; None where it was no event of ours.
+        sequence: of the first of them; None where it was not an event of this program.
         last_sequence: of the last; None likewise.
     """
 
@@ -123,13 +123,15 @@ def deliveries_of(kept: Mapping[str, bytes]) -> dict[str, Delivery]:
     """Deliveries by entry id, in the order of the stream.
 
     Raises:
-        msgspec.MsgspecError: another version wrote them in a form that is not ours.
+        msgspec.MsgspecError: another version wrote them in a form that this one does not know.
     """
     return {entry: _delivery_of(kept[entry]) for entry in sorted(kept, key=EntryId.parse)}
 
 
 def delivery_again(letter: StoredDeadLetter) -> Delivery:
-    """The delivery of an event that was given up, from the first attempt on, due at once; what was tried is kept.
+    """A new delivery of a dead letter, due immediately.
+
+    Its attempts begin again at the first; what was tried before is kept.
 
     Raises:
         ValueError: there is no event in it.

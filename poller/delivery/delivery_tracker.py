@@ -84,16 +84,19 @@ class DeliveryTracker:
 
     @property
     def known(self) -> AbstractSet[str]:
-        """The entries that are parked, or were when that was written last, and those of a replay that are here."""
+        """Entries that are scheduled, or were at the last write, and loaded replay entries."""
         return {*self._parked, *self._batch.unparked, *self.replay.open}
 
     def join(self, deliveries: Mapping[str, Delivery], *, now: datetime, clock: float) -> None:
-        """What somebody else has parked meanwhile; none of it is known."""
+        """Add deliveries that another process has scheduled meanwhile; none of them is known."""
         for waiting in self._parked.join(deliveries, now=now, clock=clock):
             self.queues.insert(waiting)
 
     def resume(self, upto: int, *, clock: float) -> None:
-        """What waits for the end of a pause of the sink that began until then (milliseconds) is due now."""
+        """Make due now what waits for the end of a pause of the sink.
+
+        Only pauses that began until ``upto`` (milliseconds) count.
+        """
         resumed = set(self._parked.resumed(upto))
         for entry in resumed:
             self._parked.wait(entry, clock)
@@ -137,7 +140,7 @@ class DeliveryTracker:
             entries: what was read.
             now: the store's clock, UTC.
             known_to: entries up to this one were read before.
-            anew: baselines after this entry tell again what was told before.
+            anew: baselines after this entry repeat what was published before.
         """
         refused = []
         known = EntryId.parse(known_to) if known_to else (-1, -1)
@@ -254,7 +257,7 @@ class DeliveryTracker:
 
     @property
     def place(self) -> str:
-        """Every entry up to this one is settled or parked, once what was drafted until now is written."""
+        """Entry up to which all are settled or scheduled once the current batch is written."""
         oldest = self.queues.oldest_fresh
         return before(oldest) if oldest else self.last_read
 
@@ -267,7 +270,7 @@ class DeliveryTracker:
         return bool(draft.reopen)
 
     def _go_on(self, key: str) -> None:
-        """Open a queue that was shut, unless what is foremost in it now has a wait of its own."""
+        """Open a shut queue, unless its first entry now has a wait of its own."""
         due = self._parked.due(self.queues.foremost(key))
         if due is not None:
             self.queues.wait(key, due)
@@ -319,7 +322,7 @@ class DeliveryTracker:
 
 
 class AttemptReport(msgspec.Struct, frozen=True):
-    """What follows for one event, to be told in the log.
+    """The step that follows for one event, for the log.
 
     Attributes:
         entry: its place in the stream.
@@ -343,7 +346,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
     """What follows from one request.
 
     Attributes:
-        told: for each of its events.
+        told: the reports, one for each of its events.
         pause: for how long the sink is to be sent nothing; None: it may be.
         rest: why the subscription gets nothing more at all; None: it does.
     """
@@ -388,7 +391,7 @@ class AckBatch:
         return bool(self.acked) and not (self.parked or self.unparked or self.letters or self.urgent)
 
     def settlement(self, place: str) -> Settlement:
-        """As the store takes it; every entry up to ``place`` is settled or parked with it."""
+        """The batch as the store takes it; settles or schedules every entry up to ``place``."""
         return Settlement(self.acked, self.parked, self.unparked, self.letters, place, self.replay)
 
 
@@ -435,7 +438,7 @@ class ScheduledRetries:
         return bytes(one.event) if one else b""
 
     def due(self, entry: str | None) -> float | None:
-        """When this one may be tried, by our clock; None where it has no wait of its own."""
+        """When this entry may be tried, by the local clock; None without a wait."""
         return self._due.get(entry) if entry else None
 
     def resumed(self, upto: int) -> list[str]:

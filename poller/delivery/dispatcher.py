@@ -118,7 +118,7 @@ def _delay(one: AttemptReport, now: datetime) -> float | None:
         return None
     try:
         return max((now - datetime.fromisoformat(one.recorded)).total_seconds(), 0.0)
-    except (ValueError, TypeError):  # somebody else has written it, or without a zone
+    except (ValueError, TypeError):  # written by another program, or without a zone
         return None
 
 
@@ -130,7 +130,7 @@ class EventSource(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether the lease is ours beyond doubt."""
+        """Whether this process certainly has the lease."""
         ...
 
     async def fetch(self, entries: Sequence[str]) -> Mapping[str, bytes]:
@@ -209,7 +209,7 @@ class Dispatcher:
             task.add_done_callback(self._ended)
 
     async def finish(self, *, within: float) -> None:
-        """Let those in flight end, for so many seconds."""
+        """Let attempts in flight end, for at most this many seconds."""
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=within)
         await self.end()
@@ -255,7 +255,7 @@ class Dispatcher:
         try:
             batch = await self._batch(unit)
         except StoreUnavailable as error:
-            _log.debug("not sent", **self._where, error=str(error))  # that the store is away is told once for all
+            _log.debug("not sent", **self._where, error=str(error))  # the store's absence is logged once for all
             self._tracker.postpone(unit, self._clock() + _AGAIN)
             return
         if batch is None:

@@ -62,15 +62,15 @@ class EndpointNotes(Protocol):
         ...
 
     async def healths(self, subscription: str) -> Mapping[str, Health]:
-        """How it is doing at each feed, whoever delivers it."""
+        """Its health at each feed, in whichever process delivers it."""
         ...
 
     async def rest(self, subscription: str, *, by: Literal["sink", "failures"], reason: str, at: datetime) -> None:
-        """It gets nothing more until somebody resumes it; announced."""
+        """Pause it until an operator resumes it, and announce that."""
         ...
 
     async def recovered(self, subscription: str, at: datetime) -> None:
-        """It took an event again; announced once, whoever says so."""
+        """Note that it took an event again; announced once, by one process."""
         ...
 
 
@@ -123,7 +123,7 @@ class EndpointState:
         self._listeners: deque[Callable[[], None]] = deque()
 
     def share(self, part: Fraction) -> None:
-        """Use only this part of the places and of the rate; other processes have the rest."""
+        """Use only this part of the limits; other processes have the rest."""
         most = part_of(self.subscription.concurrency, part)
         self._free += most - self._most
         self._most = most
@@ -132,7 +132,7 @@ class EndpointState:
             changed()
 
     def took(self, feed: str, health: Health) -> None:
-        """A feed is delivered here from now on; how it was doing when that was noted last."""
+        """Begin to deliver a feed here; returns its health as noted last."""
         self._standing.took(feed, health)
 
     def left(self, feed: str) -> None:
@@ -140,7 +140,7 @@ class EndpointState:
         self._standing.left(feed)
 
     async def note(self, feed: str) -> None:
-        """Write down what is known of a feed, for whoever delivers it next.
+        """Store the health at a feed, for the next process that delivers it.
 
         Raises:
             StoreError: it could not be noted: attempts are missing in the counts.
@@ -156,7 +156,7 @@ class EndpointState:
 
     @property
     def error(self) -> str | None:
-        """How it fails, as far as this process delivers it, in words; None where it does not."""
+        """How it fails in this process, in words; None where it does not."""
         return self._standing.error
 
     def listen(self, changed: Callable[[], None]) -> None:
@@ -181,7 +181,7 @@ class EndpointState:
 
     @property
     def next_moment(self) -> float | None:
-        """When to look again: a pause or a breath ends, or what is missing may be there; None: no such moment."""
+        """When a pause or breath ends, or a missing credential may be back; None: never."""
         moments, now = (self._paused_until, self._breath_until, self._withholding.next_try), self._clock()
         return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
@@ -200,7 +200,7 @@ class EndpointState:
             changed()
 
     async def turn(self, *, allowed: Callable[[], bool]) -> bool:
-        """Wait until one attempt may be made; whether it still may, now that its turn has come."""
+        """Wait until one attempt may be made; whether it still may then."""
         await self._pace.turn()
 
         def is_open() -> bool:
@@ -216,7 +216,7 @@ class EndpointState:
         return self._withholding.turn()
 
     async def send(self, batch: Sequence[SinkEvent]) -> Outcome:
-        """One attempt, at once: nothing is awaited between :meth:`turn` and this."""
+        """One attempt; begins immediately, with nothing awaited between :meth:`turn` and this."""
         asked, sent = self._withholding.since is not None, self._clock()
         outcome = await self._sink.send(batch)
         self._heed(outcome, sent)
@@ -235,7 +235,7 @@ class EndpointState:
             _log.warning("credential fails", error=error, seconds=seconds, advice=_ADVICE, **self._where)
 
     def _heed(self, outcome: Outcome, sent: float) -> None:
-        """Learn the rate that the sink bears, and leave it alone for a while where it did not bear this."""
+        """Learn the rate that the sink bears; pause it where this was too fast."""
         now = self._clock()
         if outcome.is_delivered:
             self._throttle.taken(now)
@@ -318,10 +318,10 @@ class EndpointState:
         await self._notes.until(self.subscription.id, until)
 
     async def rest(self, by: Literal["sink", "failures"], reason: str) -> None:
-        """It gets nothing more until somebody resumes it.
+        """Pause it until an operator resumes it.
 
         Raises:
-            StoreError: nobody would know; so it does not rest.
+            StoreError: no other process would learn of it, so it does not rest.
         """
         self.resting = True
         try:
@@ -331,7 +331,10 @@ class EndpointState:
             raise
 
     def _breathe(self) -> None:
-        """Leave an ailing sink alone by new events for a while; what is retried meanwhile makes that no longer."""
+        """Hold back new events from an ailing sink for a while.
+
+        Retries meanwhile do not make that longer.
+        """
         if self.breathing:
             return
         beyond = self._failed_in_a_row - MANY_FAILURES
@@ -368,7 +371,10 @@ class CredentialOutage:
         return self.next_try is None or now >= self.next_try
 
     def begin(self, now: float) -> None:
-        """An attempt begins; while nothing can be sent it is the one that finds out, and no other does for a while."""
+        """Note that an attempt begins.
+
+        While nothing can be sent it is the one that finds out, and no other does for a while.
+        """
         if self.since is not None:
             self._may_try, self.next_try = True, now + _WAIT
 
@@ -380,7 +386,7 @@ class CredentialOutage:
         return may
 
     def failed(self, now: float) -> bool:
-        """It cannot be had; whether that is to be told: when it begins, and now and then."""
+        """Note that the credential is missing; whether to log it: at first, then sometimes."""
         first = self.since is None
         if self.since is None:
             self.since = now
@@ -391,7 +397,7 @@ class CredentialOutage:
         return True
 
     def passed(self, now: float, *, asked: bool) -> float | None:
-        """An attempt has got as far as the sink; for how many seconds none had, where that is over now.
+        """Note that an attempt reached the sink; returns the seconds of an outage that ended.
 
         ``asked``: whether it was sent to find out.
         """

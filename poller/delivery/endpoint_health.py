@@ -93,7 +93,10 @@ class EndpointHealth:
         self._fails(feed, after_failure(health, at, error, seconds=self._failing_seconds))
 
     def unsent(self, feed: str, at: datetime, error: str) -> None:
-        """An attempt came to nothing by our own fault, which is that of all that fails here; ``error``: in words."""
+        """Note that an attempt was not sent, for a reason on this side.
+
+        It is the reason for all that fails here; ``error`` says it in words.
+        """
         self._begin_anew()
         for one in {feed, *self._failing}:
             self._fails(one, after_nothing_sent(self._healths.get(one, Health()), at, error))
@@ -149,14 +152,14 @@ class EndpointHealth:
             self._unnoted.add(feed)
 
     def _sent_again(self, feed: str) -> None:
-        """The sink is reached again: of the other feeds it is not known to refuse anything."""
+        """Note that the sink is reached again; other feeds count as not refused."""
         for other in [one for one in self._failing if one != feed and self._healths[one].unsent]:
             self._healths[other] = msgspec.structs.replace(resumed(self._healths[other]), unsent=False)
             self._failing.discard(other)
             self._unnoted.add(other)
 
     def _since_the_last(self, at: datetime, clock: float) -> float:
-        """The seconds that count between the last failed attempt, of any process, and one that ended now."""
+        """Seconds that count between any process's last failed attempt and one ending now."""
         if self._failed is not None:
             return min(max(clock - self._failed, 0.0), self._longest)
         known = [one for one in map(self._healths.__getitem__, self._failing) if not one.unsent]
@@ -177,11 +180,14 @@ class EndpointHealth:
 
 
 DISORDER: Final = timedelta(minutes=1)
-"""By so much attempts may end in another order than they began; a success later than that was told by a wrong clock."""
+"""Tolerance for attempts that end in another order than they began.
+
+A success later than that was dated by a wrong clock.
+"""
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The state of a subscription, or of its attempts at one feed; a new one is ``Health()``.
+    """Health of a subscription, or of its attempts at one feed; new: ``Health()``.
 
     Attributes:
         failing_since: the first failure after the last success, UTC; None where there is none, or none since it was
@@ -237,7 +243,7 @@ def after_failure(health: Health, at: datetime, error: str | None = None, *, sec
 
 
 def after_nothing_sent(health: Health, at: datetime, error: str) -> Health:
-    """The next state where an attempt came to nothing by our own fault; no attempt at the sink is counted."""
+    """The state after an attempt that was not sent; it does not count against the sink."""
     since = at if health.failing_since is None else health.failing_since
     return msgspec.structs.replace(
         health, failing_since=since, error=error, unsent=True, failing_seconds=0.0, failed_at=None
@@ -267,7 +273,7 @@ def whole(healths: Iterable[Health]) -> Health:
 
 
 def after_no_start(health: Health, at: datetime, error: str) -> Health:
-    """The next state of a subscription that cannot even begin, for its settings cannot be used here.
+    """The state of a subscription that cannot begin because its settings are unusable here.
 
     Args:
         health: what is kept of the whole subscription.
@@ -284,7 +290,7 @@ def after_start(health: Health) -> Health:
 
 
 def of_subscription(subscription: Health, feeds: Iterable[Health]) -> Health:
-    """What the states of the feeds come to, with what keeps the whole subscription from beginning.
+    """Health of a subscription: the sum of its feeds, and what prevents its start.
 
     Where one process delivers, it does not count that another one cannot.
     """

@@ -84,7 +84,7 @@ class RepeatReader:
         Args:
             tracker: take it up.
             store: of the feed consumer.
-            window: how many entries of a replay are read at once, and are here at most.
+            window: how many entries of a replay are read together, and are here at most.
             where: feed and subscription, for the log.
             now: the store's clock, UTC.
             clock: seconds that only go forward; the loop's.
@@ -99,7 +99,7 @@ class RepeatReader:
         self._not_before = clock()
 
     def ask(self) -> None:
-        """Somebody has parked deliveries, or asked for a replay."""
+        """Learn that deliveries were scheduled elsewhere, or a replay was requested."""
         self._asked = True
 
     @property
@@ -117,7 +117,7 @@ class RepeatReader:
         await self._follow()
 
     async def look(self) -> None:
-        """What others have parked meanwhile, if somebody said so.
+        """Deliveries scheduled by other processes meanwhile, once there was a notice of them.
 
         Raises:
             StoreError: it cannot be read.
@@ -134,7 +134,7 @@ class RepeatReader:
             self._failed(error)
 
     async def read(self) -> bool:
-        """The next events of a replay, where there is one, and room for them; whether there were any.
+        """Read the next events of a replay while there is room; whether any came.
 
         Raises:
             StoreRefused: the store does not do what it is asked.
@@ -178,7 +178,7 @@ class EntrySource(Protocol):
         ...
 
     async def read(self, *, most: int) -> list[Entry]:
-        """Entries that nobody has read yet."""
+        """Whether there may be entries that were not read yet."""
         ...
 
 
@@ -222,7 +222,7 @@ class EntryReader:
         return self._unread and self._clock() >= self._not_before
 
     async def read(self, most: int) -> Sequence[Entry]:
-        """Some entries, in the order of the stream; those up to ``known_to`` have been given out before.
+        """Some entries, in stream order; those up to ``known_to`` were given out before.
 
         A store that is away gives none; it is asked again a moment later.
 
@@ -230,7 +230,7 @@ class EntryReader:
             Fenced: the lease is another's.
             StoreRefused: the store does not do what it is asked.
         """
-        self._unread = False  # what is told while the store answers counts
+        self._unread = False  # a notice that arrives while the store answers counts
         try:
             entries = await self._some(most)
         except GroupGone as error:
@@ -239,7 +239,7 @@ class EntryReader:
             self._opened, self._held_after, self._unread = False, "0", True
             return ()
         except StoreUnavailable as error:
-            _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, which is told
+            _log.debug("not reading", feed=self._feed, error=str(error))  # the lease is lost soon, which is logged
             self._held_after = "0" if self.known_to else self._last or "0"
             self._not_before, self._unread = self._clock() + _PAUSE, True
             return ()
@@ -267,7 +267,7 @@ class EntryReader:
 WINDOW: Final = 64
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 MOST_PARKED: Final = 1000
-LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take when told to stop
+LAST_WAIT: Final = 3.0  # seconds that requests in flight may still take after a stop
 NOTE_COUNTS: Final = 2.0  # seconds between two notes of how many attempts there were, while there are any
 GATHER: Final = 0.01  # seconds; what is sent again after a crash grows by what is delivered in them
 
@@ -359,12 +359,12 @@ class FeedConsumer:
         self._changed.set()
 
     def reload(self) -> None:
-        """Somebody has parked deliveries, or asked for a replay."""
+        """Learn that deliveries were scheduled elsewhere, or a replay was requested."""
         self._once_more.ask()
         self._changed.set()
 
     def ready(self) -> None:
-        """It is to be run anew, though it was told to stop before."""
+        """Allow another run after a stop."""
         self._stopping = False
 
     def stop(self) -> None:
@@ -373,7 +373,7 @@ class FeedConsumer:
         self._changed.set()
 
     async def run(self) -> None:
-        """Deliver until told to stop.
+        """Deliver until stopped.
 
         Raises:
             Fenced: the lease is another's, or may be.
@@ -404,7 +404,7 @@ class FeedConsumer:
             await self._requests.end()
 
     def _resume(self) -> None:
-        """What waited for the end of a pause of the sink goes on, where an operator has ended that."""
+        """Continue what waited for a pause of the sink that an operator has ended."""
         if self._resumed != self._endpoint.resumed:
             self._resumed = self._endpoint.resumed
             self._tracker.resume(self._resumed, clock=self._clock())
@@ -414,7 +414,7 @@ class FeedConsumer:
         if most <= 0 or not self._intake.wanted:
             return
         if self._queues.ready and most < self._window // 2:
-            return  # many at once cost little more than one
+            return  # many together cost little more than one
         entries = await self._intake.read(most)
         if entries or self._intake.wanted:
             self._changed.set()
@@ -446,7 +446,7 @@ class FeedConsumer:
         return min(self._window - queues.fresh, 1 + (self._window_bytes - queues.fresh_bytes) // self._largest)
 
     def _gathers(self) -> bool:
-        """Whether to write later, and more at once."""
+        """Whether to write later, and more together."""
         if not (self._requests.in_flight and self._tracker.patient) or self._requests.failed:
             self._settle_by = None
             return False
@@ -469,7 +469,7 @@ class FeedConsumer:
             raise self._requests.failed
 
     async def _note_counts(self) -> None:
-        """Have the counts of attempts written down soon after they moved, for whoever shows them."""
+        """Have the counts of attempts stored soon after they changed, for status displays."""
         if not self._endpoint.uncounted(self.feed):
             self._note_by = None
         elif self._note_by is None:

@@ -70,7 +70,7 @@ _BASELINE: Final = b',"cause":"baseline"}}'
 
 
 def meets_baseline(subscription: Subscription, entries: Sequence[Entry]) -> bool:
-    """Whether some of these may have been told before, should the feed have been begun anew."""
+    """Whether some of these may be repeats if the feed was reset."""
     return subscription.start != "now" and any(event and event.endswith(_BASELINE) for _, event in entries)
 
 
@@ -82,7 +82,7 @@ def wants(subscription: Subscription, envelope: Envelope, entry: str, event: byt
         envelope: the event's.
         entry: its id in the stream.
         event: all of it.
-        anew: baselines after this one tell again what was told before.
+        anew: baselines after this one repeat what was published before.
     """
     if event.endswith(_BASELINE):
         told = anew is not None and EntryId.parse(entry) > EntryId.parse(anew)

@@ -144,7 +144,10 @@ def _attribute_headers(envelope: Envelope) -> dict[str, str]:
 
 
 def _content(envelope: Envelope) -> bytes:
-    """The data as its own type spells it: JSON stays as it is, other text stands in the event as a JSON string."""
+    """The data in its own type.
+
+    JSON stays as it is; other text stands in the event as a JSON string.
+    """
     raw = bytes(envelope.data)
     if envelope.opaque or not raw.startswith(b'"') or _JSON.fullmatch(envelope.datacontenttype or JSON_TYPE):
         return raw
@@ -156,5 +159,8 @@ def _own_id(envelope: Envelope) -> str:
 
 
 def _hash(*ids: str) -> str:
-    """32 lower-case hex digits; as a JSON array, so that two lists cannot run together into the same bytes."""
+    """Hash of a list, 32 lower-case hex digits.
+
+    It is taken of a JSON array, so that two lists cannot run together into the same bytes.
+    """
     return blake2b(_quoted(ids), digest_size=16).hexdigest()

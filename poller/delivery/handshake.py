@@ -7,10 +7,10 @@ all of the daemon's processes, and each delivery under it names that origin agai
 the sink said                   the state
 ==============================  ========================================================================
 granted                         granted, at the rate that it names (a minute, or ``*``)
-granted, at a rate that is none  refused: better seen soon than sent at a pace that nobody chose
+granted, at a rate that is none  refused: better seen soon than sent at a pace that was not chosen
 refused                         refused; after a grant: revoked
 unanswered                      unanswered, and asked again; a callback that was offered before still grants
-awaiting                        awaiting: whoever calls the callback with its key grants
+awaiting                        awaiting: a call of the callback with its key grants
 ==============================  ========================================================================
 
 **Invariants**
@@ -59,7 +59,7 @@ class Granted(msgspec.Struct, frozen=True, tag_field="state", tag="granted"):
 
 
 class Awaiting(msgspec.Struct, frozen=True, tag_field="state", tag="awaiting callback"):
-    """Nothing may be sent until somebody calls back with the key of this digest (SHA-256, hex)."""
+    """Nothing may be sent until a callback with the key of this digest (SHA-256, hex)."""
 
     origin: str
     digest: str
@@ -133,12 +133,15 @@ def state_after(
 def state_unanswered(
     reason: str, *, before: HandshakeState | None = None, now: datetime | None = None
 ) -> HandshakeState:
-    """The state after a request that was not answered, or by no word about permission; ``reason`` says how."""
+    """The state after a request without an answer about permission; ``reason`` says how."""
     return before if isinstance(before, Awaiting) else Unanswered(reason, _since(before, now))
 
 
 def ungranted(state: HandshakeState | None) -> str | None:
-    """Why nothing may be sent, and what to do about it, in words; None where it may, or the sink was not asked yet."""
+    """Why nothing may be sent, with the remedy.
+
+    None where it may, or the sink was not asked yet.
+    """
     if state is None or isinstance(state, Granted):
         return None
     remedy = {Awaiting: _CALLED, Unanswered: _ASKED_AGAIN}.get(type(state), _REMEDY)
@@ -146,7 +149,7 @@ def ungranted(state: HandshakeState | None) -> str | None:
 
 
 def state_called(before: HandshakeState | None, key: str, rate: str | None = None) -> HandshakeState | None:
-    """What a call of the callback with this key, and this ``WebHook-Allowed-Rate``, leads to; None: nothing."""
+    """The state after a callback with this key and ``WebHook-Allowed-Rate``; None: unchanged."""
     if not isinstance(before, Awaiting) or not compare_digest(before.digest, digest_of(key)):
         return None
     return _granted(before.origin, rate, before.rate)
@@ -163,7 +166,7 @@ def digest_of(key: str) -> str:
 
 
 def pace(granted: Granted, configured: float | None) -> float | None:
-    """Requests a second at most, by the grant and by the subscription's own ``rate``; None: no limit."""
+    """Most requests a second, by the grant and the subscription's ``rate``; None: no limit."""
     limits = [limit for limit in (configured, granted.rate and granted.rate / _MINUTE) if limit is not None]
     return min(limits, default=None)
 
@@ -230,7 +233,7 @@ async def permitted(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     told: Callable[[str | None], None] = lambda _: None,
 ) -> Granted | None:
-    """Wait until the sink has granted events; None: told to stop before.
+    """Wait until the sink has granted events; None: stopped before.
 
     Args:
         settings: of the subscription.
@@ -281,7 +284,7 @@ def _log_state(subscription: str, state: HandshakeState, before: HandshakeState 
 async def _later(
     state: HandshakeState | None, registry: Registry, subscription: str, stop: asyncio.Event
 ) -> HandshakeState | None:
-    """The state when it is time to ask again, or as soon as somebody has called back."""
+    """The state when it is time to ask again, or after a callback."""
     if isinstance(state, Granted):
         return state
     looks = _LATE_GRANT if isinstance(state, Awaiting) else _AGAIN
@@ -295,7 +298,7 @@ async def _later(
 
 
 def origin(public_url: str | None) -> str:
-    """The DNS name that the daemon sends as: that of its public URL, or of this machine."""
+    """The daemon's DNS name as origin: from its public URL, or this machine's."""
     machine = (name for name in (socket.getfqdn(), socket.gethostname()) if name != "localhost")
     for name in (urlsplit(public_url or "").hostname or "", *machine):
         with suppress(ValueError):

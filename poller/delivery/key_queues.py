@@ -100,7 +100,7 @@ class KeyQueues(Generic[T]):
 
     @property
     def due(self) -> bool:
-        """Whether what may be sent next has been tried before, or stood behind one that was."""
+        """Whether the next entry was tried before, or stood behind one that was."""
         return bool(self._open) and not self._queues[self._open[0]][0].fresh
 
     def add(self, entry: QueuedEntry[T]) -> None:
@@ -139,13 +139,13 @@ class KeyQueues(Generic[T]):
             self._open.append(entry.key)
 
     def restore(self, key: str, entries: list[QueuedEntry[T]], due: float) -> None:
-        """A queue that is kept elsewhere: entries that are parked, the foremost of which is due then."""
+        """Add a queue of scheduled entries, the first of which is due at ``due``."""
         self._queues[key] = deque(entries)
         self._parked += len(entries)
         self.wait(key, due)
 
     def wait(self, key: str, due: float) -> None:
-        """The foremost entry of this queue, which is shut, is not to be sent before then.
+        """Hold back the first entry of this shut queue until then.
 
         Where something older has come meanwhile, that is the foremost, and the queue is open.
         """
@@ -182,7 +182,7 @@ class KeyQueues(Generic[T]):
         return False
 
     def take(self, *, most: int = 1, most_bytes: int | None = None) -> list[QueuedEntry[T]]:
-        """Entries that may be sent together now, of each queue from its foremost on; their queues are shut.
+        """Shut queues and return their first entries that may be sent together now.
 
         At least one where any queue is open, be it larger than ``most_bytes``. Nothing is taken behind an entry whose
         item has to be fetched.
@@ -215,7 +215,7 @@ class KeyQueues(Generic[T]):
         self._leave(entry)
 
     def reopen(self, key: str) -> None:
-        """Let a queue that was shut go on; one in which nothing is left is no more."""
+        """Open a queue that was shut; an empty one is dropped."""
         self._mended(key)
         if self._queues[key]:
             self._open.append(key)
@@ -223,7 +223,7 @@ class KeyQueues(Generic[T]):
             del self._queues[key]
 
     def park(self, entry: QueuedEntry[T]) -> None:
-        """The group holds this entry no more, it is kept elsewhere; its place in the queue remains."""
+        """Mark an entry as stored outside the group; its place in the queue remains."""
         if entry.fresh:
             self._fresh_bytes -= self._fresh.pop(entry.id)
             self._parked += 1
@@ -240,7 +240,7 @@ class KeyQueues(Generic[T]):
         return queue[0].id if queue else None
 
     def tried(self, key: str) -> bool:
-        """Whether the foremost entry of this queue has been tried before, or stood behind one that was."""
+        """Whether this queue's first entry was tried before, or stood behind one that was."""
         queue = self._queues.get(key)
         return not queue[0].fresh if queue else False
 
@@ -272,7 +272,7 @@ class KeyQueues(Generic[T]):
 
 
 def _some(queue: Iterable[QueuedEntry[T]], most: int) -> Iterator[QueuedEntry[T]]:
-    """The foremost entry, and those after it, where all of them are there to be sent."""
+    """The first entry and those after it, where all are there to be sent."""
     for number, entry in enumerate(queue):
         if number >= most or (number and entry.item is None):
             return

@@ -14,7 +14,7 @@ type                                      subject                  when
 ``poller.subscription.recovered.v1``      subscription             its first success after that
 ``poller.subscription.paused.v1``         subscription             the sink answered 410 or 415, or an operator did it
 ``poller.subscription.resumed.v1``        subscription             an operator lets it go on
-``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or the group of somebody else
+``poller.subscription.overrun.v1``        subscription, or feed    events went that it, or another consumer group
                                                                    that is named, still needed (``retention``)
 ``poller.subscription.lost.v1``           subscription             the store has lost one that was added at run time
 ``poller.feed.held.v1``                   feed                     a reading would remove too much, or is of another API

@@ -106,7 +106,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.is_overloaded and self.wait is None
 
     def of_each(self, events: int) -> Iterator[Outcome]:
-        """The outcome of each event of a batch of so many."""
+        """The outcome of each event of a batch of this size."""
         if self.each and len(self.each) != events:
             raise ValueError(f"{len(self.each)} outcomes of {events} events")
         return iter(self.each or (self,) * events)

@@ -72,14 +72,14 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         return self.schedule[attempt - 1] * (1 + self.jitter * chance) if attempt <= len(self.schedule) else None
 
     def longest(self, tries: Tries) -> timedelta:
-        """What may be waited at most before the attempt that ``tries`` ends with, whatever ended the one before."""
+        """The longest possible wait before the last attempt of ``tries``."""
         place = min(tries.counted - 1, len(self.schedule)) - 1
         own = self.schedule[place] * (1 + self.jitter) if place >= 0 else _NO_PAUSE
         return max(own, tries.paused + self.schedule[0] * self.jitter)
 
     @property
     def widest(self) -> timedelta:
-        """What lies at most between two attempts that follow each other, be it by the schedule or by a pause."""
+        """The longest gap between two successive attempts, by schedule or by pause."""
         return max(*self.schedule, PAUSE_CAP) * (1 + self.jitter) + _ATTEMPT
 
     @property
@@ -89,7 +89,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class Tries(msgspec.Struct, frozen=True):
-    """What has been tried with an event, the attempt at hand included; the first one is ``Tries()``.
+    """The attempts at an event, the current one included; the first is ``Tries()``.
 
     Attributes:
         attempts: in all.

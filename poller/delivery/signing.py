@@ -107,7 +107,7 @@ def new_private_secret(seed: bytes) -> str:
 
 
 def public_keys(secrets: Iterable[str]) -> tuple[str, ...]:
-    """The public keys of those of these secrets that have one; what is no secret is passed over."""
+    """The public keys of those secrets that have one; malformed secrets are skipped."""
     found = []
     for secret in secrets:
         with suppress(SecretUnusable):
@@ -116,7 +116,7 @@ def public_keys(secrets: Iterable[str]) -> tuple[str, ...]:
 
 
 def public_key(secret: str) -> str:
-    """The ``whpk_`` key that proves the signatures of a ``whsk_`` secret; it may be shown to anybody.
+    """The public ``whpk_`` key that verifies the signatures of a ``whsk_`` secret.
 
     Raises:
         SecretUnusable: it is no ``whsk_`` secret.

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from poller.errors import AddressTaken, ConfigurationError
 
-# A connection of uvicorn that waits for nobody for ever, and holds one of a bounded number of places.
+# A connection of uvicorn that waits for no peer for ever, and holds one of a bounded number of places.
 #
 # **Invariants.**
 #
@@ -203,7 +203,7 @@ async def listening(
             app,
             interface="asgi3",
             http=protocol,  # type: ignore[arg-type] # it is called, no more
-            backlog=max(1, most // 4),  # so many are accepted in one turn of the loop, before any can be refused
+            backlog=max(1, most // 4),  # this many are accepted in one turn of the loop, before any can be refused
             h11_max_incomplete_event_size=longest_head,
             lifespan="off",
             ws="none",
@@ -223,7 +223,7 @@ async def listening(
             if served.done():
                 served.result()
             shown = f"[{host}]" if ":" in host else host
-            sock.listen(_BACKLOG)  # so many may wait to be accepted: uvicorn has set this to its own backlog
+            sock.listen(_BACKLOG)  # this many may wait to be accepted: uvicorn has set this to its own backlog
             yield f"http://{shown}:{sock.getsockname()[1]}"
         finally:
             started.cancel()

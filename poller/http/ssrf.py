@@ -279,7 +279,7 @@ async def system_lookup(host: str) -> Sequence[str]:
     """The addresses that the system knows for a name, in the order of RFC 6724.
 
     Raises:
-        OSError: there are none, or nobody who could say.
+        OSError: there are none, or no name server answered.
     """
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[list[str]] = loop.create_future()

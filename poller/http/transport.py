@@ -263,7 +263,7 @@ async def _not_repeated(request: aiohttp.ClientRequest, send: aiohttp.ClientHand
     """Keep aiohttp from making a GET again by itself.
 
     It does so once where the connection was closed before an answer, and asks neither the rate nor the gate. It knows
-    such a failure by its class, so this gives it another one; the repetition is the policy's, at once but in its turn.
+    such a failure by its class, so this gives it another one; the policy repeats it, immediately but in its turn.
     """
     try:
         return await send(request)

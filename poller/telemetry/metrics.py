@@ -5,6 +5,9 @@
 * A feed that is no longer polled here has no series here.
 * There may be thousands of feeds, so each is a few numbers rather than objects of the library; they become series on
   request.
+* Each metric is declared once, with its name, labels and meaning, by a module of this program: so a list of all exists.
+* Label values are bounded by the configuration or by a list that stands where the metric is declared. Nothing that a
+  source, a sink or a record says becomes a label.
 """
 
 from __future__ import annotations
@@ -21,15 +24,6 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from poller import __version__
-
-# The metrics that there are: each with its name, its labels and what it means, declared once.
-#
-# Law: whatever is exported was declared here, by one of the modules beside this one, so that a list of all is at
-# hand.
-# Label values are bounded by the configuration or by a list that stands where the metric is declared; nothing that a
-# source, a sink or a record says becomes one.
-#
-# Refuses to know what is counted.
 
 Kind = Literal["counter", "gauge", "histogram"]
 

@@ -479,7 +479,7 @@ class EventReader:
     async def _trimmed_unknown(self, key: str, feed: str, first: tuple[bytes, Mapping[bytes, bytes]]) -> bool:
         """Whether something may have been trimmed away after a place that is an entry's id and no more.
 
-        What is told by its ``sequence`` is known; here the stream begins behind the place, and did so before.
+        Loss that the ``sequence`` shows is known; here the stream begins behind the place, and did so before.
         """
         place = self._places[feed]
         if place.sequence or place == BEGINNING or sequence_of(outline_of(first[1].get(b"data", b""))) <= 1:

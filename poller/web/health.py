@@ -60,7 +60,7 @@ class Exposition:
 
     async def _made(self, form: Form) -> bytes:
         async with self._one:
-            del self._next[form]  # whoever comes from now on may want to see what happens from now on
+            del self._next[form]  # a later request may want to see what happens from now on
             report = await self._readiness.report()
             up = all(one.name != _STORE for one in (*report.reasons, *self._watch.reasons()))
             stored = await self._readings.latest() if up else None

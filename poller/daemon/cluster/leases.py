@@ -247,8 +247,8 @@ async def _until(event: asyncio.Event, moment: float) -> None:
 
 _delivery_log = structlog.get_logger("poller.delivery")
 _AFTER_FAILURE: Final = 1.0
-# Whoever removes a subscription takes its leases away. Who delivers it learns of that at his next look at the registry,
-# and must not have started again by then.
+# The process that removes a subscription takes its leases away. The one that delivers it learns of that when it next
+# reads the registry, and must not have started again by then.
 _AFTER_LOSS: Final = 2.0
 _AFTER_FAULT: Final = 5.0
 

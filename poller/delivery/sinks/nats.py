@@ -125,7 +125,7 @@ class Login:
         self._token: str | None = None
 
     async def options(self) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """What the client is told now, and what of it is secret.
+        """What the client gets now, and what of it is secret.
 
         Raises:
             CredentialUnusable, SourceUnavailable: it cannot be had.

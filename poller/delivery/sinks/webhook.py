@@ -245,7 +245,7 @@ class WebhookSink(Sink):
         return await self.post(tuple(request.headers.items()), request.body)
 
     async def verify(self, request: PermissionRequest | None = None) -> Permission:
-        """Ask with OPTIONS: for permission, or only whether somebody answers."""
+        """Ask with OPTIONS: for permission, or only whether the sink answers."""
         answer = await self.options(_asking(request) if request else ())
         if answer.outcome.status is None:
             return Permission("unanswered", answer.outcome.error, failure=answer.outcome.failure)
@@ -397,7 +397,7 @@ def permission_of(headers: Mapping[str, str], status: int, request: PermissionRe
     Args:
         headers: the answer's, by names that know no case or are in lower case.
         status: the answer's.
-        request: what it answers; None: only whether somebody is there.
+        request: what it answers; None: only whether the sink is there.
     """
     if request is None:
         return Permission("granted", f"it answers {status} to OPTIONS")
