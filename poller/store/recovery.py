@@ -1,10 +1,38 @@
-"""What is remembered of a feed apart from its own keys: enough to notice that they are not what they were.
+"""Detection of lost or rolled back feeds, and where their consumers begin again.
 
-A process remembers what it saw last. For those that come after it the same stands in a hash of another slot, so that
-what takes a feed's keys away need not take this too. It is written when something of it is new, and otherwise now and
-then; so the sequence in it is never higher than the true one was, and may be a little lower.
+Theory of operation
+-------------------
+A *generation* is drawn whenever a feed's state is created; the state keeps the earlier ones with it. A process
+remembers the generation and the sequence that it saw last (its high-water mark), and notes them in a hash of another
+slot, so that a loss of the feed's keys need not take the note, too. When a feed's lease is acquired, the state is
+compared with that:
 
-Refuses to know what a loss is: :mod:`poller.store.recovery`.
+==============================================  =====================================================
+the store holds                                 then
+==============================================  =====================================================
+the generation known, no lower a sequence       nothing is lost
+the generation known, a lower sequence          rolled back: later changes come again, with the same ids
+a successor of the one known                    a part was lost, and the feed was reset
+a predecessor of the one known                  rolled back, to before something was lost
+another successor of the same predecessor       a part was lost twice, and another process has reset the feed
+any other                                       replaced: it is another installation's
+==============================================  =====================================================
+
+A store that loses everything loses the leases and the list of processes, too, and any process may acquire a feed first.
+It must already know that the feed existed; otherwise it would take the store for empty and its first reading for a new
+feed. So each process reads the notes of the feeds of others (:func:`overhear`) while the store still has them.
+
+**Invariants**
+
+- The noted sequence is never higher than the true one, and may be a little lower: a note is written when anything but
+  the sequence changes, and otherwise now and then.
+- A feed of which a part is missing is reset as a whole, because snapshots, dictionaries and generation mean nothing
+  without one another. Only the stream may be lost by itself.
+- A loss that another process has reported is not reported again.
+- A known mark is replaced only by a later one of the same feed. A note that is gone changes nothing and is written
+  again, for processes that start after the loss.
+- A subscription that was delivered before its feed was lost gets everything published since, except the baseline that
+  the loss led to, which repeats what it got before. A new subscription begins like any other.
 """
 
 from __future__ import annotations
@@ -42,35 +70,9 @@ from poller.store.keys import ConsumerKeys
 from poller.store.scripts import answered, lua
 from poller.store.stream import last_id
 
-# What is found when a feed's lease is taken, against what was known of it: is all there, or was something lost?
-#
-# Theory of operation
-# -------------------
-# A *generation* is drawn whenever a feed's state is created, and keeps the ones before it with it. A process
-# remembers
-# the generation and the sequence that it saw last, and so does another place of the store, for those that come later.
-#
-# ==============================================  =====================================================
-# the store holds                                 then
-# ==============================================  =====================================================
-# the generation known, no lower a sequence       all is there
-# the generation known, a lower sequence          rolled back: what came since comes again, with the same ids
-# one that followed on the one known              a part was lost, and the feed was begun anew
-# one that the one known had followed on          rolled back, to before something was lost
-# one that followed on the same as the one known  a part was lost twice, and another process has begun the feed anew
-# any other                                       replaced: it is another installation's
-# ==============================================  =====================================================
-#
-# Law: a feed of which a part is missing is begun anew as a whole, for snapshots, dictionaries and generation say
-# nothing
-# without one another; the stream alone may be lost by itself. Who finds a loss that another process has told already
-# tells it no more.
-#
-# Pure.
-
 ORDER: Final = "order"
 STREAM: Final = "stream"
-# What the script that begins a round says is missing, in words.
+# The missing part, by the word of the script that begins a round.
 _PARTS: Final = {
     "all": "all that was kept of it",
     "state": "its state",
@@ -97,13 +99,13 @@ _REPLACED: Final = (
 
 
 class HighWaterMark(msgspec.Struct, frozen=True):
-    """What was known of a feed.
+    """The generation and sequence of a feed that were seen last.
 
     Attributes:
         generation: of its state.
         sequence: of its last event, at least.
         formers: the generations before that one, the newest first.
-        told: how many losses of this feed were found so far; whoever finds the next one counts on.
+        told: how many losses of this feed were found so far, by any process.
     """
 
     generation: str
@@ -118,7 +120,7 @@ class HighWaterMark(msgspec.Struct, frozen=True):
 
 
 def loss_of(known: HighWaterMark | None, state: FeedState, found: str) -> Loss | None:
-    """What was lost; None where nothing was.
+    """The loss that the state shows; None where nothing was lost.
 
     Args:
         known: before.
@@ -142,10 +144,10 @@ def loss_of(known: HighWaterMark | None, state: FeedState, found: str) -> Loss |
 
 
 def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
-    """What the state is to say of a loss, for whoever asks how the feed does.
+    """The marks that record a loss in the feed's state, for status and diagnostics.
 
-    A feed that is another's keeps what it holds, for it may be needed there; that nobody here gets it all as changes,
-    the next reading is its baseline.
+    A replaced feed keeps its contents, because the other installation may need them. Its next reading is a baseline, so
+    that it is not delivered as changes.
     """
     marks: dict[str, str | None] = {LOST: loss.text, LOST_AT: recorded_time(moment_of(now_ms))}
     if loss.kind == "replaced":
@@ -154,13 +156,13 @@ def loss_marks(loss: Loss, *, now_ms: int) -> dict[str, str | None]:
 
 
 def told_already(known: HighWaterMark, noted: HighWaterMark | None) -> bool:
-    """Whether another process has found a loss of the same feed since, and has noted so."""
+    """Whether another process has noted a later loss of the same feed."""
     related = noted is not None and not set(noted.lineage).isdisjoint(known.lineage)
     return noted is not None and related and noted.told > known.told
 
 
 def further(noted: HighWaterMark, known: HighWaterMark) -> bool:
-    """Whether this is the same feed as is known, at a later event or after another loss."""
+    """Whether a note is of the known feed, at a later event or after another loss."""
     related = not set(noted.lineage).isdisjoint(known.lineage)
     return related and (noted.told, noted.sequence) > (known.told, known.sequence)
 
@@ -190,7 +192,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class FeedMemory:
-    """One process' memory of one feed; without a client, it is all there is."""
+    """One process' memory of one feed; without a client, nothing is noted in the store."""
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ class FeedMemory:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is remembered yet.
+        """Begin without a memory.
 
         Args:
             client: of the store.
@@ -218,7 +220,7 @@ class FeedMemory:
         self._noted_at = clock()
 
     async def recall(self) -> None:
-        """Learn what is noted, where that was not done yet.
+        """Read the note, unless that was done before.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -230,7 +232,7 @@ class FeedMemory:
             self.known, self._noted, self._recalled = noted, noted, True
 
     def overheard(self, noted: HighWaterMark | None) -> None:
-        """Another process has noted this of a feed that is not ours; what goes further than what is known counts."""
+        """Take over the note of the process that has the feed, if it is later than what is known."""
         known = self.known
         if noted is None or (known is not None and not further(noted, known)):
             return
@@ -238,7 +240,7 @@ class FeedMemory:
         self._recalled = True
 
     async def remind(self) -> None:
-        """Write down what is known where nothing is: a process that starts may need it.
+        """Write the note if there is none: a process that starts may need it.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -248,7 +250,7 @@ class FeedMemory:
                 await self._client.hsetnx(self._key, self._feed, _encode(self.known))
 
     async def loss(self, state: FeedState, found: str) -> Loss | None:
-        """What was lost and not told yet; None where nothing was.
+        """The loss that was not reported yet; None where there is none.
 
         Args:
             state: as it is now.
@@ -267,18 +269,18 @@ class FeedMemory:
         return loss
 
     def begun(self, state: FeedState, found: str) -> None:
-        """The feed is where this state says, and what was to be found is found."""
+        """Remember this state, with which a round begins."""
         before = self.known.told if self.known else 0
         turned = state.loss is not None or found == ORDER
         self.known = HighWaterMark(state.generation, state.sequence, state.formers, before + turned)
 
     def moved(self, sequence: int) -> None:
-        """The last event of the feed has this number now."""
+        """Remember the number of the feed's last event."""
         if self.known is not None:
             self.known = msgspec.structs.replace(self.known, sequence=sequence)
 
     async def note(self) -> None:
-        """Write down what is known, where it is new or was not written for long.
+        """Write the note, if it has changed or was not written for long.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -294,7 +296,7 @@ class FeedMemory:
         self._noted, self._noted_at = known, self._clock()
 
     async def _read(self) -> HighWaterMark | None:
-        """What is noted; what another version wrote in another form is nothing."""
+        """The note; None where there is none, or another version wrote it in another form."""
         if self._client is None:
             return None
         with translated(self._client):
@@ -303,7 +305,7 @@ class FeedMemory:
 
 
 async def notes(client: Redis, key: str) -> dict[str, HighWaterMark]:
-    """All that is noted, by feed.
+    """All notes, by feed.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -315,7 +317,7 @@ async def notes(client: Redis, key: str) -> dict[str, HighWaterMark]:
 
 
 async def known_feeds(client: Redis, key: str) -> list[str]:
-    """Every feed of which something is noted, ``SOURCE/NAME``.
+    """Every feed that has a note, ``SOURCE/NAME``.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -326,7 +328,7 @@ async def known_feeds(client: Redis, key: str) -> list[str]:
 
 
 async def note_unread(client: Redis, key: str, feed: str) -> None:
-    """Let a feed be known of which nothing is noted, for another version has kept it.
+    """Write an empty note for a feed without one that another version has stored.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -342,24 +344,12 @@ def _decoded(noted: bytes) -> HighWaterMark | None:
         return None
 
 
-# What other processes have noted of the feeds that are theirs, learnt while the store still has it.
-#
-# A store that loses everything loses the leases and the list of processes too, and whoever comes first takes a feed.
-# So
-# he must know already that there was one: without that he would take the store for empty and its first reading for
-# the
-# first that anybody is told.
-#
-# Law: what is known here is replaced by what goes further, and by nothing else; a note that is gone takes nothing
-# away,
-# and is written again, for those who start after the store has lost it.
-
 FIRST_SECONDS: Final = 0.1
 LONGEST_SECONDS: Final = 60.0
 SECONDS_UNKNOWN: Final = 5.0
 """While nothing is known of a feed of another process."""
 _LATER: Final = 1.25
-"""Each look comes so much later than the one before it, for feeds are first read when the processes start."""
+"""Factor by which the interval grows: most feeds are first read when the processes start."""
 
 
 class MemorizedFeed(Protocol):
@@ -369,7 +359,7 @@ class MemorizedFeed(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether its lease is ours, as far as is known."""
+        """Whether this process has its lease, as far as it knows."""
         ...
 
 
@@ -381,26 +371,26 @@ async def overhear(
     *,
     pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
 ) -> None:
-    """Read the notes again and again, at once at first, then ever later, up to once a minute; see the constants.
+    """Read the notes repeatedly, often at first, then at growing intervals up to a minute; see the constants.
 
     Args:
         stop: ends it.
         client: of the store.
         key: of the notes.
-        stores: of all feeds, by name; those that are held here know better.
-        pause: waits for so many seconds, or for the stop.
+        stores: of all feeds, by name; those whose lease is held here ignore the notes.
+        pause: waits for this number of seconds, or for the stop.
     """
     feeds, seconds = list(stores), FIRST_SECONDS
     while not stop.is_set():
         await pause(stop, seconds)
-        with suppress(StoreError):  # those who need it more say so
+        with suppress(StoreError):  # rounds and deliveries report it
             await _exchange(feeds, await notes(client, key))
         unknown = any(store.memory.known is None and not store.held for _, store in feeds)
         seconds = min(_LATER * seconds, SECONDS_UNKNOWN if unknown else LONGEST_SECONDS)
 
 
 async def _exchange(feeds: Sequence[tuple[str, MemorizedFeed]], noted: Mapping[str, HighWaterMark]) -> None:
-    """Learn what is noted; note what is known here alone."""
+    """Take over the notes of others, and write those that are missing."""
     for feed, store in feeds:
         if not store.held:
             store.memory.overheard(noted.get(feed))
@@ -409,28 +399,19 @@ async def _exchange(feeds: Sequence[tuple[str, MemorizedFeed]], noted: Mapping[s
             await store.memory.remind()
 
 
-# Where a pair begins that nothing is known of, and which baselines tell it something.
-#
-# Law: a subscription that was delivered before its feed was lost gets everything that was published since, but for
-# the
-# baseline that the loss led to: that would tell it what it was told before. Who comes new gets what every new one
-# gets.
-#
-# What a lost pair looks like: its feed was begun anew, lately, and its subscription is older than that. A pair that
-# is
-# there remembers the beginning of its feed that it began with, by name; under another one, it is older. Clocks may be
-# put
-# back, and much may happen within a millisecond; so places in the stream say what came before and after a beginning.
+# A feed consumer was lost if its feed was reset lately and its subscription is older than the reset. A consumer that
+# has a stored position also stores the name of the reset that it began with; under another name, it is older. Clocks
+# may be set back, and much may happen within a millisecond; so entry ids say what came before and after a reset.
 
 BEGINNING: Final = "beginning"
 _OLDER: Final = ""  # than any beginning
-_LATELY: Final = 24 * 3600 * 1000  # milliseconds; later a subscription may have been given a feed that it never had
+_LATELY: Final = 24 * 3600 * 1000  # milliseconds; after that, a subscription may have got a feed that it never had
 
 _NOW: Final = lua("read_clock")
 
 
 class _FeedStart(msgspec.Struct, frozen=True):
-    """What a feed's state says of how it began; see :class:`poller.store.feed_state.FeedState`."""
+    """The latest reset of a feed, from its state; see :class:`poller.store.feed_state.FeedState`."""
 
     generation: str
     anew_at: int | None
@@ -439,25 +420,25 @@ class _FeedStart(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the beginning. That another's feed is ours from some moment on is one, too."""
+        """The name of the reset. Taking over another installation's feed counts as one."""
         return self.generation if self.anew_at in (None, self.begun_at) else f"{self.generation}@{self.anew_at}"
 
     @property
     def after(self) -> str | None:
-        """The entry after which everything was published since; None where the feed was not begun anew."""
+        """The entry that everything published since follows; None where the feed was not reset."""
         if self.anew_at is None:
             return None
         return (self.begun_after if self.anew_at == self.begun_at else None) or before(f"{self.anew_at}-0")
 
 
 class StartPosition(msgspec.Struct):
-    """What a pair's beginning is told by.
+    """Start position of a consumer that has no stored position.
 
     Attributes:
         client: of the store.
-        keys: of the pair.
+        keys: of the feed consumer.
         events: the key of the feed's stream.
-        feed_state: the key of the feed's state; empty where nothing is asked of it.
+        feed_state: the key of the feed's state; empty where resets do not matter.
         since: when the subscription was first known, UTC; None: that does not matter.
         asked: since when it wants this feed, in milliseconds of the store's clock; 0: since it is known.
     """
@@ -471,12 +452,12 @@ class StartPosition(msgspec.Struct):
     _seen: _FeedStart | None = None
 
     async def place(self, start: Literal["now", "earliest"]) -> tuple[str, str]:
-        """After which entry the pair begins, and the name of the beginning of its feed that it begins with.
+        """The entry after which the consumer begins, and the name of the reset that it begins with.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
-        last = await last_id(self.client, self.events)  # first: what is begun and published meanwhile comes after it
+        last = await last_id(self.client, self.events)  # first: whatever is published meanwhile comes after it
         feed = await self.look()
         if feed is not None and feed.after is not None and feed.anew_at is not None and self._older(feed.anew_at):
             with answered(self.client):
@@ -486,7 +467,7 @@ class StartPosition(msgspec.Struct):
         return EARLIEST if start == "earliest" else self._new(last), _OLDER if feed is None else feed.name
 
     async def look(self) -> _FeedStart | None:
-        """How the feed began that is there now; None where there is none.
+        """The latest reset of the stored feed; None where there is no feed.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -502,9 +483,9 @@ class StartPosition(msgspec.Struct):
         return self._seen
 
     async def anew(self) -> str | None:
-        """The entry after which the feed was begun anew, if the pair is older than that.
+        """The entry after which the feed was reset, if the consumer is older than that.
 
-        Of a feed that was lost again and is not begun yet, what was seen of it last counts.
+        For a feed that was lost again and is not reset yet, the reset seen last counts.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -518,16 +499,16 @@ class StartPosition(msgspec.Struct):
         return feed.after if older else None
 
     def _new(self, last: str) -> str:
-        """After what was there when it was asked for: it may be long until somebody delivers."""
-        # Where the server's clock was put back since, the last entry counts: a moment to come would pass over events.
+        """The last entry before the subscription wanted the feed, however late delivery begins."""
+        # If the server's clock was set back since, the last entry counts: a moment in the future would skip events.
         return before(f"{self.asked}-0") if 0 < self.asked <= EntryId.parse(last).ms else last
 
     def _older(self, moment: int) -> bool:
-        """Whether the subscription wanted the feed before that, by the store's clock where it is known."""
+        """Whether the subscription wanted the feed before this moment, by the store's clock where known."""
         wanted = self.asked or (milliseconds_of(self.since) if self.since else None)
         return wanted is not None and wanted < moment
 
 
 def _bytes(found: object) -> list[bytes | None]:
-    """What HMGET answers, as the client is set up."""
+    """The answer of HMGET, typed as the client is set up."""
     return cast("list[bytes | None]", found)

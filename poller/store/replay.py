@@ -1,16 +1,19 @@
-"""Replays: a part of a feed's stream that is to be delivered to a subscription once more.
+"""Replays: a span of a feed's stream that is delivered to a subscription again.
 
-Law: what is kept of a replay is its span and one place in it, so that a million events cost no more than one. A pair
-has one replay at a time. It is begun by a command and moved on by whoever delivers, in the script that settles
-(:mod:`poller.store.consumer_state`).
+**Invariants**
+
+- Only a replay's span and one position in it are stored, so that a million events cost no more than one.
+- A feed consumer has one replay at a time.
+- A command begins a replay; the process that delivers advances it in the script that settles
+  (:mod:`poller.store.consumer_state`).
 
 =================  ===========================================================================
 field of ``state``  holds
 =================  ===========================================================================
-``replay``         the id of the one that is under way
+``replay``         the id of the replay under way
 ``replay_after``   each of its entries up to this one is settled or parked
 ``replay_to``      its last entry
-``replayed``       the id of the last one that came to its end
+``replayed``       the id of the last replay that was completed
 =================  ===========================================================================
 """
 
@@ -35,7 +38,7 @@ ReplayedEntry = tuple[str, bytes]
 
 
 class ReplaySpan(msgspec.Struct, frozen=True):
-    """A part of the stream that is to be delivered once more.
+    """A span of the stream that is delivered again.
 
     Attributes:
         id: of this replay, and of no other.
@@ -61,7 +64,7 @@ class ReplayPosition(msgspec.Struct, frozen=True):
 
 
 async def replay_of(client: Redis, keys: ConsumerKeys) -> ReplaySpan | None:
-    """The replay of a pair that is under way; None where there is none, or none any more.
+    """The replay of a feed consumer that is under way; None where there is none.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -73,14 +76,14 @@ async def replay_of(client: Redis, keys: ConsumerKeys) -> ReplaySpan | None:
 
 
 async def begin(client: Redis, keys: ConsumerKeys, span: ReplaySpan, *, events: str = "", first: str = "") -> bool:
-    """Ask for a replay. False: one is under way, and stays.
+    """Begin a replay. False: another one is under way, and stays.
 
     Args:
         client: of the store.
-        keys: of the pair.
-        span: what is to be delivered once more.
+        keys: of the feed consumer.
+        span: of the replay.
         events: the stream's key.
-        first: its first entry of the span, which has to be there still; empty: that is not looked at.
+        first: the first entry of the span, which must still exist; empty: not checked.
 
     Raises:
         Stale: that entry is gone; nothing was changed.
@@ -94,7 +97,7 @@ async def begin(client: Redis, keys: ConsumerKeys, span: ReplaySpan, *, events: 
 
 
 async def cancel(client: Redis, keys: ConsumerKeys) -> bool:
-    """End the replay that is under way; what is on its way arrives. False: there is none.
+    """Cancel the replay under way; requests already sent are not stopped. False: there is none.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -104,7 +107,7 @@ async def cancel(client: Redis, keys: ConsumerKeys) -> bool:
 
 
 async def ended(client: Redis, keys: ConsumerKeys, replay: str) -> bool:
-    """Whether this replay came to its end, and was not cancelled.
+    """Whether this replay was completed and not cancelled.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -144,7 +147,7 @@ async def last(client: Redis, events: str, end: str) -> ReplayedEntry | None:
 
 
 async def last_read(client: Redis, events: str, subscription: str) -> str | None:
-    """The last entry that was read for a subscription; None where nobody has begun to.
+    """The last entry that was read for a subscription; None where nothing was read yet.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.

@@ -90,24 +90,24 @@ class TrimUpTo(msgspec.Struct, frozen=True):
 
 
 class TrimToLength(msgspec.Struct, frozen=True):
-    """The oldest go, until so many entries are left."""
+    """The oldest entries go, until ``entries`` are left."""
 
     entries: int
 
 
 def pressing(stream: StreamExtent, *, oldest: EntryId, max_bytes: int) -> bool:
-    """Whether there is anything to be thought about; see :func:`next_step`."""
+    """Whether the stream exceeds one of its limits; see :func:`next_step`."""
     return stream.first is not None and (stream.first < oldest or stream.size > max_bytes)
 
 
 def next_step(
     stream: StreamExtent, done: Mapping[str, EntryId], *, oldest: EntryId, max_bytes: int
 ) -> TrimUpTo | TrimToLength | None:
-    """What is to be done next; None: nothing.
+    """The next trim; None: nothing may go.
 
     Args:
         stream: the stream.
-        done: by whoever reads it, the entry up to which none is needed any more.
+        done: for each reader, the entry up to which it needs none any more.
         oldest: entries before this place are old enough to go.
         max_bytes: how large the stream may be.
     """
@@ -122,7 +122,7 @@ def next_step(
 
 
 def holder(stream: StreamExtent, done: Mapping[str, EntryId], *, oldest: EntryId) -> str | None:
-    """Who alone keeps the first entry, which is old enough to go; of several the one that is furthest behind."""
+    """The reader furthest behind that still needs the first entry, which is old enough to go."""
     if stream.first is None or stream.first >= oldest or not done:
         return None
     last = min(done, key=lambda name: (done[name], name))
@@ -135,7 +135,7 @@ _FIELDS: Final = ("place", "replay_after", "replay_to")
 
 
 class WatchedConsumer(msgspec.Struct, frozen=True):
-    """What a subscription has at a feed.
+    """A feed consumer as trimming sees it.
 
     Attributes:
         keys: of the pair.
@@ -239,7 +239,7 @@ async def held_by(client: Redis, prefix: str, feed: str, stream: StreamExtent, *
 
 
 def _unbegun(one: WatchedConsumer, kept: list[bytes | None]) -> Iterable[EntryId]:
-    """Where it begins, or goes on, that has no group."""
+    """The start position of a consumer without a group."""
     if kept[0] is not None:
         yield EntryId.parse(kept[0])
     elif one.earliest:
@@ -247,7 +247,7 @@ def _unbegun(one: WatchedConsumer, kept: list[bytes | None]) -> Iterable[EntryId
 
 
 def _begun(kept: list[bytes | None], first: EntryId) -> Iterable[EntryId]:
-    """Where its replay stands, if that is not at an end."""
+    """The position of its replay, if one is under way."""
     if kept[1] is not None and kept[2] is not None and EntryId.parse(kept[2]) >= first:
         yield EntryId.parse(kept[1])
 
@@ -264,16 +264,16 @@ _GROUP: Final = "sub:"
 
 
 class StreamOverrun(msgspec.Struct, frozen=True):
-    """One of them.
+    """Events that a group lost because the stream outgrew ``retention.max_bytes``.
 
     Attributes:
         name: the group, or ``replay:`` and the group.
-        row: as it is kept.
-        told: whether somebody was told.
+        row: as stored.
+        told: whether it was published.
         at: when it began, UTC.
         first: the first entry that went.
         events: how many went, at most.
-        sequence: of the first of them; None where it was no event of ours.
+        sequence: of the first of them; None where it was not an event of the daemon.
         last_sequence: of the last; None likewise.
     """
 
@@ -298,17 +298,17 @@ class StreamOverrun(msgspec.Struct, frozen=True):
 
     @property
     def subscription(self) -> str | None:
-        """Whose group it is; None for one that is not ours."""
+        """The subscription of the group; None for a group that is not the daemon's."""
         return self.group.removeprefix(_GROUP) if self.group.startswith(_GROUP) else None
 
     @property
     def row_told(self) -> bytes:
-        """The row of one that was told."""
+        """The row that says that it was published."""
         return b"1" + self.row[1:]
 
 
 def overrun_of(name: bytes, row: bytes) -> StreamOverrun | None:
-    """A row read; None where another version wrote it in a form that is not ours."""
+    """An overrun from its row; None where another version wrote it in an unknown form."""
     parts = row.decode("utf-8", "replace").split(" ")
     try:
         told, at, _, first, events, sequence, last, _, _ = parts
@@ -330,7 +330,7 @@ def _number(text: str) -> int | None:
     return None if text == _UNKNOWN else int(text)
 
 
-_LOOKS: Final = 20  # of one call at most: each but the last has taken something away, or found somebody on the move
+_LOOKS: Final = 20  # of one call at most: each but the last has trimmed something, or found a reader that had moved
 _MOST: Final = 10_000  # entries that one script takes away
 _MOST_BYTES: Final = 16 * 1024 * 1024  # 2 ms
 _LEAST: Final = 200  # entries; more than a node of the stream holds
@@ -342,7 +342,7 @@ Known = Callable[[], Awaitable[Mapping[str, WatchedConsumer]]]
 
 
 class RetentionRule(msgspec.Struct, frozen=True):
-    """How long events stay: so long, and while the stream is not larger than so many bytes."""
+    """The limits of a stream: the age of its events and its size in bytes."""
 
     age: timedelta
     max_bytes: int
@@ -353,7 +353,7 @@ class RetentionRule(msgspec.Struct, frozen=True):
 
 
 class Trimmer:
-    """The stream of one feed, as whoever has the feed's lease trims it."""
+    """Trims the stream of one feed, for the process that has the feed's lease."""
 
     def __init__(self, client: Redis, scripts: TrimScripts, *, prefix: str, feed: str, nonce: str) -> None:
         """Take what is worked with.
@@ -363,7 +363,7 @@ class Trimmer:
             scripts: of that client.
             prefix: of the store's keys.
             feed: ``SOURCE/NAME``.
-            nonce: proves that the feed's lease is ours.
+            nonce: the token of the feed's lease.
         """
         self._client = client
         self._scripts = scripts
@@ -373,7 +373,7 @@ class Trimmer:
         self._keys = FeedKeys.of(prefix, feed)
 
     async def trim(self, rule: RetentionRule, known: Known, *, now: datetime) -> int:
-        """Take away what may go; how many entries that were. Many scripts of some milliseconds each.
+        """Trim the stream; returns how many entries went. Runs many scripts of some milliseconds each.
 
         Args:
             rule: how long events stay.
@@ -400,7 +400,7 @@ class Trimmer:
         return total
 
     async def untold(self) -> list[StreamOverrun]:
-        """The overruns that nobody was told of.
+        """The overruns that were not published yet.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -411,7 +411,7 @@ class Trimmer:
         return [one for one in found if one is not None and not one.told]
 
     async def told(self, overrun: StreamOverrun) -> None:
-        """Somebody was; unless more has gone since, which is told then.
+        """Mark an overrun as published, unless the group has lost more since.
 
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
@@ -422,7 +422,7 @@ class Trimmer:
     async def _cut(
         self, step: TrimUpTo | TrimToLength, stream: StreamExtent, pairs: Mapping[str, WatchedConsumer], now: datetime
     ) -> int | None:
-        """How many entries are gone; None: it is to be looked at anew."""
+        """How many entries were trimmed; None: read the stream again."""
         most = max(_LEAST, min(_MOST, _MOST_BYTES * stream.length // max(stream.size, 1)))
         script, limits = self._scripts.trim, _limits(step, now)
         if isinstance(step, TrimToLength):

@@ -56,8 +56,8 @@ COMMIT: Final = lua("commit")
 def in_any_case(shebang: str) -> str:
     """The first line of a script that a server runs although it is out of memory.
 
-    For what keeps a lease, and for what is on the way to freeing memory: without these nothing would ever go. A commit
-    and the beginning of a round are none of them.
+    For scripts that keep a lease or lead to freeing memory: without them no memory would ever be freed. A commit and
+    the beginning of a round do not count among them.
 
     Args:
         shebang: the first line of the others; empty where the server does not know it.
@@ -67,7 +67,7 @@ def in_any_case(shebang: str) -> str:
 
 @contextmanager
 def answered(client: Redis) -> Iterator[None]:
-    """Around a script: :func:`translated`, and a server that forgets scripts faster than they are loaded is away."""
+    """A context around scripts: :func:`translated`, and a script forgotten after loading is unavailability."""
     try:
         with translated(client):
             yield
@@ -86,16 +86,16 @@ async def until_answered(
     lease: timedelta,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Any:
-    """The answer.
+    """The answer of a script that is sent until it is answered.
 
     Args:
         client: of the store.
         send: sends the script once.
         lease: how long it is worth sending.
-        sleep: waits for so many seconds.
+        sleep: waits for this number of seconds.
 
     Raises:
-        StoreUnavailable: there was none for so long; it may or may not be written.
+        StoreUnavailable: no answer in this time; the script may or may not have run.
         StoreRefused: the server will say the same again.
     """
     clock = asyncio.get_running_loop().time

@@ -35,7 +35,7 @@ _log = structlog.get_logger("poller.store")
 
 
 def command_client(url: str) -> Redis:
-    """A client for everything that answers at once; its errors name a key of another type."""
+    """A client for commands that do not block; its errors name a key of another type."""
     return commands(url, key_types=KEY_TYPES)
 
 
@@ -45,11 +45,11 @@ def blocking_client(url: str, *, block: timedelta) -> Redis:
 
 
 class OpenStore(msgspec.Struct, frozen=True):
-    """A store that may be talked to.
+    """An open store: its URL, client and clock.
 
     Attributes:
         url: for further clients.
-        client: for everything that answers at once.
+        client: for commands that do not block.
         clock: the store's; known once the store is ready, see :func:`until_ready`.
     """
 
@@ -133,17 +133,17 @@ async def until_ready(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     away: Callable[[str], None] = _told,
 ) -> str:
-    """Wait until the store answers; gives the first line that its scripts begin with.
+    """Wait until the store answers; returns the first line that its scripts begin with.
 
     Args:
         store: open.
         patience: how long to wait before the failure is raised; None: until cancelled.
-        sleep: waits for so many seconds.
-        away: told each time that it does not answer, in one line.
+        sleep: waits for this number of seconds.
+        away: called with a line of text each time that it does not answer.
 
     Raises:
-        StoreUnavailable: it did not answer for so long.
-        StoreRefused: it does not want us (password, permission).
+        StoreUnavailable: it did not answer within ``patience``.
+        StoreRefused: it refuses access (password, permission).
     """
     clock = asyncio.get_running_loop().time
     begun, pause = clock(), _FIRST_PAUSE
@@ -152,7 +152,7 @@ async def until_ready(
             with translated(store.client):
                 server = await store.client.info("server")
             let_in(store.client)
-            with suppress(StoreError):  # one that takes no script now tells it with the first one that it takes
+            with suppress(StoreError):  # a server that runs no script now sends its time with a later reply
                 await store.clock.ask(store.client)
             return SHEBANG if _major(server.get("redis_version")) >= _SHEBANG_SINCE else ""
         except StoreUnavailable as error:
@@ -169,7 +169,7 @@ def _major(version: object) -> int:
 
 
 async def examined(settings: Settings, store: OpenStore, *, now: Callable[[], datetime]) -> Sequence[ServerCheck]:
-    """Hold the store to ``redis.durability``, and log what is worth knowing about it; everything that was found.
+    """Check the store against ``redis.durability`` and log every check that is not ok; returns all checks.
 
     Raises:
         ConfigurationError: it is less durable than is required.

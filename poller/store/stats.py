@@ -1,10 +1,10 @@
-"""How much each feed holds and what each subscription has not delivered, for many at once. Reads only.
+"""Statistics of feeds and feed consumers, read for many of them together.
 
 **Invariants**
 
 - One script answers for a feed, or for some subscriptions to one, and a handful of them goes with each request: neither
   the store nor this process is busy for longer than some milliseconds at a time.
-- What cannot be read is left out.
+- Nothing is written. What cannot be read is left out.
 - A group that does not exist has an unknown lag, which is not a lag of 0. The server counts entries where it can; where
   it cannot (a group made in the middle of a stream, an old server) the events' sequence numbers tell, without gaps.
 """
@@ -40,7 +40,7 @@ Call = tuple[Sequence[str], Sequence[str]]
 
 
 class FeedStats(msgspec.Struct, frozen=True):
-    """What there is of a feed.
+    """The figures of one feed.
 
     Attributes:
         records: that are known.
@@ -62,10 +62,10 @@ class FeedStats(msgspec.Struct, frozen=True):
 
 
 class ConsumerStats(msgspec.Struct, frozen=True):
-    """What waits for one subscription at one feed.
+    """The figures of one feed consumer.
 
     Attributes:
-        undelivered: events that the group has not delivered; None where there is no group, or nobody can tell.
+        undelivered: events that the group has not delivered; None where there is no group, or it is unknown.
         oldest: when the oldest event that is not delivered was published, in milliseconds; None where there is none.
         begun: whether there is a group.
         parked: how many wait for their next attempt.
@@ -82,7 +82,7 @@ class ConsumerStats(msgspec.Struct, frozen=True):
 
 
 async def feed_amounts(client: Redis, prefix: str, feeds: Sequence[str], fields: Sequence[str]) -> dict[str, FeedStats]:
-    """What there is of each of these feeds, with these fields of its state.
+    """The figures of each of these feeds, with these fields of its state.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -100,7 +100,7 @@ async def feed_amounts(client: Redis, prefix: str, feeds: Sequence[str], fields:
 
 
 async def pair_amounts(client: Redis, prefix: str, wanted: Mapping[str, Sequence[str]]) -> dict[Pair, ConsumerStats]:
-    """What waits, for each of these subscriptions by the feed that they get.
+    """The figures of the feed consumers of these subscriptions, by the feed that they get.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -172,17 +172,17 @@ _Entries = list[tuple[bytes, Mapping[bytes, bytes]]]
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """What one subscription to one feed has before it.
+    """The undelivered events of one feed consumer.
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        entries: how many the group has not delivered; None where there is no group yet, or nobody can tell.
+        entries: how many the group has not delivered; None where there is no group yet, or it is unknown.
         seconds: age of the oldest event that is not delivered, one that waits for its next attempt included; 0 where
             there is none; None where there is no group.
         parked: how many wait for their next attempt.
         dead_letters: how many were given up.
         lost: how many went before they were delivered, ever, for the stream outgrew ``retention.max_bytes``.
-        owner: the process that delivers; None where none does, or its name cannot be told.
+        owner: the process that delivers; None where none does, or its name is unknown.
     """
 
     feed: str
@@ -274,10 +274,10 @@ def _unread(following: _Entries, last: int, lag: int | None = None) -> int | Non
 
 
 def unread(first: int | None, last: int, lag: int | None) -> int | None:
-    """How many events a group has not read; None where nobody can tell.
+    """The number of events that a group has not read; None where it is unknown.
 
     Args:
-        first: the number of the first of them; None where it is no event of ours.
+        first: the number of the first of them; None where it is not an event of the daemon.
         last: the number of the feed's last event.
         lag: as the server counts it, where it can; it goes on counting what went unread, the numbers do not.
     """

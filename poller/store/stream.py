@@ -66,7 +66,7 @@ async def follow(
         client: one for blocking reads (:func:`poller.redis.client.blocking`), with room for ``block``.
         start: for each stream's key the id to start after.
         block: how long to wait for something new before an empty list is given out; None: end instead of waiting.
-        sleep: waits for so many seconds.
+        sleep: waits for this number of seconds.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`. Start again after the last entries' ids.
@@ -97,15 +97,15 @@ async def arrivals(
 ) -> AsyncGenerator[set[str]]:
     """The keys of the streams in which something new has come, again and again; after ``block`` without, an empty set.
 
-    All that is in a stream when its key is given out may be read at once; what comes later is told of later. A stream
-    that has lost its last entries is given out, too, and is new from there on.
+    Whatever is in a stream when its key is yielded may be read then; for later entries the key is yielded again. The
+    key of a stream that has lost its last entries is yielded, too.
 
     Args:
         client: one for blocking reads (:func:`poller.redis.client.blocking`), with room for ``block``.
         keys: of the streams.
         block: how long to wait.
         look_back: how often to look for lost entries.
-        sleep: waits for so many seconds.
+        sleep: waits for this number of seconds.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`. Start again, and read everything once.
@@ -178,7 +178,7 @@ async def _last_ids(client: Redis, keys: Sequence[str]) -> dict[str, str]:
 
 
 async def append(client: Redis, key: str, event: bytes, *, most: int) -> None:
-    """Add an event to a stream that is kept to about so many entries.
+    """Add an event to a stream that is trimmed to about ``most`` entries.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -205,11 +205,11 @@ async def followed(
         client: for blocking reads, with room for ``block``.
         start: for each stream's key the id to start after.
         block: how long to wait before an empty list.
-        away: told once each time that the store goes away.
-        sleep: waits for so many seconds.
+        away: called once each time that the store becomes unavailable.
+        sleep: waits for this number of seconds.
 
     Raises:
-        StoreRefused: the store does not want us.
+        StoreRefused: the store refuses access.
     """
     after = dict(start)
     pause = _FIRST_PAUSE

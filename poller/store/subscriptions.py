@@ -60,9 +60,9 @@ class Registered(msgspec.Struct, frozen=True):
         settings: a JSON object with the keys that a ``[[subscriptions]]`` table has.
         since: when it was first known, UTC.
         asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
-            published from then on is new to it, however late somebody begins to deliver it.
-        member: by whose file it came, or came back, while others had none of it: the process' name; "": not known, or
-            it was paused since. See :mod:`poller.store.subscriptions`.
+            published from then on is new to it, however late its delivery begins.
+        member: the process by whose file it was added or resumed while other files did not list it; "": not known, or
+            it was paused since.
     """
 
     origin: Origin
@@ -73,14 +73,14 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why nothing is delivered.
+    """The pause of a subscription: by whom, why and since when.
 
     Attributes:
-        by: ``operator``; ``sink``: it answered that it wants no more; ``failures``: nothing else for too long;
-            ``removed``: the file does not have it any more.
+        by: ``operator``; ``sink``: it answered that it wants no more; ``failures``: it has failed for too long;
+            ``removed``: the file does not list it any more.
         reason: in words.
         at: when it was paused, UTC.
-        member: the process whose file does not have it; "": not known, or somebody else has paused it.
+        member: the process whose file does not list it; "": not known, or it was paused for another reason.
     """
 
     by: Pauser
@@ -111,7 +111,7 @@ class Subscriptions(msgspec.Struct, frozen=True):
         registered: every subscription there is; the other parts hold no id that is not here.
         secrets: the signing secrets that were made for a subscription here; never to be shown.
         credentials: what a request has brought for its sink to be sent, opaque; never to be shown.
-        paused: those that rest.
+        paused: the pauses of those that are paused.
         health: how they do at each feed, opaque; under :data:`WHOLE` what holds for all of one.
         pauses: those that sinks have asked for.
         handshakes: whether the sink has granted events, opaque.
@@ -276,7 +276,7 @@ class Synced(msgspec.Struct, frozen=True):
 def syncing(
     kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE, *, member: str = ""
 ) -> tuple[list[Write], Synced]:
-    """What is to be written so that the subscriptions of the file are these, and what that means.
+    """The writes that make the subscriptions of the file these, and their effect.
 
     Args:
         kept: what is there.
@@ -311,12 +311,12 @@ def syncing(
 
 
 def returning(subscription: str, one: Registered, member: str) -> list[Write]:
-    """What is to be written so that one which rests goes on, for it is in the file of this process."""
+    """The writes that resume a subscription which the file of this process lists."""
     return [("paused", subscription, None), _registered(subscription, msgspec.structs.replace(one, member=member))]
 
 
 def leaving(subscription: str, one: Registered, pause: Paused) -> list[Write]:
-    """What is to be written so that one rests which is in nobody's file, as far as is known."""
+    """The writes that pause a subscription which no known file lists."""
     unclaimed = [_registered(subscription, msgspec.structs.replace(one, member=""))] if one.member else []
     return [("paused", subscription, _json(pause)), *unclaimed]
 
@@ -330,7 +330,7 @@ def adding(
     *,
     credential: bytes | None = None,
 ) -> list[Write]:
-    """What is to be written for a subscription that is added at run time.
+    """The writes that add a subscription at run time.
 
     Args:
         kept: what is there.
@@ -483,7 +483,7 @@ T = TypeVar("T")
 
 
 class RegistryVersions(NamedTuple):
-    """Numbers to be compared for being other ones than before.
+    """Numbers that differ from the last ones if the registry has changed.
 
     Attributes:
         version: of the registry.
@@ -513,7 +513,7 @@ class Registry:
             return int(await self._client.get(self._keys.version) or 0)
 
     async def marks(self) -> RegistryVersions:
-        """What whoever delivers looks at again and again."""
+        """The numbers that a process that delivers polls for changes."""
         with translated(self._client):
             asking = self._client.pipeline(transaction=False)
             asking.mget(self._keys.version, self._keys.parked)
@@ -522,7 +522,7 @@ class Registry:
         return RegistryVersions(int(version or 0), int(parked or 0), registered)
 
     async def tell_parked(self) -> None:
-        """Have whoever delivers look for deliveries that were parked and for replays, within a second or two."""
+        """Make the process that delivers read parked deliveries and replays, within a second or two."""
         with translated(self._client):
             await self._client.incr(self._keys.parked)
 
@@ -586,7 +586,7 @@ class Registry:
     async def change(
         self, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
     ) -> None:
-        """Have one be this from now on, in JSON; its secrets, its pause and how it does stay.
+        """Change its settings; its secrets, its pause and its health stay.
 
         Args:
             subscription: its id.
@@ -609,7 +609,7 @@ class Registry:
     async def pause(
         self, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
     ) -> Paused | None:
-        """Let it rest; the pause that it was in before, which stays unless it was ``removed``. None: it was active.
+        """Pause it. Returns the pause before, which stays unless it was ``removed``; None: it was active.
 
         Args:
             subscription: its id.
@@ -624,7 +624,7 @@ class Registry:
     async def resume(
         self, subscription: str, renewed: Callable[[bytes], bytes] = lambda health: health
     ) -> Paused | None:
-        """Let it go on; the pause that it was in. None: it was active, and is.
+        """Resume it. Returns the pause that it ends; None: it was active.
 
         Args:
             subscription: its id.
@@ -637,26 +637,26 @@ class Registry:
         return await self._change(lambda kept: resuming(kept, subscription, renewed))
 
     async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
-        """Keep how it does at a feed. False: there is no such subscription."""
+        """Store its health at a feed. False: there is no such subscription."""
         return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed))
 
     async def healths(self, subscription: str) -> dict[str, bytes]:
-        """How it does at each feed, as it is kept."""
+        """Its health at each feed, as stored."""
         with translated(self._client):
             found = cast("dict[bytes, bytes]", await self._client.hgetall(self._keys.health))
         kept = by_feed({field.decode(): value for field, value in found.items()})
         return dict(kept.get(subscription, {}))
 
     async def health(self, subscription: str, feed: str) -> bytes | None:
-        """How it does at a feed, as it is kept."""
+        """Its health at a feed, as stored."""
         with translated(self._client):
             field = health_field(subscription, feed)
             return cast("bytes | None", await self._client.hget(self._keys.health, field))
 
     async def renew_health(self, subscription: str, renewed: Callable[[bytes], bytes]) -> bool:
-        """Make another one of what is kept of the whole one's health; whether it was another one before.
+        """Replace the health of the whole subscription; returns whether that changed it.
 
-        Where several do it at once, one of them is told True.
+        Of several concurrent calls, one returns True.
         """
 
         def plan(kept: Subscriptions) -> tuple[list[Write], bool]:
@@ -724,11 +724,11 @@ REASON: Final = "no running process has it in its configuration file any more"
 
 
 class Contested(msgspec.Struct, frozen=True):
-    """Where one process' file and what is kept differ.
+    """The differences between one process' file and the registry.
 
     Attributes:
-        silenced: in its file, and paused because it is not in another's; with the process that has paused it.
-        brought: not in its file, and going on because of another's; with the process that has brought it.
+        silenced: listed in its file, and paused by a process that does not list it; with that process.
+        brought: not listed in its file, and active because another process lists it; with that process.
     """
 
     silenced: Mapping[str, str] = {}
@@ -740,11 +740,11 @@ class Contested(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What one process has changed.
+    """The changes of one process to the registry.
 
     Attributes:
-        returned: those that go on because its file has them; with the process that has paused it.
-        removed: those that rest because none of those that are there has them.
+        returned: those resumed because its file lists them; with the process that had paused them.
+        removed: those paused because no live process lists them.
     """
 
     returned: Mapping[str, str] = {}
@@ -752,7 +752,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 def contested(kept: Subscriptions, file: Collection[str]) -> Contested:
-    """Where they differ; ``file`` holds the ids of the subscriptions of a process' file."""
+    """The differences; ``file`` holds the ids of the subscriptions of a process' file."""
     silenced = {name: one.member for name, one in kept.paused.items() if one.by == "removed" and name in file}
     brought = {
         name: one.member
@@ -765,13 +765,13 @@ def contested(kept: Subscriptions, file: Collection[str]) -> Contested:
 def settling(
     kept: Subscriptions, found: Contested, member: str, there: Collection[str], now: datetime
 ) -> tuple[list[Write], Settled]:
-    """What a process is to write, and what that means.
+    """The writes that settle the differences, and their effect.
 
     Args:
         kept: what is there.
         found: where that and its file differ.
         member: its name.
-        there: the names of those that deliver, as they were after ``kept``.
+        there: the names of the processes that deliver, read after ``kept``.
         now: UTC.
     """
     returned = found.silenced if member in there else {}
@@ -791,7 +791,7 @@ FORGET_FEED: Final = lua("forget_feed")
 
 
 async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKeys], *, nonce: str) -> bool:
-    """Delete everything that is kept of a feed, its lease too; False: that is not ours, and nothing was deleted.
+    """Delete everything that is stored of a feed, its lease too; False: the lease is lost, nothing was deleted.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
@@ -803,7 +803,7 @@ async def forget_feed(client: Redis, feed: FeedKeys, pairs: Iterable[ConsumerKey
 
 
 async def forget(client: Redis, feed: FeedKeys, pair: ConsumerKeys, subscription: str) -> None:
-    """Delete what a removed subscription has at one feed: its group, and all that waits there or was given up.
+    """Delete a removed subscription's state at one feed: its group, parked deliveries and dead letters.
 
     A process that still delivers for it is fenced, for its lease goes too.
 
