@@ -1,7 +1,11 @@
-"""The servers of a cluster: a client of each, and who has which slots.
+"""A client of a Redis Cluster that sends each command to its slot's primary.
 
-Law: who has which slots is asked at first, and again once somebody doubts it: by one at a time, ten times a second at
-most, of one server after the other until one answers. What was known before holds as long as nobody answers.
+**Invariants**
+
+- A command is carried out at most once. Only redirections, which mean that nothing was carried out, are followed.
+- The assignment of slots is requested first, and again after a redirection or a failure: by one task at a time, at most
+  ten times a second, from one server after the other until one answers. Without an answer the last one stays valid.
+- Replicas are only asked for the assignment of slots.
 """
 
 from __future__ import annotations
@@ -32,12 +36,12 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as Unreachable
 from redis.typing import EncodableT, KeyT, ScriptTextT
 
-_ANSWER: Final = 1.0  # seconds for one server to say who has which slots
+_ANSWER: Final = 1.0  # seconds for one server to report the assignment of slots
 _BETWEEN_LOOKS: Final = 0.1  # seconds
 
 
 class ClusterNodes:
-    """What a client of a cluster knows of it."""
+    """The servers of a cluster: a client of each, and the assignment of slots."""
 
     def __init__(
         self,
@@ -69,8 +73,8 @@ class ClusterNodes:
         """The primary that has a slot; any, for None.
 
         Raises:
-            redis.exceptions.ClusterDownError: nobody has it.
-            redis.exceptions.RedisError: nobody says who has which slots.
+            redis.exceptions.ClusterDownError: no server has it.
+            redis.exceptions.RedisError: no server reports the assignment of slots.
         """
         slots = await self._known()
         if slot is None:
@@ -85,17 +89,17 @@ class ClusterNodes:
         """A client of each primary.
 
         Raises:
-            redis.exceptions.RedisError: nobody says who they are.
+            redis.exceptions.RedisError: no server reports the primaries.
         """
         self._doubted = True
         return [self[one] for one in (await self._known()).primaries]
 
     def moved(self, to: Address) -> None:
-        """A server has said that another one has a slot: that one is asked first."""
+        """Note a redirection: the server that it names is asked first."""
         self._doubted, self._knowing = True, to
 
     def failed(self, address: Address) -> None:
-        """A server does not do what it should: the others may know why."""
+        """Note that a server has failed: the others are asked first."""
         self._doubted, self._failed = True, address
 
     async def aclose(self) -> None:
@@ -117,13 +121,13 @@ class ClusterNodes:
         return rested and (self._doubted or self._slots is None)
 
     async def _look(self) -> None:
-        """Ask until one answers; what is doubted meanwhile is looked at again."""
+        """Ask until one server answers; doubts that arise meanwhile lead to another look."""
         self._doubted = False
         try:
             self._slots = await self._told()
         except RedisError as error:
             self._doubted, self._failure = True, error
-        except BaseException:  # cancelled: whoever is next looks at once
+        except BaseException:  # cancelled: the next caller looks without a pause
             self._doubted = True
             raise
         else:
@@ -149,7 +153,7 @@ class ClusterNodes:
         raise refused or Unreachable(f"nobody says who has which slots ({'; '.join(reasons)})")
 
     def _in_turn(self) -> Iterator[Address]:
-        """Whoever was said to know, then all others, whoever failed last."""
+        """The server named by a redirection, then all others; the one that failed comes last."""
         known = [] if self._slots is None else self._slots.known
         knowing = [] if self._knowing is None else [self._knowing]
         order = dict.fromkeys([*knowing, *known, *self._seeds])

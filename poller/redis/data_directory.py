@@ -1,6 +1,6 @@
-"""Who may be trusted with the embedded server's directory, and where in it the server lives.
+"""The embedded server's directory: its location, its trusted users and its files.
 
-Invariants:
+**Invariants**
 
 * Every directory on the way to the data belongs to this user, to root or to the owner of ``/``. So does each symbolic
   link on it. None of them may be written by every user, unless its sticky bit is set; the last one not even then.
@@ -9,7 +9,7 @@ Invariants:
 * Data is never in two places. What an earlier version left in ``data_dir`` moves to ``private`` under both locks.
 * A process of another user that answers on the socket is never talked to.
 
-What holds the directory (locks, servers) is :mod:`poller.redis.embedded`'s.
+Locks and servers: :mod:`poller.redis.embedded`.
 """
 
 from __future__ import annotations

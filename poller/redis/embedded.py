@@ -415,20 +415,14 @@ def _tied_to_us() -> Callable[[], None] | None:
 
 def _end_with(prctl: Callable[[int, int], int], parent: int) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # gone before it was asked for: nobody would ever tell
+    if os.getppid() != parent:  # the parent was gone before the request: no signal would come
         os._exit(1)
 
 
-# The lock on a data directory: held by the server itself, for exactly as long as the server lives.
-#
-# Law: two servers never write to one directory. A server started without this accepts writes beside the first one.
-#
-# The lock is an ``flock`` on a file in the directory. It belongs to the open file, not to a process: the descriptor
-# is
-# handed to the server when it is started and our copy is closed. So the kernel frees it when the last process that
-# belongs to that server is gone, and nobody has to tidy up, however our own process died.
-#
-# Refuses to know: what a server is. The file is never removed, for a removed file can be locked twice.
+# The lock on a data directory: an ``flock`` on a file in it, held by the server for as long as it lives. The lock
+# belongs to the open file, not to a process: the server inherits the descriptor and this process closes its copy. So
+# the kernel frees the lock when the server's last process is gone. The file is never removed: a removed file can be
+# locked twice.
 
 
 @contextmanager
@@ -468,7 +462,7 @@ _ANSWER_LIMIT_SECONDS: Final = 1.0
 
 
 class SocketState(Enum):
-    """READY: serves commands. LOADING: reads its append-only file. NONE: nobody there, or no answer within a second."""
+    """READY: serves commands. LOADING: reads its append-only file. NONE: no server, or no answer within a second."""
 
     READY = auto()
     LOADING = auto()
@@ -494,7 +488,7 @@ async def asked(path: Path) -> SocketState:
 
 
 async def until_gone(path: Path) -> None:
-    """Returns when the server whose socket is at ``path`` has gone; at once if there is none."""
+    """Wait until the server whose socket is at ``path`` has gone; does not wait if there is none."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_unix_connection(path)
         try:

@@ -312,9 +312,9 @@ def enforced(findings: Sequence[ServerCheck], durability: Durability) -> list[Se
 
 
 async def _let_in(client: Redis) -> None:
-    """Whoever is not let in at all (password, database number) learns it here.
+    """Raise the error of a server that refuses the connection (password, database number).
 
-    Two that refuse this as well do tell what is wrong with them: a full disk, and a replica without its primary.
+    Two errors are passed over, because INFO says more: a full disk, and a replica without its primary.
     """
     try:
         await client.ping()
@@ -337,18 +337,15 @@ def _clock(now: Callable[[], datetime]) -> Callable[[Redis], Any]:
         before = now().timestamp()
         seconds, microseconds = await client.time()
         after, its = now().timestamp(), seconds + microseconds / 1e6
-        # It read its clock at some moment between ours; only beyond them is it known to differ.
+        # The server read its clock between these two moments; only beyond them is it known to differ.
         return {"clock": its - after if its > after else min(its - before, 0.0)}
 
     return ask
 
 
-# Whether this user may run the commands that are used, on the keys that are used. Asks, and changes nothing.
-#
-# The server says it itself (``redis.acl_check_cmd`` in a script, from version 7 on), so nothing has to be tried. What
-# cannot be asked is not known and not told.
-#
-# Law: each command that the program sends stands in the table, with a key of the kind that it is sent for.
+# Permissions: whether this user may run the program's commands on its keys. The server reports that itself
+# (``redis.acl_check_cmd`` in a script, from version 7 on), so nothing has to be tried; an older one reports nothing.
+# The table holds each command that the program sends, with a key of the kind that it is sent for.
 
 # KEYS: any. ARGV: for each command how many words it has, and these. Answers the places of those that are refused,
 # from 1; nil where the server cannot tell.

@@ -1,10 +1,11 @@
 """A client of the primary that Redis Sentinels name.
 
-Law: the Sentinels are asked at each connection, and the server says itself that it is a primary before anything else
-is said to it. Once another one has said so, no connection to the one before is used any more. What one Sentinel does
-not answer, or answers wrongly, the next one is asked.
+**Invariants**
 
-The rest is that of :mod:`poller.redis.single`. Refuses to know replicas.
+- The Sentinels are asked at each connection, and the server must confirm that it is a primary before any other command.
+- Once another server has confirmed that, no connection to the earlier one is used any more.
+- If a Sentinel does not answer, or answers wrongly, the next one is asked.
+- Everything else is as in :mod:`poller.redis.single`. Replicas are not used.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class Sentinels:
             for one in place.hosts
         ]
         self.verified: Address | None = None
-        """Whoever was named and said that it is a primary, most recently; None after a failure."""
+        """The server that was named and confirmed as the primary most recently; None after a failure."""
 
     async def primary(self) -> Address:
-        """Whom the first of them that answers names.
+        """The primary that the first answering Sentinel names.
 
         Raises:
-            redis.exceptions.AuthenticationError: none does, and one does not let us in.
-            redis.exceptions.ConnectionError: none does; says why.
+            redis.exceptions.AuthenticationError: none answers, and one refuses the credentials.
+            redis.exceptions.ConnectionError: none answers; the message says why.
         """
         reasons: list[str] = []
         refused: AuthenticationError | None = None
@@ -66,7 +67,7 @@ class Sentinels:
         raise Unreachable(f"no Sentinel names a primary of {self._service!r} ({'; '.join(reasons)})")
 
     def doubt(self) -> None:
-        """Who named the primary was wrong: ask another one first."""
+        """Note that the last answer was wrong: another Sentinel is asked first."""
         self._last(self._asked[0])
 
     async def aclose(self) -> None:
@@ -109,7 +110,7 @@ def sentinel_client(place: StoreAddress, *, reply_timeout: timedelta, key_types:
 
 
 class _OfSentinels(OurConnection):
-    """Connects to whom the Sentinels name; goes before a TCP connection class."""
+    """A connection to the primary that the Sentinels name; goes before a TCP connection class."""
 
     asked: Sentinels
 
@@ -138,7 +139,7 @@ class _OfSentinels(OurConnection):
 
 
 class _Pool(BlockingConnectionPool):
-    """Gives out no connection to a server that is not the primary any more."""
+    """A pool that gives out no connection to a former primary."""
 
     asked: Sentinels
     place: str = ""

@@ -1,4 +1,4 @@
-"""Where the store is when it is more than one server: the URLs of Sentinel and Cluster, taken apart.
+"""URLs of Redis, Sentinel and Cluster, and the arguments of connections made of them.
 
 ::
 
@@ -9,7 +9,12 @@ User, password and the options for TLS are those of the data servers, as in a ``
 TLS to every server, Sentinels included. These may have a user and a password of their own: ``sentinel_username``,
 ``sentinel_password``.
 
-Law: as in :mod:`poller.redis.url`. Knows nothing of sockets.
+**Invariants**
+
+- A URL that cannot be used is refused with the reason before anything is connected.
+- No part of a password is shown.
+- Only the listed options are taken from a URL's query: it says where and as which user, never how. Timeouts and retries
+  are the program's, because a commit repeated by the client library is written twice.
 """
 
 from __future__ import annotations
@@ -24,16 +29,6 @@ from redis.asyncio.connection import parse_url
 
 from poller.errors import ConfigurationError
 from poller.redis.cluster import Address
-
-# Where a Redis is: a URL in, the arguments of a connection out, and the form of it that may be shown.
-#
-# Law: what cannot be used is refused with the reason before anything is connected, and no part of a password is
-# shown.
-# A URL says where and who, never how: timeouts and retries are this program's, for a commit that is tried again
-# behind
-# our back is written twice. So only the options listed here are taken from its query.
-#
-# Several servers behind one URL are :mod:`poller.redis.url`'s. Knows nothing of sockets.
 
 KINDS: Final = ("redis", "rediss", "unix")
 PROTOCOLS: Final = (2, 3)

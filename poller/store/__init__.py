@@ -1,4 +1,4 @@
-"""What is kept in Redis: the keys, the scripts that change them, one lease, one writer.
+"""The store in Redis: its keys, the scripts that change them, leases and commits.
 
 Start at :mod:`poller.store.keys`, the table of keys, and :mod:`poller.store.feed`, which commits.
 """

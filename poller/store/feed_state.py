@@ -1,4 +1,4 @@
-"""What a feed's state hash holds, read into one value.
+"""The state of a feed: its hash in Redis, read into one value.
 
 The fields are written by commits (``Commit.marks``), together with the events they belong to, and by orders
 (:mod:`poller.store.commands`). All of them are text; a field that is missing or unreadable counts as absent, for the

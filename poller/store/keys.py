@@ -1,4 +1,4 @@
-"""The names of everything that is kept in Redis.
+"""The names and types of all keys in Redis.
 
 All keys of a feed share the hash tag ``{SOURCE/NAME}``: one script may touch them together, on a cluster too. Public
 is ``…:events`` alone; the rest is the daemon's own and may change with its version:

@@ -1,4 +1,4 @@
-"""Leases: who may work on a feed or a feed consumer now, for how long, and the token that proves it.
+"""Leases: the time-limited right of one process to work on a feed or feed consumer.
 
 A process keeps the lease of what it works on from the first round or delivery to the last one, renewed every third of
 its lifetime, so that no other process works in between. It may lose one all the same (a pause, a store that was away):

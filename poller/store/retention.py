@@ -1,4 +1,4 @@
-"""Retention of event streams: which entries go, and what is written down when some go too early.
+"""Retention of event streams: trimming, and the record of undelivered events that were trimmed.
 
 Theory of operation
 -------------------

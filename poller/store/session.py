@@ -1,4 +1,4 @@
-"""The store as the configuration names it: a Redis by URL, or the embedded server on its directory."""
+"""The configured store, opened and checked: a Redis by URL, or the embedded server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots as bytes: small, for there is one for each record that the API has.
+"""The stored form of snapshots, compressed because each record of the API has one.
 
 Layout: one byte of flags, two varints (revision, sequence), one byte with the number of the compression dictionary
 where the flags name one, then the record. Records of one feed look alike, so a dictionary trained on a few of them

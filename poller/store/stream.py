@@ -1,4 +1,4 @@
-"""Readers of event streams: everything after an entry, then what comes, across any number of feeds.
+"""Readers of any number of event streams, from an entry on and then live.
 
 Where the streams may be on different servers, none of them can wait for all: each stream is asked in turn, ten times a
 second, or as seldom as keeps it at 5 000 questions a second.

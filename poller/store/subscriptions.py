@@ -1,4 +1,4 @@
-"""The registry of subscriptions: one for all processes, whichever changes it.
+"""The registry of subscriptions, shared by all processes.
 
 A change is planned by a pure function on all that is kept, and written by one script only while the version is still
 the one that it was planned on; else it is planned again. Marks (health, a sink's pause, its handshake) are written
