@@ -188,7 +188,7 @@ _COUNT: Final = 2  # where those of _NUMBERED say how many keys follow
 
 
 class Address(NamedTuple):
-    """Where a server is."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -303,7 +303,7 @@ class RoutedScript(AsyncScript):
         args: Iterable[EncodableT] | None = None,
         client: Redis | None = None,  # type: ignore[override]  # never another's
     ) -> Any:
-        """What it answers."""
+        """Run the script; returns its answer."""
         one = cast("ClusterClient", client or self.registered_client)
         given = (len(keys or ()), *(keys or ()), *(args or ()))
         try:
@@ -444,7 +444,7 @@ class ClusterClient(Redis):
         return await self.routed(slot_of(args), send)
 
     async def routed(self, slot: int | None, send: Callable[[Redis, bool], Awaitable[T]]) -> T:
-        """What ``send`` gives, following redirections.
+        """The result of ``send``, after following redirections.
 
         Args:
             slot: None for any primary.

@@ -226,9 +226,7 @@ def synced(directory: Path) -> None:
         os.close(descriptor)
 
 
-# The append-only files of the embedded server: whether all are named, and how the last one is made whole.
-#
-# Invariants:
+# The append-only files of the embedded server: checking the manifest and repairing the last file.
 #
 # * Only the end of the last file is ever cut, behind its last whole command; of a transaction, behind EXEC or before
 #   MULTI. What is cut is kept beside the file and on disk before the file is made shorter.
@@ -251,7 +249,7 @@ _TYPES: Final = frozenset("bhi")
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """How far a file can be read, in bytes.
+    """The readable part of a file, in bytes.
 
     Attributes:
         whole: behind the last command, or transaction, that is complete.
@@ -267,7 +265,7 @@ class Extent(msgspec.Struct, frozen=True):
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """What was taken off a file.
+    """The result of cutting a file.
 
     Attributes:
         file: that was cut.

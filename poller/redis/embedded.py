@@ -409,7 +409,7 @@ def _rotate(log: Path) -> None:
 
 
 def _tied_to_us() -> Callable[[], None] | None:
-    """What the child does before it becomes the server: ask to be ended with us. None where the system cannot."""
+    """The call that makes the child end with this process, before it becomes the server; None if unsupported."""
     return partial(_end_with, _LIBC.prctl, os.getpid()) if _LIBC is not None else None
 
 
@@ -429,7 +429,7 @@ def _end_with(prctl: Callable[[int, int], int], parent: int) -> None:
 def attempted(path: Path) -> Iterator[int | None]:
     """A try for the lock at ``path``, without waiting: a descriptor that holds it, or None where another holds it.
 
-    At the end our copy is closed. A process started with the descriptor in ``pass_fds`` goes on holding the lock.
+    At the end this process closes its copy. A process started with the descriptor in ``pass_fds`` keeps the lock.
 
     Raises:
         OSError: the file cannot be opened or locked.
@@ -452,11 +452,8 @@ def _taken(descriptor: int, path: Path) -> bool:
         return False  # removed between opening and locking: another would lock a new file
 
 
-# What the embedded server's socket tells about it, without a client library.
-#
-# Two questions: does it answer, and has it gone. The second needs no polling: a connection that is kept open ends in
-# the
-# instant in which the server does. Refuses to know: what to do about it.
+# The server's state as its socket shows it, without a client library. To learn when the server exits needs no polling:
+# an open connection ends in the same instant.
 
 _ANSWER_LIMIT_SECONDS: Final = 1.0
 

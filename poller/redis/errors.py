@@ -109,7 +109,7 @@ def _first(error: Exception) -> Exception:
 
 
 def address_of(client: Redis | None) -> str:
-    """Where a client connects to, without anything secret."""
+    """The address that a client connects to, without anything secret."""
     if client is None:
         return "Redis"
     place: str | None = getattr(client.connection_pool, "place", None)  # of several servers

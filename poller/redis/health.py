@@ -296,7 +296,7 @@ def weighed(finding: ServerCheck, durability: Durability) -> ServerCheck:
 
 
 def enforced(findings: Sequence[ServerCheck], durability: Durability) -> list[ServerCheck]:
-    """What to tell at the start, given ``redis.durability``: everything that is not ok.
+    """The checks to report at the start, given ``redis.durability``: all that are not ok.
 
     ``ignore`` leaves out what durability is about; ``require`` does not start unless it is known to be ok.
 
@@ -377,7 +377,7 @@ hset {remembered} x x | hsetnx {remembered} x x | xadd {operations} * x x
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What the user may not do.
+    """The commands that the user may not run.
 
     Attributes:
         commands: in small letters, with ``|`` before a subcommand, as ACL rules have it.

@@ -72,7 +72,7 @@ def shown(url: str) -> str:
 
 
 def arguments(url: str, *, told: str | None = None) -> dict[str, Any]:
-    """What a redis-py pool needs to reach ``url``: class, host and port or path, database, credentials, TLS files.
+    """A redis-py pool's arguments for ``url``: class, host and port or path, database, credentials, TLS files.
 
     Args:
         url: of one server.
@@ -158,7 +158,7 @@ def kind_of(url: str) -> str:
 
 
 def place_of(url: str, further: Mapping[str, Any]) -> StoreAddress:
-    """Take a URL of Sentinel or Cluster apart.
+    """The parts of a URL of Sentinel or Cluster.
 
     Args:
         url: of one of these.

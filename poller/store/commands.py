@@ -55,7 +55,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class CommandReply(msgspec.Struct, frozen=True):
-    """What the daemon that polls the feed says of a command.
+    """The reply to a command, by the daemon that polls the feed.
 
     Attributes:
         member: its name.
@@ -82,7 +82,7 @@ class CommandQueue:
         self._key = orders_key(prefix)
 
     async def submit(self, command: Command) -> None:
-        """Let daemons find it."""
+        """Store a command for daemons to find."""
         with translated(self._client):
             await self._client.hset(self._key, command.id, msgspec.json.encode(command))
 

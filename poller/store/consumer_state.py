@@ -169,7 +169,7 @@ class ConsumerStore:
         return {entry: value for entry, value in zip(wanted, values, strict=True) if value is not None}
 
     async def replay(self) -> ReplaySpan | None:
-        """What is to be delivered once more, if anything."""
+        """The replay under way, if any."""
         return await replay_of(self._client, self.keys)
 
     async def past(self, span: ReplaySpan, *, most: int) -> list[tuple[str, bytes]]:

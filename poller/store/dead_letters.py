@@ -17,8 +17,7 @@ id                                     names
 ``SOURCE/NAME:SUBSCRIPTION:0-N``       the entries that went in that subscription's Nth overrun
 =====================================  ================================================================
 
-No part holds a colon and no id a character that means something to a shell.
-Refuses to know: which feeds there are, and how a letter is shown.
+No part holds a colon, and no id a character that a shell interprets.
 """
 
 from __future__ import annotations
@@ -240,7 +239,7 @@ _DROP: Final = lua("drop_letters")
 
 
 class Moved(IntEnum):
-    """What became of a letter that is to be redelivered."""
+    """The result of redelivering a dead letter."""
 
     ABSENT = 0
     MOVED = 1

@@ -17,7 +17,7 @@ _DIGITS: Final = len(str(_LARGEST))
 
 
 class EntryId(NamedTuple):
-    """Where an entry stands in its stream: milliseconds since 1970, and a number within that millisecond."""
+    """The id of an entry: milliseconds since 1970, and a number within that millisecond."""
 
     ms: int
     n: int = 0

@@ -67,7 +67,7 @@ class FeedScripts(LeaseScripts):
 
 
 class MissingRecords(msgspec.Struct, frozen=True):
-    """What a full reading did not hold.
+    """The known records that a full reading did not contain.
 
     Attributes:
         live: how many records are known and not removed.
@@ -247,11 +247,11 @@ class FeedStore:
                 return count
 
     async def listings(self) -> dict[str, SubstreamSnapshot]:
-        """What is kept of each listing, by qualification."""
+        """The snapshot of each listing, by qualification."""
         return await kept_listings(self._client, self.keys.listings)
 
     async def held_versions(self) -> dict[str, HeldVersion]:
-        """What is held back, by record key."""
+        """The versions held back, by record key."""
         return await kept_versions(self._client, self.keys.held_versions)
 
     async def _decoded(self, stored: Mapping[str, bytes]) -> dict[str, Snapshot]:
@@ -437,7 +437,7 @@ def commit_arguments(
         commit: what was planned.
         codec: packs its snapshots; is given the new dictionary.
         dictionary: a new one (number, bytes) to be written along, if there is one.
-        nonce: of our lease.
+        nonce: of this process' lease.
         now_ms: the store's clock in milliseconds: when qualifications and rejected records were seen.
     """
     known = codec.dictionaries

@@ -176,12 +176,12 @@ def operations_key(prefix: str) -> str:
 
 
 def remembered_key(prefix: str) -> str:
-    """What is remembered of the feeds apart from their own keys."""
+    """The hash of high-water marks, which is kept apart from the feeds' own keys."""
     return f"{prefix}:{{operations}}:feeds"
 
 
 def orders_key(prefix: str) -> str:
-    """What was asked of the feeds and is not answered yet."""
+    """The hash of commands without a final reply."""
     return f"{prefix}:{{operations}}:orders"
 
 

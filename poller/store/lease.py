@@ -136,7 +136,7 @@ class Lease:
         return kept
 
     async def release(self) -> None:
-        """Let another process have it, if this process has it."""
+        """Release it, if this process has it."""
         self._held_until = 0.0
         self.claimed = self.claimed and self._certain
         with answered(self._client):
@@ -188,7 +188,7 @@ class Releasable(Protocol):
         ...
 
     async def release(self) -> None:
-        """Let another process have it."""
+        """Release it."""
         ...
 
 
@@ -250,7 +250,7 @@ def member_name() -> str:
 
 
 def nonce_of(member: str) -> str:
-    """What this process writes into a lease; fresh each time."""
+    """A new token for leases of this process; drawn each time."""
     return f"{member}/{secrets.token_hex(16)}"
 
 
@@ -261,7 +261,7 @@ def owner_of(lease: bytes | None) -> str | None:
 
 
 async def in_whose_hands(client: Redis, lease: str) -> str:
-    """Who has a lease now, as the end of a message; empty where it is free or the store does not say."""
+    """The owner of a lease, as the end of a message; empty where it is free or unknown."""
     owner = await _owner(client, lease)
     return f"; {owner} has it" if owner else ""
 

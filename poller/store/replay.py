@@ -52,7 +52,7 @@ class ReplaySpan(msgspec.Struct, frozen=True):
 
 
 class ReplayPosition(msgspec.Struct, frozen=True):
-    """How far a replay has come.
+    """The position of a replay.
 
     Attributes:
         id: of the replay.

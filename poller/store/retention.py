@@ -70,7 +70,7 @@ _ROOM: Final = 0.95  # of max_bytes that is left full, so that the next event do
 
 
 class StreamExtent(msgspec.Struct, frozen=True):
-    """What is known of a stream.
+    """The size of a stream, and its first entry.
 
     Attributes:
         length: entries.
@@ -147,11 +147,11 @@ class WatchedConsumer(msgspec.Struct, frozen=True):
 
 
 Groups = Mapping[str, Mapping[str, Any]]
-"""What the server says of each consumer group of a stream, by its name."""
+"""The server's description of each consumer group of a stream, by its name."""
 
 
 async def stream_of(client: Redis, events: str) -> StreamExtent:
-    """What is known of a stream; one that is not there has no entries.
+    """The extent of a stream; one that does not exist has no entries.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.

@@ -210,22 +210,22 @@ def sink_pauses(kept: Mapping[str, bytes], at: int) -> SinkPauses:
 
 
 def since_field(subscription: str) -> str:
-    """Where it is kept since when a sink wants nothing. An id holds no space."""
+    """The field with the beginning of a sink's pause. An id holds no space."""
     return f"{subscription} {_SINCE}"
 
 
 def resumed_field(subscription: str) -> str:
-    """Where it is kept when an operator last ended a pause of a sink."""
+    """The field with the moment when an operator last ended a sink's pause."""
     return f"{subscription} {_RESUMED}"
 
 
 def health_field(subscription: str, feed: str) -> str:
-    """Where the health of a subscription at a feed is kept. Neither holds a space."""
+    """The field with a subscription's health at a feed. Neither name holds a space."""
     return f"{subscription} {feed}".rstrip()
 
 
 def by_feed(health: Mapping[str, bytes]) -> dict[str, dict[str, bytes]]:
-    """What is kept by :func:`health_field`, by subscription and feed."""
+    """The values of the fields of :func:`health_field`, by subscription and feed."""
     found: dict[str, dict[str, bytes]] = {}
     for field, value in health.items():
         subscription, _, feed = field.partition(" ")
@@ -258,7 +258,7 @@ class _Feeds(msgspec.Struct):
 
 
 class Synced(msgspec.Struct, frozen=True):
-    """What a new look at the file has changed, ids in their order.
+    """The changes that a new reading of the file has made, ids in order.
 
     Attributes:
         added: new ones.
@@ -353,7 +353,7 @@ def adding(
 def changing(
     kept: Subscriptions, subscription: str, settings: bytes, following: Following = lambda _, credential: credential
 ) -> list[Write]:
-    """What is to be written so that a subscription has these settings and is otherwise what it was.
+    """The writes that change the settings of a subscription and nothing else.
 
     Args:
         kept: what is there.
@@ -372,7 +372,7 @@ def changing(
 
 
 def removing(kept: Subscriptions, subscription: str) -> list[Write]:
-    """What is to be written so that nothing is left of a subscription.
+    """The writes that delete a subscription.
 
     Raises:
         SubscriptionUnknown: there is none of this id.
@@ -386,7 +386,7 @@ def removing(kept: Subscriptions, subscription: str) -> list[Write]:
 def pausing(
     kept: Subscriptions, subscription: str, pause: Paused, renewed: Callable[[bytes], bytes] | None = None
 ) -> tuple[list[Write], Paused | None]:
-    """What is to be written so that it rests, and the pause that it was in before.
+    """The writes that pause a subscription, and the pause that it had before.
 
     Args:
         kept: what is there.
@@ -407,7 +407,7 @@ def pausing(
 
 
 def renewing(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]) -> list[Write]:
-    """What is to be written so that the health that is kept of the whole subscription is another one."""
+    """The writes that replace the health of the whole subscription."""
     health = kept.health.get(subscription, {}).get(WHOLE, b"")
     fresh = renewed(health)
     return [("health", health_field(subscription, WHOLE), fresh)] if fresh != health else []
@@ -416,7 +416,7 @@ def renewing(kept: Subscriptions, subscription: str, renewed: Callable[[bytes], 
 def resuming(
     kept: Subscriptions, subscription: str, renewed: Callable[[bytes], bytes]
 ) -> tuple[list[Write], Paused | None]:
-    """What is to be written so that it goes on, and the pause that it was in, a sink's included; None: none.
+    """The writes that resume a subscription, and the pause that they end, a sink's included; None: none.
 
     Args:
         kept: what is there.
@@ -671,7 +671,7 @@ class Registry:
         return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription)
 
     async def handshake(self, subscription: str) -> bytes | None:
-        """What is kept of its sink's permission, opaque."""
+        """The stored permission of its sink, opaque."""
         with translated(self._client):
             kept: bytes | None = await self._client.hget(self._keys.handshakes, subscription)  # type: ignore[assignment] # bytes, as the client is set up
         return kept
