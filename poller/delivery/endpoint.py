@@ -132,7 +132,7 @@ class EndpointState:
             changed()
 
     def took(self, feed: str, health: Health) -> None:
-        """Begin to deliver a feed here; returns its health as noted last."""
+        """Begin to deliver a feed here, with its health as noted last."""
         self._standing.took(feed, health)
 
     def left(self, feed: str) -> None:

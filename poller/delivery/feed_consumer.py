@@ -178,7 +178,7 @@ class EntrySource(Protocol):
         ...
 
     async def read(self, *, most: int) -> list[Entry]:
-        """Whether there may be entries that were not read yet."""
+        """Entries that the group has not read yet."""
         ...
 
 
