@@ -83,8 +83,8 @@ async def serving(answer: Answer | bytes | list[bytes], *, tls: ssl.SSLContext |
         yield api
     finally:
         server.close()
+        await api.close()  # before what follows, which from Python 3.12 on waits for the connections
         await server.wait_closed()
-        await api.close()
 
 
 def _constant(answers: bytes | list[bytes]) -> Answer:
