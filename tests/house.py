@@ -51,7 +51,15 @@ GOALS: Final[Mapping[str, int]] = {
 }
 """What each figure is to be at most."""
 
-HELD: Final = frozenset({"import circles", "imports against the order", "gerund module names"})
+HELD: Final = frozenset(
+    {
+        "import circles",
+        "imports against the order",
+        "gerund module names",
+        "repeated class names",
+        "modules with one importer and fewer than 80 lines",
+    }
+)
 """The figures whose goal the tests hold already. A goal that is reached is added here."""
 
 ORDER: Final = (

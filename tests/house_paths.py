@@ -49,13 +49,6 @@ FRAME: Final[Mapping[str, str]] = {
 }
 """Modules and folders that are no part of a path, and why."""
 
-_OLD_FRAME: Final = frozenset(  # the same in the layout without the folder redis; goes with it
-    """
-    hiding pacing retry_after spans stopping service/logs store/address store/cluster store/cluster_nodes
-    store/connection store/places store/routing store/sentinel store/single store/slots store/tls store/translation
-    """.split()  # noqa: SIM905 -- read as one text
-)
-
 Files = dict[str, set[str]]
 """The functions that ran, by file, relative to the program's directory."""
 
@@ -72,7 +65,7 @@ _SINKS: Final = {  # by id: how many answers settle an event, and the lines of t
 def is_frame(file: str) -> bool:
     """Whether a file is part of the frame."""
     name = file.removesuffix(".py")
-    return not {name, name.partition("/")[0]}.isdisjoint(FRAME) or name in _OLD_FRAME
+    return not {name, name.partition("/")[0]}.isdisjoint(FRAME)
 
 
 def measured() -> dict[str, Files]:
