@@ -192,5 +192,5 @@ def read_credential(kept: bytes) -> SinkCredentialValue:
     try:
         found: SinkCredentialValue = msgspec.json.decode(kept, type=SinkCredentialValue)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ConfigurationError("a credential is kept that this version cannot use: bring it anew") from None
+        raise ConfigurationError("the stored credential cannot be used by this version: send it again") from None
     return found

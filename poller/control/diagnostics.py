@@ -347,7 +347,7 @@ async def check_service(
     if texts.get("read") and texts.get("read") == texts.get("admin"):
         found.append(CheckLine("warning", _SUBJECT, "read token and admin token are the same: who reads may change"))
     if is_closed(http, environ):
-        found.append(CheckLine("warning", _SUBJECT, f"nobody may read on {http.bind}: {CLOSED}"))
+        found.append(CheckLine("warning", _SUBJECT, f"reading on {http.bind} is refused: {CLOSED}"))
     elif http.open_reads and tokens["read"]:
         found.append(
             CheckLine("warning", _SUBJECT, "http.open_reads has no effect: a read token is set, and is needed")

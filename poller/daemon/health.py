@@ -72,8 +72,8 @@ class StoreMonitor:
         self._client: Redis | None = None
         self._failing: dict[str, str] = {}
         self._failed_at = 0.0
-        self._amiss_since: float | None = None
-        self._amiss = asyncio.Event()
+        self._failing_since: float | None = None
+        self._has_failed = asyncio.Event()
         self._looked_at: float | None = None
         self._looking: asyncio.Task[None] | None = None
         self._woke_at: float | None = None
@@ -91,9 +91,9 @@ class StoreMonitor:
             return  # what is tried again fails again if the store is away
         self._failing[who] = text
         self._failed_at = self._clock.monotonic()
-        if self._amiss_since is None:
-            self._amiss_since = self._failed_at
-            self._amiss.set()
+        if self._failing_since is None:
+            self._failing_since = self._failed_at
+            self._has_failed.set()
             STORE_FAILURES.inc()
             _log.warning("redis unavailable", error=text, advice="retrying; no data is lost")
 
@@ -108,7 +108,7 @@ class StoreMonitor:
     @property
     def away(self) -> bool:
         """Whether the store is logged as unavailable, and not yet as available again."""
-        return self._amiss_since is not None
+        return self._failing_since is not None
 
     def reasons(self) -> list[ReadinessProblem]:
         """Why nothing can be relied on at the moment; empty: all is well, as far as is known."""
@@ -134,8 +134,8 @@ class StoreMonitor:
         """Look, again and again, until cancelled. Only once there is a store; see :meth:`attach`."""
         try:
             while True:
-                self._amiss.clear()
-                await self._clock.wait(self._amiss, self._until_next())
+                self._has_failed.clear()
+                await self._clock.wait(self._has_failed, self._until_next())
                 await asyncio.wait({self._begun()})
                 self._settle()
         finally:
@@ -144,7 +144,7 @@ class StoreMonitor:
                 await ended(self._looking)
 
     def _until_next(self) -> float:
-        if self._amiss_since is not None:
+        if self._failing_since is not None:
             return _AMISS
         return _UNFIT if self.reasons() else EACH
 
@@ -177,10 +177,10 @@ class StoreMonitor:
 
     def _settle(self) -> None:
         """Say so where nothing has failed for a while."""
-        if self._amiss_since is None or self._failing or self._clock.monotonic() - self._failed_at < _CALM:
+        if self._failing_since is None or self._failing or self._clock.monotonic() - self._failed_at < _CALM:
             return
-        _log.info("redis available again", seconds=round(self._clock.monotonic() - self._amiss_since, 1))
-        self._amiss_since = None
+        _log.info("redis available again", seconds=round(self._clock.monotonic() - self._failing_since, 1))
+        self._failing_since = None
 
 
 # Readiness, as ``/readyz`` shows it: the process has started, its store is available and durable, and it is not

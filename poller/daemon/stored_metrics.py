@@ -413,7 +413,9 @@ _SUBSCRIPTIONS: Final = (
     _of_subscription(
         "failing", "failing", "1 where nothing but failures came for a while, at any feed, or nothing may be sent."
     ),
-    _of_subscription("paused", "paused", "1 where it rests, whoever has paused it."),
+    _of_subscription(
+        "paused", "paused", "1 while the subscription is paused, by an operator, its sink or its failures."
+    ),
     _of_subscription(
         "ungranted", "ungranted", "1 where its sink has not granted events, 0 where it has; with validate = true alone."
     ),

@@ -94,9 +94,9 @@ def counted(number: int, what: str) -> str:
 
 def status(report: ReadinessReport, doing: str) -> str:
     """One line: what the process does, and what fails."""
-    amiss = [f"{one.name}: {one.text}" for one in report.reasons]
-    amiss += [f"{feed} fails: {text}" for feed, text in (*report.failing.items(), *report.subscriptions.items())]
-    line = " ".join(f"{doing}; {', '.join(amiss) or 'all is well'}".split())
+    problems = [f"{one.name}: {one.text}" for one in report.reasons]
+    problems += [f"{feed} fails: {text}" for feed, text in (*report.failing.items(), *report.subscriptions.items())]
+    line = " ".join(f"{doing}; {', '.join(problems) or 'all is well'}".split())
     return line if len(line) <= LONGEST_STATUS else line[: LONGEST_STATUS - 1] + "…"
 
 

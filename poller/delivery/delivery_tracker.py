@@ -56,7 +56,7 @@ from poller.store.consumer_state import Entry, Settlement
 from poller.store.entry_id import EntryId, before
 from poller.store.replay import ReplayedEntry, ReplayPosition, ReplaySpan
 
-GONE: Final = "the stream does not hold its event any more: retention.max_bytes took it, or somebody did"
+GONE: Final = "the stream does not hold its event any more: retention.max_bytes removed it, or another program"
 
 
 class DeliveryTracker:

@@ -113,7 +113,7 @@ class ClusterNodes:
                 if self._look_again():
                     await self._look()
                 if self._slots is None:
-                    raise (self._failure or Unreachable("nobody was asked")).with_traceback(None)
+                    raise (self._failure or Unreachable("no server was asked")).with_traceback(None)
         return self._slots
 
     def _look_again(self) -> bool:
@@ -150,7 +150,7 @@ class ClusterNodes:
                 refused = error
             except (RedisError, OSError, ValueError) as error:  # OSError: TimeoutError is one
                 reasons.append(f"{one}: {str(error) or type(error).__name__}")
-        raise refused or Unreachable(f"nobody says who has which slots ({'; '.join(reasons)})")
+        raise refused or Unreachable(f"no server says which server has which slots ({'; '.join(reasons)})")
 
     def _in_turn(self) -> Iterator[Address]:
         """The server named by a redirection, then all others; the one that failed comes last."""

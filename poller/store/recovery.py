@@ -81,7 +81,7 @@ _PARTS: Final = {
     "qualifications": "the qualifications that it had named",
 }
 _ANEW: Final = (
-    "nothing is to be done for the feed: it is read anew, and webhooks do not get that reading again. Events not yet "
+    "nothing is to be done for the feed: it is read again, and webhooks do not get that reading again. Events not yet "
     "delivered may be gone. Find out what took it from the store: FLUSHALL, eviction, a volume that is not there"
 )
 _STREAM: Final = (

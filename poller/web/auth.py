@@ -43,8 +43,8 @@ _NO_ADMIN: Final = (
     "nothing can be changed over HTTP here: set http.admin_token_file to a file with a token and start the daemon "
     "again, or use the command line (poller pause, resume, resync, release, subscriptions)"
 )
-_ELSEWHERE: Final = f"nobody may read over HTTP here: {CLOSED}"
-_PASSED_ON: Final = f"nobody may read through a proxy here, nor by HTTP/1.0, as some proxies ask: {CLOSED}"
+_ELSEWHERE: Final = f"reading over HTTP is refused here: {CLOSED}"
+_PASSED_ON: Final = f"reading through a proxy is refused here, and by HTTP/1.0, which some proxies use: {CLOSED}"
 _NEEDS_READ: Final = "reading needs a token: send Authorization: Bearer with the read token or the admin token"
 _NEEDS_ADMIN: Final = "this changes something: send Authorization: Bearer with the content of http.admin_token_file"
 _READ_ONLY: Final = "the read token changes nothing: send the admin token"
@@ -75,7 +75,7 @@ class Authorizer:
             with suppress(RequestRefused):  # what is wrong with it is logged at the start, and again when it is needed
                 _matches(token, "")
         if is_closed(settings, environ):
-            _log.warning("nobody may read over HTTP", address=str(settings.bind), advice=CLOSED)
+            _log.warning("reading over HTTP is refused", address=str(settings.bind), advice=CLOSED)
 
     def readable(self, route: Route) -> Route:
         """The route, whose GET and HEAD are for those who may read."""

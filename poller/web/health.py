@@ -72,8 +72,8 @@ def written(moment: ScrapeState, form: Form) -> bytes:
     """What this process has counted and what is so at this moment, in Prometheus' text or as OpenMetrics."""
     other = form == "openmetrics"
     counted: bytes = openmetrics(REGISTRY) if other else generate_latest(REGISTRY)  # type: ignore[no-untyped-call]  # as it is
-    amiss = [one for one in moment.findings if one.severity != "ok"]
-    findings = [(labelled(name=one.name, severity=one.severity), 1.0) for one in amiss]
+    problems = [one for one in moment.findings if one.severity != "ok"]
+    findings = [(labelled(name=one.name, severity=one.severity), 1.0) for one in problems]
     parts = [
         counted.decode().removesuffix(_END),
         READY.block([("", float(moment.ready))], openmetrics=other),

@@ -51,8 +51,8 @@ POLICY: Final = (
 """The page's Content-Security-Policy."""
 
 _WELL: Final = frozenset({"ok", "active", "reading", "never read", "new"})
-_FEEDS: Final = ("feed", "state", "last good", "#records", "#events", "what is amiss")
-_SUBSCRIPTIONS: Final = ("subscription", "state", "#waiting", "#oldest", "#dead letters", "what is amiss")
+_FEEDS: Final = ("feed", "state", "last good", "#records", "#events", "problem")
+_SUBSCRIPTIONS: Final = ("subscription", "state", "#waiting", "#oldest", "#dead letters", "problem")
 
 
 def page(seen: Overview) -> str:
@@ -62,8 +62,10 @@ def page(seen: Overview) -> str:
         seen: how it is.
     """
     states: list[str] = [*(one.state for one in seen.feeds), *(one.state for one in seen.subscriptions)]
-    amiss = sum(state not in _WELL for state in states)
-    title = "poller: " + ("not ready" if not seen.ready else f"{amiss} amiss" if amiss else "all is well")
+    problems = sum(state not in _WELL for state in states)
+    title = "poller: " + (
+        "not ready" if not seen.ready else f"{problems} problem{'s' * (problems > 1)}" if problems else "all is well"
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -135,7 +135,7 @@ _NEW: Final = "expected the value: there was no header of this name"
 
 _ANOTHER_HOST: Final = (
     "expected the host that it had, for what is not shown goes to no other one: send header values and sinkcredential "
-    "anew; one with auth or client_cert_file is deleted and added again"
+    "again; one with auth or client_cert_file is deleted and added again"
 )
 _SHOWN: Final = f"expected the sink as it is shown, or a whole URL: {HIDDEN} stands for a part that is not shown"
 _NULL: Final = "expected a value; leave the key out for the default"

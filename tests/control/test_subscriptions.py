@@ -70,7 +70,7 @@ async def test_the_sample_has_what_a_request_has_brought(tmp_path: Path) -> None
         found = await sampled(tmp_path, receiver.url, brought=kept)
         assert receiver.requests[0].header("authorization") == "Bearer brought"
         assert found.outcome.error == "the sink answered 401; the access token expired at 2026-03-02T08:14:00Z"
-        with pytest.raises(ConfigurationError, match="bring it anew"):
+        with pytest.raises(ConfigurationError, match="send it again"):
             await sampled(tmp_path, receiver.url, brought=b"brought")
         assert receiver.count == 1
 

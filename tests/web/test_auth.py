@@ -130,7 +130,7 @@ async def test_elsewhere_nobody_reads_without_a_token(tmp_path: Path, store_url:
             for path in FREE:
                 assert (await given.ask(path, token=None))[0] == 200
             assert (await given.ask("/readyz", token=None))[0] in {200, 503}
-    assert [line["event"] for line in logs] == ["nobody may read over HTTP"]
+    assert [line["event"] for line in logs] == ["reading over HTTP is refused"]
 
 
 async def test_the_probe_repeats_no_answer(tmp_path: Path, store_url: str) -> None:

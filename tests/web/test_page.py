@@ -52,7 +52,7 @@ async def test_it_says_how_it_is(given: Served) -> None:
     (active,) = one.subscriptions
     paused = msgspec.structs.replace(active, state="paused", paused_by="sink", reason="410", lag_entries=3)
     text = Read(page(msgspec.structs.replace(one, feeds=(failing,), subscriptions=(paused,)))).text
-    for word in ("2 amiss", "failing", "status 500", "5 min ago", "paused", "by sink: 410", "3"):
+    for word in ("2 problems", "failing", "status 500", "5 min ago", "paused", "by sink: 410", "3"):
         assert word in text
     ailing = msgspec.structs.replace(active, state="failing", since="2026-03-02T08:15:00Z", error="no such file")
     text = Read(page(msgspec.structs.replace(one, subscriptions=(ailing,)))).text

@@ -340,7 +340,7 @@ def _with_reason(error: BaseException) -> tuple[Failure, str] | None:
         case SourceError():
             return Failure.CREDENTIAL, str(error)
         case aiohttp.ClientConnectorDNSError():
-            return Failure.DNS, f"{error.host} cannot be resolved: {error.strerror or 'nobody knows its address'}"
+            return Failure.DNS, f"{error.host} cannot be resolved: {error.strerror or 'the name has no address'}"
         case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
             return Failure.NOT_HTTP, f"the answer is not HTTP: {_complaint(error)}"
     return None

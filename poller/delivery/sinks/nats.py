@@ -14,7 +14,7 @@ a token or a credentials file cannot be read   not sent
 
 ``Nats-Msg-Id`` is the event's id, with ``/`` and the number of the redelivery or the id of the replay behind it. So
 JetStream drops what a lost acknowledgement makes us send again within the duplicate window of the stream, and nothing
-that somebody asks for again.
+that is asked for again.
 
 **Invariants**
 
@@ -100,7 +100,7 @@ def open_sink(settings: SubscriptionSettings, parts: SinkParts) -> NatsSink:
 
 
 class Login:
-    """Who connects: a token, a user with a password, a credentials file, or nobody."""
+    """Who connects: a token, a user with a password, a credentials file, or none of these."""
 
     def __init__(
         self,

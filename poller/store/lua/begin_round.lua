@@ -7,9 +7,9 @@
 --   that.
 -- The word is '' where all is there, 'new' where nothing ever was, 'stream' where the stream lacks the last
 --   event that was published, and else what was missing ('all'; or 'order', where an operator wants it): then
---   the feed was begun anew, with nothing left of what was known, and never with a half of it.
+--   the feed starts with nothing left of what was known, and never with a half of it.
 -- The stream stays, for others may still need what is in it; and the sequence goes on from its last event,
---   or, where it has none, from the highest number that anybody knows of: whoever compares numbers would take
+--   or, where it has none, from the highest number that is known: a reader that compares numbers would take
 --   what comes for old.
 -- include counts
 -- include lease_left

@@ -2,7 +2,7 @@
 -- KEYS: quarantine, rejected.
 -- ARGV: for each entry its id and the digest of its record.
 -- Answers how many there were.
--- A digest is forgotten only along with its entry: one that is gone already may have been quarantined anew
+-- A digest is forgotten only along with its entry: one that is gone already may have been quarantined again
 --   since.
 local gone = 0
 for i = 1, #ARGV, 2 do

@@ -18,7 +18,7 @@ local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
 local at_stake, names = {}, {}
 for _, one in ipairs(spans) do
   names[one.name] = true
-  if one.pair then one.held = nil end  -- whoever delivers finds that these are gone, and writes a letter for each
+  if one.pair then one.held = nil end  -- the feed consumer finds that these are gone, and writes a dead letter for each
   if one.held then one.start = one.held end
   local first = redis.call('XRANGE', KEYS[2], one.start, one.to, 'COUNT', 1)[1]
   if first then

@@ -3,7 +3,7 @@
 -- ARGV 1, 2: nonce, limit.
 -- From ARGV[9] on, of each pair: its group, and the place behind which it begins where it has neither a group
 --   nor a place yet ('' where it needs nothing then).
--- A span is what somebody needs of the stream: what comes after `after`, from `start` (as XRANGE takes it) to
+-- A span is what a reader needs of the stream: what comes after `after`, from `start` (as XRANGE takes it) to
 --   `to`; and `held`, the first entry that is there and that was read and not acknowledged.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
 local oldest = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
