@@ -32,9 +32,11 @@ from tests.stores import SEVERAL, SINGLE, STORES, Store, Stores, only_one_server
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("thorough"), max_examples=25)
-settings.register_profile("long", settings.get_profile("thorough"), max_examples=2000, stateful_step_count=60)
+settings.register_profile(
+    "long", settings.get_profile("thorough"), derandomize=False, max_examples=2000, stateful_step_count=60
+)
 settings.load_profile("quick")
 
 _EACH = {"single_kind": SINGLE, "store_kind": STORES, "client_kind": ("fakeredis", *STORES), "several_kind": SEVERAL}
