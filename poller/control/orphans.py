@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from redis.asyncio import Redis
@@ -35,7 +35,7 @@ from poller.store.recovery import known_feeds, note_unread
 from poller.store.retention import groups_of
 from poller.store.stats import Backlog, backlogs
 from poller.store.stream import last_id
-from poller.store.subscriptions import Registered, Subscriptions, forget_feed, health_field
+from poller.store.subscriptions import UNREADABLE, Registered, Subscriptions, forget_feed, health_field
 
 SEARCH_SECONDS: Final = 1.0
 LEASE: Final = timedelta(seconds=15)
@@ -87,11 +87,6 @@ class OrphanedFeed(msgspec.Struct, frozen=True):
             f"no running configuration has this feed; its stream holds {self.stream_length} events, {waits}; "
             f"`poller feeds forget {self.feed}` deletes what is kept of it"
         )
-
-
-class _SubscribedFeeds(msgspec.Struct, frozen=True):
-    feeds: tuple[str, ...] | None = None
-    start: Literal["now", "earliest"] = "now"
 
 
 async def orphaned_feeds(
@@ -173,13 +168,10 @@ def _is_left(backlog: Backlog, marks: list[bytes | None], registered: Registered
 
 def _is_wanted(registered: Registered, feed: str, last: str) -> bool:
     """Whether one that has nothing at a feed yet begins before its last entry."""
-    try:
-        wanted = msgspec.json.decode(registered.settings, type=_SubscribedFeeds)
-    except msgspec.MsgspecError:  # another version's
+    outline = registered.outline
+    if outline is UNREADABLE or not outline.wants(feed):
         return False
-    if wanted.feeds is not None and feed not in wanted.feeds:
-        return False
-    return wanted.start == "earliest" or 0 < registered.asked <= EntryId.parse(last).ms
+    return outline.is_from_earliest or 0 < registered.asked <= EntryId.parse(last).ms
 
 
 async def note_streams(client: Redis, settings: Settings, *, within: float = SEARCH_SECONDS) -> None:

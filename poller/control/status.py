@@ -30,7 +30,7 @@ from poller.store.members import members_now
 from poller.store.retention import RetentionRule, held_by, stream_of
 from poller.store.session import OpenStore
 from poller.store.stats import Backlog, backlogs
-from poller.store.subscriptions import WHOLE, Origin, Pauser, Subscriptions
+from poller.store.subscriptions import WHOLE, Origin, Pauser, SubscriptionOutline, Subscriptions, outline_of
 from poller.text import ago
 
 FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]
@@ -386,14 +386,6 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class _SubscriptionOutline(msgspec.Struct, frozen=True):
-    """What is shown of kept settings, whichever version wrote them."""
-
-    sink: str = "?"
-    feeds: tuple[str, ...] | None = None
-    handshake: bool = msgspec.field(default=False, name="validate")
-
-
 def status_of_new(name: str, sink: str, *, all_feeds: bool) -> SubscriptionStatus:
     """The status of one that was added at run time just now, as it is known without asking for it.
 
@@ -439,8 +431,9 @@ async def subscription_statuses(
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     kept = await registry_of(settings, client).all()
-    texts = dict(filed(settings)) | {name: bytes(one.settings) for name, one in kept.registered.items()}
-    outlines = {name: _outline(text) for name, text in sorted(texts.items()) if only is None or name in only}
+    found_in = {name: outline_of(text) for name, text in filed(settings)}
+    found_in |= {name: one.outline for name, one in kept.registered.items()}
+    outlines = {name: one for name, one in sorted(found_in.items()) if only is None or name in only}
     pairs = [(name, feed) for name, one in outlines.items() for feed in one.feeds or settings.feed_ids]
     found = await backlogs(client, settings.redis.prefix, pairs, now=now)
     own: defaultdict[str, list[Backlog]] = defaultdict(list)
@@ -450,7 +443,7 @@ async def subscription_statuses(
 
 
 def _subscription_status(
-    name: str, outline: _SubscriptionOutline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
+    name: str, outline: SubscriptionOutline, kept: Subscriptions, feeds: tuple[Backlog, ...], now: datetime
 ) -> SubscriptionStatus:
     registered, pause, until = kept.registered.get(name), kept.paused.get(name), kept.until.get(name)
     health = health_in(kept, name)
@@ -487,13 +480,6 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _outline(text: bytes) -> _SubscriptionOutline:
-    try:
-        return msgspec.json.decode(text, type=_SubscriptionOutline)
-    except msgspec.DecodeError:
-        return _SubscriptionOutline()
-
-
 def health_in(kept: Subscriptions, name: str) -> Health:
     """How a subscription does, over all of its feeds."""
     feeds = dict(kept.health.get(name, {}))
@@ -503,8 +489,8 @@ def health_in(kept: Subscriptions, name: str) -> Health:
 
 def is_ungranted(kept: Subscriptions, name: str) -> bool | None:
     """Whether its sink has not granted events; None where it is not to be asked."""
-    outline = _outline(bytes(kept.registered[name].settings))
-    return ungranted(stored_state(kept.handshakes.get(name))) is not None if outline.handshake else None
+    asked = kept.registered[name].outline.handshake
+    return ungranted(stored_state(kept.handshakes.get(name))) is not None if asked else None
 
 
 def _permission_text(permission: HandshakeState | None) -> str | None:

@@ -228,8 +228,7 @@ def settings_of(kept: Subscriptions, settings: Settings, subscription: str) -> S
 
 def feeds_of(kept: Subscriptions, settings: Settings, subscription: str) -> tuple[str, ...]:
     """Where it may have something: the feeds that are configured, and those that it names."""
-    named = msgspec.json.decode(kept.registered[subscription].settings, type=_SubscriptionName).feeds or ()
-    return tuple(dict.fromkeys((*settings.feed_ids, *named)))
+    return tuple(dict.fromkeys((*settings.feed_ids, *(kept.registered[subscription].outline.feeds or ()))))
 
 
 def health_resumed(health: bytes) -> bytes:
@@ -238,10 +237,6 @@ def health_resumed(health: bytes) -> bytes:
         return msgspec.json.encode(resumed(msgspec.json.decode(health, type=Health)))
     except msgspec.DecodeError:
         return health
-
-
-class _SubscriptionName(msgspec.Struct, frozen=True):
-    feeds: tuple[str, ...] | None = None
 
 
 async def _announce(client: Redis, settings: Settings, announcement: OperationalEvent) -> None:

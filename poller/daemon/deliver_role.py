@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-import msgspec
 import structlog
 from redis.asyncio import Redis
 
@@ -301,7 +300,7 @@ class DeliverRole:
             for feed in self._configurations.orphans
         }
         feeds = {
-            name: _feeds_of(name, bytes(one.settings), settings.feed_ids, self._configurations, waiting)
+            name: _feeds_of(name, one.outline.feeds, settings.feed_ids, self._configurations, waiting)
             for name, one in kept.registered.items()
         }
         for feed in self._configurations.undelivered:  # what arrives in its stream is not listened to
@@ -370,13 +369,9 @@ def _lost(kept: Subscriptions, marks: RegistryVersions) -> bool:
     return marks.version < kept.version or fewer
 
 
-class _NamedSettings(msgspec.Struct, frozen=True):
-    feeds: tuple[str, ...] | None = None
-
-
 def _feeds_of(
     name: str,
-    settings: bytes,
+    named: tuple[str, ...] | None,
     configured: tuple[str, ...],
     configurations: Configurations,
     waiting: Mapping[str, Collection[str]],
@@ -385,15 +380,11 @@ def _feeds_of(
 
     Args:
         name: its id.
-        settings: of it, as they are kept.
+        named: the feeds that its settings name; None: all.
         configured: the feeds of this process.
         configurations: of all processes.
         waiting: the subscriptions for which something is left at each orphaned feed.
     """
-    try:
-        named = msgspec.json.decode(settings, type=_NamedSettings).feeds
-    except msgspec.MsgspecError:  # reported when it is begun
-        named = None
     having = configurations.claimed
     feeds = (
         (*configured, *configurations.undelivered)

@@ -10,10 +10,10 @@ The law: nothing that goes wrong here costs a round. It is said, and tried again
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -29,7 +29,7 @@ from poller.lifecycle import ended
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys
 from poller.store.lease import Lease, LeaseScripts, nonce_of
 from poller.store.retention import RetentionRule, StreamOverrun, Trimmer, TrimScripts, WatchedConsumer
-from poller.store.subscriptions import Registry, Subscriptions
+from poller.store.subscriptions import Registry, Subscriptions, outline_of
 from poller.telemetry.logs import LogOnce
 
 _LOOK_AGAIN: Final = timedelta(seconds=1)
@@ -232,19 +232,10 @@ class _StreamState:
         self._next, self._appended = self._clock.monotonic() + self._every, self._store.appended
 
 
-class _RetentionSettings(msgspec.Struct, frozen=True):
-    """What counts here of kept settings."""
-
-    feeds: tuple[str, ...] | None = None
-    start: Literal["now", "earliest"] = "now"
-
-
 def watched(
     feed: str, kept: Subscriptions, file: Sequence[tuple[str, bytes]], prefix: str
 ) -> dict[str, WatchedConsumer]:
     """The subscriptions to a feed, by id: those that are registered, paused or not, and those of the file.
-
-    One whose settings cannot be read, for another version wrote them, is taken to want all there is of every feed.
 
     Args:
         feed: ``SOURCE/NAME``.
@@ -252,20 +243,10 @@ def watched(
         file: the subscriptions of the configuration, id and settings in JSON; some may not be registered yet.
         prefix: of the store's keys.
     """
-    texts: Iterable[tuple[str, bytes]] = (
-        *file,
-        *((name, bytes(one.settings)) for name, one in kept.registered.items()),
-    )
-    outlines = {name: _outline(text) for name, text in texts}
+    outlines = {name: outline_of(text) for name, text in file}
+    outlines |= {name: one.outline for name, one in kept.registered.items()}
     return {
-        name: WatchedConsumer(ConsumerKeys.of(prefix, feed, name), earliest=one.start == "earliest")
+        name: WatchedConsumer(ConsumerKeys.of(prefix, feed, name), earliest=one.is_from_earliest)
         for name, one in outlines.items()
-        if one.feeds is None or feed in one.feeds
+        if one.wants(feed)
     }
-
-
-def _outline(text: bytes) -> _RetentionSettings:
-    try:
-        return msgspec.json.decode(text, type=_RetentionSettings)
-    except msgspec.DecodeError:
-        return _RetentionSettings(start="earliest")

@@ -150,7 +150,7 @@ async def stored_figures(
     kept = await registry_of(settings, client).all()
     wanted: dict[str, list[str]] = defaultdict(list)
     for name, one in kept.registered.items():
-        for feed in _wanted(bytes(one.settings)) or feeds:
+        for feed in one.outline.feeds or feeds:
             wanted[feed].append(name)
     waiting: dict[str, list[ConsumerStats]] = defaultdict(list)
     pairs: Mapping[Pair, ConsumerStats] = await pair_amounts(client, prefix, wanted)
@@ -250,18 +250,6 @@ def _subscription(name: str, kept: Subscriptions, waiting: list[ConsumerStats], 
         dead_letters=sum(one.letters for one in waiting),
         overrun=sum(one.lost for one in waiting),
     )
-
-
-class _Wanted(msgspec.Struct, frozen=True):
-    feeds: tuple[str, ...] | None = None
-
-
-def _wanted(settings: bytes) -> tuple[str, ...] | None:
-    """The feeds that a subscription gets; None: all."""
-    try:
-        return msgspec.json.decode(settings, type=_Wanted).feeds
-    except msgspec.MsgspecError:
-        return None
 
 
 # Metrics of the store are the same in all processes. What is not known has no series, which is not the same as 0.

@@ -117,7 +117,7 @@ class SubscriptionRunner:
         """
         self.made_of = wanted(kept)[name]
         self.feeds = feeds
-        self.sink = str(msgspec.json.decode(self.made_of[0]).get("sink"))
+        self.sink = kept.registered[name].outline.sink
         self.stores: list[ConsumerStore] = []
         self.paused_until = kept.pauses.until.get(name)
         self._resumed = kept.pauses.resumed.get(name, 0)

@@ -20,13 +20,15 @@ resumes it again. So each start and each end of a process pauses a subscription 
 - A pause by an operator, a sink or failures is no concern of any file. A pause stays the first one's, but an operator's
   takes the place of ``removed``, which ends by itself.
 - What cannot be read is named and not repeated: it may be a secret.
-- The meaning of settings, credentials, health and handshakes is unknown here.
+- Of settings, only the :class:`SubscriptionOutline` is read here. The meaning of credentials, health and handshakes is
+  unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
@@ -52,7 +54,44 @@ _SINCE, _RESUMED = "since", "resumed"
 _NEAR_MS: Final = 1000  # of two primaries of one store
 
 
-class Registered(msgspec.Struct, frozen=True):
+class SubscriptionOutline(msgspec.Struct, frozen=True):
+    """The part of a subscription's stored settings that is read without checking all of them.
+
+    Attributes:
+        sink: the URL; "?": not readable.
+        feeds: those that it names, ``SOURCE/NAME``; None: all.
+        start: where it begins, as configured.
+        handshake: whether its sink has to permit events first.
+    """
+
+    sink: str = "?"
+    feeds: tuple[str, ...] | None = None
+    start: str = "now"
+    handshake: bool = msgspec.field(default=False, name="validate")
+
+    @property
+    def is_from_earliest(self) -> bool:
+        """Whether a new one begins with what the streams hold; so does any start that only a later version knows."""
+        return self.start != "now"
+
+    def wants(self, feed: str) -> bool:
+        """Whether the feed is one of its feeds."""
+        return self.feeds is None or feed in self.feeds
+
+
+UNREADABLE: Final = SubscriptionOutline(start="earliest")
+"""Of settings that another version wrote and this one cannot read: it may want everything, so everything is kept."""
+
+
+def outline_of(settings: bytes) -> SubscriptionOutline:
+    """The outline of settings in JSON, as they are stored; :data:`UNREADABLE` where they cannot be read."""
+    try:
+        return msgspec.json.decode(settings, type=SubscriptionOutline)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return UNREADABLE
+
+
+class Registered(msgspec.Struct, frozen=True, dict=True):
     """A subscription that is known.
 
     Attributes:
@@ -70,6 +109,11 @@ class Registered(msgspec.Struct, frozen=True):
     since: datetime
     asked: int = 0
     member: str = ""
+
+    @cached_property
+    def outline(self) -> SubscriptionOutline:
+        """The outline of its settings."""
+        return outline_of(self.settings)
 
 
 class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -251,10 +295,6 @@ Following = Callable[[bytes, bytes | None], bytes | None]
 
 _json: Final = msgspec.json.Encoder().encode
 _NONE: Final = Subscriptions()
-
-
-class _Feeds(msgspec.Struct):
-    feeds: list[str] | None = None
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -455,12 +495,8 @@ def _as_old_as(before: Registered | None, one: Registered) -> Registered:
 
 
 def _changed(one: Registered, settings: bytes, at: int) -> Registered:
-    asked = one.asked if _feeds(one.settings) == _feeds(settings) else at
+    asked = one.asked if one.outline.feeds == outline_of(settings).feeds else at
     return msgspec.structs.replace(one, settings=msgspec.Raw(settings), asked=asked)
-
-
-def _feeds(settings: bytes) -> object:
-    return msgspec.json.decode(settings, type=_Feeds).feeds
 
 
 def _credential(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:

@@ -28,7 +28,7 @@ from poller.config.errors import ConfigProblem, Key, shown_key, shown_value
 from poller.config.http import host_only, redacted, same_host
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.status import SubscriptionStatus
-from poller.store.subscriptions import Following
+from poller.store.subscriptions import Following, outline_of
 from poller.web.http import InvalidParameter, decoded
 
 T = TypeVar("T")
@@ -219,10 +219,6 @@ _BESIDE_AUTH: Final = (
 )
 
 
-class _MemberOutline(msgspec.Struct, frozen=True):
-    sink: str = ""
-
-
 def shown_credential(one: SubscriptionSettings, brought: bytes | None) -> SinkCredential | None:
     """That there is one, and of which kind.
 
@@ -272,14 +268,7 @@ def following(wanted: SubscriptionRequest, sink: str) -> Following:
     new = new_credential(wanted)
     if new is not None or wanted.sinkcredential is None:
         return lambda _, __: new
-    return lambda before, credential: credential if same_host(sink, _sink(before)) else None
-
-
-def _sink(settings: bytes) -> str:
-    try:
-        return msgspec.json.decode(settings, type=_MemberOutline).sink
-    except msgspec.DecodeError:  # another version's
-        return ""
+    return lambda before, credential: credential if same_host(sink, outline_of(before).sink) else None
 
 
 # Shapes of a subscription over HTTP. An unknown key is an error in a request, and stands in no answer.

@@ -17,13 +17,16 @@ from poller.store import subscriptions as registering
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
 from poller.store.subscriptions import (
     PARTS,
+    UNREADABLE,
     Paused,
     Registry,
+    SubscriptionOutline,
     Subscriptions,
     Synced,
     Write,
     forget,
     health_field,
+    outline_of,
     subscriptions_of,
 )
 from tests.stores import all_keys
@@ -396,3 +399,19 @@ async def test_they_are_read_while_memory_is_full(server: str) -> None:
             assert (await registry.marks()).registered == 1
         finally:
             await client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"\xff", b'{"feeds":3}', b'{"sink":{}}', b'{"sink":"\xff"}', b"[" * 9000])
+def test_settings_that_cannot_be_read_count_as_all_feeds_from_the_earliest(text: bytes) -> None:
+    """Law: no outline raises, and one that is not readable keeps every event of every feed."""
+    found = outline_of(text)
+    assert found is UNREADABLE
+    assert (found.wants("acme/any"), found.is_from_earliest, found.handshake) == (True, True, False)
+
+
+def test_an_outline_is_read_whatever_a_later_version_adds() -> None:
+    """Law: unknown keys do not count, and an unknown start keeps what the stream holds."""
+    found = outline_of(b'{"id":"a","sink":"https://s","feeds":["a/b"],"start":"snapshot","validate":true,"new":[1]}')
+    assert found == SubscriptionOutline("https://s", ("a/b",), "snapshot", handshake=True)
+    assert (found.wants("a/b"), found.wants("a/c"), found.is_from_earliest) == (True, False, True)
+    assert not outline_of(b'{"sink":"https://s"}').is_from_earliest
