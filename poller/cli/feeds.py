@@ -17,7 +17,7 @@ from poller.errors import ConfigurationError, PollerError
 
 if TYPE_CHECKING:
     from poller.config.settings import Settings
-    from poller.control.commands import Answer
+    from poller.control.commands import CommandResult
     from poller.control.orphans import ForgottenFeed, OrphanedFeed
 
 _EFFECTS: Final = {
@@ -113,17 +113,17 @@ async def _submit(options: GlobalOptions, name: str, word: str, *, wait: bool | 
     """
     from datetime import timedelta
 
-    from poller.control.commands import PATIENCE, Order, asked
+    from poller.control.commands import PATIENCE, CommandKind, run_command
     from poller.store.session import ready_store
 
     settings = options.settings()
     source, feed = settings.find_feed(name)
     async with ready_store(settings) as store:
-        reply = await asked(
+        reply = await run_command(
             store.client,
             settings,
             source.feed_id(feed),
-            Order(word),
+            CommandKind(word),
             clock=store.clock,
             by=_operator(),
             reason=reason,
@@ -133,7 +133,7 @@ async def _submit(options: GlobalOptions, name: str, word: str, *, wait: bool | 
     return _show_reply(reply, wait=wait)
 
 
-def _show_reply(reply: Answer, *, wait: bool | None) -> bool:
+def _show_reply(reply: CommandResult, *, wait: bool | None) -> bool:
     if reply.outcome == "senseless":
         return _show_no_effect(reply)
     feed, word = reply.feed, reply.order.value
@@ -151,7 +151,7 @@ def _show_reply(reply: Answer, *, wait: bool | None) -> bool:
     return not wait or is_immediate or reply.outcome == "done"
 
 
-def _show_no_effect(reply: Answer) -> bool:
+def _show_no_effect(reply: CommandResult) -> bool:
     """A feed that is paused or polled already, as the command wants it, is no failure."""
     if reply.order.value == "pause" and reply.before is not None:
         write_line(f"{reply.feed}: was {escaped(reply.before.text)}")

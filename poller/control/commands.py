@@ -21,39 +21,39 @@ from poller.config.settings import Settings
 from poller.control.feeds import keys_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
-from poller.store import commands as orders
-from poller.store import commands as pauses
-from poller.store.commands import Command, CommandQueue, CommandReply, FeedPause
+from poller.store import commands as store
+from poller.store.commands import Command, CommandQueue, CommandReply, FeedPause, RoundRequest
 from poller.store.keys import MemberKeys
 from poller.store.members import members_now
 
 PATIENCE: Final = timedelta(seconds=5)
-"""How long a daemon is given to say that it has begun; it looks four times a second."""
+"""How long to wait for the first reply of a daemon; daemons read commands four times a second."""
 
-_LOOK_SECONDS: Final = 0.05
-_FIELDS: Final = {
-    "release": orders.RoundRequest.RELEASE,
-    "resync": orders.RoundRequest.RESYNC,
-    "anew": orders.RoundRequest.ANEW,
+_READ_SECONDS: Final = 0.05
+_REQUESTS: Final = {
+    "release": RoundRequest.RELEASE,
+    "resync": RoundRequest.RESYNC,
+    "anew": RoundRequest.ANEW,
 }
-_SENSELESS: Final = {
+_NO_EFFECT: Final = {
     "pause": "it was paused already",
     "resume": "it was not paused",
-    "release": "nothing of it is held",
-    "resync": "it was never read, and its first round reads it in full anyway",
-    "anew": "nothing is known of it",
+    "release": "no removals or changes are held",
+    "resync": "it was never read; its first round reads it in full anyway",
+    "anew": "nothing is stored of it",
 }
+_NO_DAEMON: Final = (
+    "no daemon polls; it takes effect with the next one",
+    "no daemon polls; it holds anyway",
+)
 
 
-_NOBODY: Final = ("no daemon polls; it takes effect with the next one", "no daemon polls, and it holds all the same")
+class CommandKind(StrEnum):
+    """The kinds of commands to a feed.
 
-
-class Order(StrEnum):
-    """What may be asked of a feed.
-
-    ``pause``: no round of it begins any more, and one under way ends. ``resume``: it is polled again, at once.
-    ``resync``: its next round reads it in full; ``anew``: and forgets before what is known of it. ``release``: removals
-    that are held are let through.
+    ``pause``: end the round under way and start no other. ``resume``: poll the feed again, immediately.
+    ``resync``: read it in full in the next round. ``anew``: the same, after discarding its stored state.
+    ``release``: publish the held removals.
     """
 
     PAUSE = "pause"
@@ -63,116 +63,117 @@ class Order(StrEnum):
     RELEASE = "release"
 
 
-Outcome = Literal["done", "begun", "put off", "unanswered", "no daemon", "senseless"]
+CommandOutcome = Literal["done", "begun", "put off", "unanswered", "no daemon", "senseless"]
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came of an order.
+class CommandResult(msgspec.Struct, frozen=True):
+    """The result of a command, as far as it is known.
 
     Attributes:
         feed: ``SOURCE/NAME``.
-        order: which one.
-        outcome: ``done``: carried out; ``begun``: a daemon is at it; ``put off``: the feed is paused, and it is carried
-            out when that is over; ``unanswered``: none has said so in time;
-            ``no daemon``: none is there; ``senseless``: it would change nothing, and nothing was asked.
-        text: the same in words, as the daemon or the store has it.
-        member: the process that answered; None where none did.
-        round: the round that carried it out, as ``poller once --json`` prints it; None where it has not ended.
-        before: the pause that a feed was in when it was to be paused or resumed; None: it was in none.
+        order: the command.
+        outcome: ``done``: carried out; ``begun``: a daemon is carrying it out; ``put off``: the feed is paused, and the
+            command is carried out after the pause; ``unanswered``: no daemon has replied in time;
+            ``no daemon``: none polls; ``senseless``: the command would change nothing, and was not submitted.
+        text: the outcome for people, as the daemon or the store describes it.
+        member: the process that replied; None: none did.
+        round: the round that carried the command out, as ``poller once --json`` prints it; None: it has not ended.
+        before: the pause of the feed before a ``pause`` or ``resume``; None: it was not paused.
     """
 
     feed: str
-    order: Order
-    outcome: Outcome
+    order: CommandKind
+    outcome: CommandOutcome
     text: str
     member: str | None = None
     round: dict[str, str | int | float | bool | None] | None = None
     before: FeedPause | None = None
 
 
-async def asked(
+async def run_command(
     client: Redis,
     settings: Settings,
     feed_id: str,
-    order: Order,
+    order: CommandKind,
     *,
     clock: Clock,
     by: str,
     reason: str = "",
     patience: timedelta = PATIENCE,
     wait: bool = False,
-) -> Answer:
-    """Ask something of a feed and wait for the answer.
+) -> CommandResult:
+    """Submit a command to a feed and wait for the reply.
 
     Args:
         client: of the store.
         settings: the configuration.
         feed_id: ``SOURCE/NAME``, one of the configuration's.
-        order: what is asked.
+        order: the command.
         clock: the store's.
-        by: who asks, in words; status and events show it.
-        reason: of a pause, in words.
-        patience: how long a daemon is given to answer at all; nothing: it is not waited for.
-        wait: whether to wait until it is carried out, however long that takes, once a daemon has begun.
+        by: the sender, for status and events.
+        reason: of a pause, for people.
+        patience: how long to wait for the first reply; zero: do not wait.
+        wait: whether to wait for the final reply, without a limit, after a daemon has begun.
 
     Raises:
-        StoreError: the store is away. The order may have been left.
+        StoreError: the store is unavailable. The command may have been submitted.
     """
-    made_sense, before = await _left(client, settings, feed_id, order, FeedPause(by, reason, clock.now()))
-    if not made_sense:
-        return Answer(feed_id, order, "senseless", _SENSELESS[order], before=before)
-    if order in (Order.PAUSE, Order.RESUME):
-        await _announced(client, settings, feed_id, order, FeedPause(by, reason, clock.now()))
-    there = await members_now(client, MemberKeys.of(settings.redis.prefix))
-    if not any("poll" in roles for roles in there.values()):
-        return Answer(feed_id, order, "no daemon", _NOBODY[order in (Order.PAUSE, Order.RESUME)], before=before)
-    queue, wanted = (
-        CommandQueue(client, settings.redis.prefix),
-        Command(clock.random.randbytes(8).hex(), feed_id, order, clock.now()),
-    )
-    await queue.submit(wanted)
-    said = await _said(queue, wanted, patience=patience, wait=wait, clock=clock)
-    return msgspec.structs.replace(_judged(feed_id, order, said), before=before)
+    has_effect, before = await _apply(client, settings, feed_id, order, FeedPause(by, reason, clock.now()))
+    if not has_effect:
+        return CommandResult(feed_id, order, "senseless", _NO_EFFECT[order], before=before)
+    if order in (CommandKind.PAUSE, CommandKind.RESUME):
+        await _announce(client, settings, feed_id, order, FeedPause(by, reason, clock.now()))
+    members = await members_now(client, MemberKeys.of(settings.redis.prefix))
+    if not any("poll" in roles for roles in members.values()):
+        return CommandResult(
+            feed_id, order, "no daemon", _NO_DAEMON[order in (CommandKind.PAUSE, CommandKind.RESUME)], before=before
+        )
+    queue = CommandQueue(client, settings.redis.prefix)
+    command = Command(clock.random.randbytes(8).hex(), feed_id, order, clock.now())
+    await queue.submit(command)
+    reply = await _reply(queue, command, patience=patience, wait=wait, clock=clock)
+    return msgspec.structs.replace(_result(feed_id, order, reply), before=before)
 
 
-async def _said(
-    queue: CommandQueue, order: Command, *, patience: timedelta, wait: bool, clock: Clock
+async def _reply(
+    queue: CommandQueue, command: Command, *, patience: timedelta, wait: bool, clock: Clock
 ) -> CommandReply | None:
-    """What was said within the patience; with ``wait``, what is said last."""
+    """The last reply within ``patience``; with ``wait``, the final one. None: no daemon has replied."""
     until = clock.monotonic() + patience.total_seconds()
     while True:
-        said = await queue.last_reply(order)
-        if said is not None and (said.done or not wait):
-            return said
-        if clock.monotonic() >= until and not (wait and said is not None):
-            return said
-        await clock.sleep(_LOOK_SECONDS)
+        reply = await queue.last_reply(command)
+        if reply is not None and (reply.done or not wait):
+            return reply
+        if clock.monotonic() >= until and not (wait and reply is not None):
+            return reply
+        await clock.sleep(_READ_SECONDS)
 
 
-def _judged(feed_id: str, order: Order, said: CommandReply | None) -> Answer:
-    if said is None:
-        return Answer(feed_id, order, "unanswered", "no daemon has answered yet; it takes effect with the next round")
-    outcome: Outcome = "put off" if said.put_off else "done" if said.done else "begun"
-    return Answer(feed_id, order, outcome, said.text, said.member, said.round)
+def _result(feed_id: str, order: CommandKind, reply: CommandReply | None) -> CommandResult:
+    if reply is None:
+        text = "no daemon has replied yet; it takes effect with the next round"
+        return CommandResult(feed_id, order, "unanswered", text)
+    outcome: CommandOutcome = "put off" if reply.put_off else "done" if reply.done else "begun"
+    return CommandResult(feed_id, order, outcome, reply.text, reply.member, reply.round)
 
 
-async def _left(
-    client: Redis, settings: Settings, feed_id: str, order: Order, pause: FeedPause
+async def _apply(
+    client: Redis, settings: Settings, feed_id: str, order: CommandKind, pause: FeedPause
 ) -> tuple[bool, FeedPause | None]:
-    """Write it beside the feed; whether that made sense, and the pause that the feed was in."""
+    """Store the command's effect. Returns whether there is one, and the pause of the feed before."""
     keys = keys_of(settings, feed_id)
-    if order is Order.PAUSE:
-        before = await pauses.pause(client, keys, pause)
+    if order is CommandKind.PAUSE:
+        before = await store.pause(client, keys, pause)
         return before is None, before
-    if order is Order.RESUME:
-        before = await pauses.resume(client, keys)
+    if order is CommandKind.RESUME:
+        before = await store.resume(client, keys)
         return before is not None, before
-    return await orders.give(client, keys, _FIELDS[order]), None
+    return await store.request_round(client, keys, _REQUESTS[order]), None
 
 
-async def _announced(client: Redis, settings: Settings, feed_id: str, order: Order, pause: FeedPause) -> None:
-    kind = OperationType.FEED_PAUSED if order is Order.PAUSE else OperationType.FEED_RESUMED
-    with suppress(StoreError):  # it holds all the same, and the status says so
+async def _announce(client: Redis, settings: Settings, feed_id: str, order: CommandKind, pause: FeedPause) -> None:
+    kind = OperationType.FEED_PAUSED if order is CommandKind.PAUSE else OperationType.FEED_RESUMED
+    with suppress(StoreError):  # the command has taken effect without the event
         await announce(
             client, settings.redis.prefix, OperationalEvent(kind, feed_id, pause.at, pause.reason, {"by": pause.by})
         )

@@ -1,31 +1,40 @@
-"""The polling role: the process with a feed's lease polls it on schedule.
+"""The polling role: polls the feeds whose leases this process holds, and handles commands to them.
 
-A feed whose lease is taken has its first round immediately, or when its siblings have had theirs. A feed whose lease is
-lost or handed back has none any more here; it is handed back between rounds, never within one.
+A feed whose lease is acquired has its first round immediately, or after the feeds of its source that it depends on. A
+lease is handed back between rounds, never within one.
+
+**Invariants**
+
+- A command holds without its handler: it is in the store, and the script that begins a round obeys it. The handler
+  carries it out now and replies. Commands to feeds that are polled elsewhere are left to their pollers.
+- Pending commands are read four times a second, so nothing has to wake the handler, and the next owner of a feed finds
+  what a dead process left.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from fractions import Fraction
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from redis.asyncio import Redis
 
 from poller.clock import Clock
+from poller.control.commands import CommandKind
 from poller.daemon.cluster.leases import LeaseBalancer, WorkLease
 from poller.daemon.cluster.membership import Membership
-from poller.daemon.command_inbox import obey
 from poller.daemon.round_runner import PolledFeed, RoundObserver
 from poller.daemon.schedule import SOONEST, Schedule
+from poller.errors import StoreError
 from poller.lifecycle import ended, first_of
 from poller.source.feed import Feed, RoundMode, RoundResult
-from poller.store.commands import CommandQueue
+from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
 from poller.store.lease import HeldElsewhere, keep_renewed, release_all
 
 ROLE: Final = "poll"
@@ -45,11 +54,11 @@ async def poll_until(
     ttl: timedelta,
     clock: Clock,
 ) -> None:
-    """Poll this process's share of the feeds until ``stop`` is set, then let all leases go.
+    """Poll this process's share of the feeds until ``stop`` is set, then release all leases.
 
     Args:
-        stop: ends it, in order.
-        feeds: all that there are, each with its store and its client.
+        stop: ends polling in order.
+        feeds: all configured feeds, each with its store and its client.
         membership: this process among the others.
         client: of the store.
         after: is informed of each round.
@@ -59,51 +68,51 @@ async def poll_until(
     """
     stores = [polled.store for polled in feeds]
     schedule = Schedule(clock)
-    sharing = LeaseBalancer(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
-    lots = lots_of(feeds, schedule, sharing.rested, after, clock)
-    for lot in lots:
-        sharing.add(lot)
+    balancer = LeaseBalancer(ROLE, membership, client, ttl=ttl, watch=after.watch, clock=clock)
+    leases = leases_of(feeds, schedule, balancer.rested, after, clock)
+    for lease in leases:
+        balancer.add(lease)
     schedule.start()
     membership.join(ROLE)
     renewing = asyncio.create_task(
         keep_renewed([store.lease for store in stores], ttl=ttl, sleep=clock.sleep), name="leases"
     )
-    taking = asyncio.create_task(sharing.run(), name="shares")
-    obeying = asyncio.create_task(
-        obey(CommandQueue(client, prefix), lots, member=membership.name, clock=clock), name="orders"
+    balancing = asyncio.create_task(balancer.run(), name="shares")
+    handling = asyncio.create_task(
+        handle_commands(CommandQueue(client, prefix), leases, member=membership.name, clock=clock), name="commands"
     )
     try:
-        await first_of(stop, renewing, taking, obeying)
+        await first_of(stop, renewing, balancing, handling)
     finally:
         _log.info("stopping")
         membership.leave(ROLE)
-        await ended(taking, obeying)
+        await ended(balancing, handling)
         await schedule.drain()
         await ended(renewing)
         await release_all(stores)
         membership.announce_release()
 
 
-def lots_of(
+def leases_of(
     feeds: Sequence[PolledFeed],
     schedule: Schedule,
     rested: Callable[[WorkLease], None],
     after: RoundObserver,
     clock: Clock,
 ) -> list[FeedLease]:
-    """All feeds as they are shared; ``rested`` is called when one stops being busy."""
+    """The lease of each feed; ``rested`` is called when a round of one has ended."""
     sources: dict[str, list[PolledFeed]] = defaultdict(list)
     for polled in feeds:
         sources[polled.feed.id.partition("/")[0]].append(polled)
-    lots = []
+    leases = []
     for own in sources.values():
         siblings = SourceGroup(len(own), own[0].api.share)
-        lots += [FeedLease(polled, schedule, siblings, rested=rested, after=after, clock=clock) for polled in own]
-    return lots
+        leases += [FeedLease(polled, schedule, siblings, rested=rested, after=after, clock=clock) for polled in own]
+    return leases
 
 
 def _second_look(result: RoundResult, interval: timedelta | None) -> timedelta | None:
-    """After how long the round comes that what is held back waits for, where no turn comes as soon."""
+    """The wait until the round that held records need; None: the next regular round is early enough."""
     wanted = result.second_look
     if wanted is None or not result.ok or (interval is not None and interval <= wanted):
         return None
@@ -123,7 +132,7 @@ class FeedLease:
         after: RoundObserver,
         clock: Clock,
     ) -> None:
-        """Nothing is polled yet."""
+        """Hold no lease yet."""
         self.name = self.feed = polled.feed.id
         self.busy = False
         self.lease = polled.store.lease.key
@@ -134,7 +143,7 @@ class FeedLease:
         self._rested = rested
         self._after = after
         self._clock = clock
-        self._ours = False
+        self._polls = False
         self._trigger = _FIRST
         self._round_now: asyncio.Task[RoundResult] | None = None
         self._again = False
@@ -142,8 +151,8 @@ class FeedLease:
 
     @property
     def has_lease(self) -> bool:
-        """Whether it is polled here."""
-        return self._ours
+        """Whether this process polls the feed."""
+        return self._polls
 
     @property
     def held(self) -> bool:
@@ -155,38 +164,38 @@ class FeedLease:
         return await self._polled.store.lease.acquire()
 
     def start(self) -> None:
-        """Poll it, from now on."""
-        self._ours = True
+        """Poll the feed from now on."""
+        self._polls = True
         self._trigger = _FIRST
-        self._siblings.came(self._polled.feed)
-        # Those that are taken in the same turn are here by then, and known to be waited for.
+        self._siblings.add(self._polled.feed)
+        # By then the other leases of this turn are acquired, so it is known which feeds to wait for.
         asyncio.get_running_loop().call_soon(self._start)
 
     def lost(self) -> None:
-        """Poll it no more."""
-        if self._ours:
-            self._ours = False
+        """Stop polling the feed."""
+        if self._polls:
+            self._polls = False
             self._schedule.remove(self.name)
             self._after.gone(self.name)
-            self._hasten(self._siblings.went(self._polled.feed))
+            self._hasten(self._siblings.remove(self._polled.feed))
             self._settle_waiting(None)
 
     async def hand_back(self) -> None:
-        """Poll it no more, and let the lease go."""
+        """Stop polling the feed and release its lease."""
         self.lost()
         await self._polled.store.release()
 
     def _start(self) -> None:
-        if self._ours:
+        if self._polls:
             at_once = self._siblings.begins_at_once(self._polled.feed)
             self._schedule.add(self.name, self._round, self._polled.timing, at_once=at_once)
 
     async def confirmed(self) -> bool:
-        """Whether this process has the lease beyond doubt: renews it and sees."""
-        return self._ours and await self._polled.store.lease.renew()
+        """Whether this process has the lease; asks the store by renewing it."""
+        return self._polls and await self._polled.store.lease.renew()
 
     async def broken_off(self) -> bool:
-        """End the round that is under way, in order; whether there was one."""
+        """End the round that is under way in order. False: there is none."""
         under_way = self._round_now
         if under_way is None:
             return False
@@ -194,20 +203,20 @@ class FeedLease:
         return True
 
     def poll_soon(self) -> None:
-        """Have a round begin after this moment, as soon as can be."""
+        """Start a round after this moment, as soon as possible."""
         self._again = self.busy
         if not self.busy:
             self._trigger = _ASKED
             self._schedule.hasten(self.name, self._clock.now() + SOONEST)
 
     def round_ended(self) -> asyncio.Future[RoundResult]:
-        """The next round that ends; cancelled where none does here."""
+        """The result of the round that ends next; cancelled if none ends in this process."""
         ending: asyncio.Future[RoundResult] = asyncio.get_running_loop().create_future()
         self._awaited.append(ending)
         return ending
 
     async def _round(self) -> timedelta | None:
-        if not self._ours:  # it was handed back after this was begun
+        if not self._polls:  # it was handed back meanwhile
             return None
         self.busy, self._again, result = True, False, None
         try:
@@ -218,9 +227,9 @@ class FeedLease:
             self._rested(self)
             self._settle_waiting(result)
         self._hasten(self._siblings.polled(self._polled.feed))
-        if not self.has_lease:  # lost meanwhile: no process would correct what is reported of it now
+        if not self.has_lease:  # lost meanwhile: its owner reports on it
             return None
-        if result is None:  # broken off: the next one finds whether it is paused, and what the store does
+        if result is None:  # broken off, by a pause or a failing store: the next round finds out
             sooner: timedelta | None = timedelta()
         else:
             sooner = (
@@ -250,7 +259,7 @@ class FeedLease:
             self._schedule.hasten(name, self._clock.now())
 
     def _settle_waiting(self, result: RoundResult | None) -> None:
-        """Tell those who wait how the round ended; None: none does."""
+        """Resolve the futures of :meth:`round_ended`; None: no round ends here."""
         awaited, self._awaited = self._awaited, []
         for one in awaited:
             if result is None:
@@ -259,52 +268,52 @@ class FeedLease:
                 one.set_result(result)
 
 
-# The feeds of one source in this process. A feed that lists by qualification starts after the first round of the others
-# that are polled here, which name qualifications. The process uses a part of the rate and concurrency of the source.
+# The feeds of one source in this process. A feed with substreams by qualification starts after the first rounds of the
+# other feeds, which name qualifications. Each process uses a part of the source's rate and concurrency.
 
-_FRUITLESS: Final = 12  # rounds that found nothing; each has twice the wait of the one before
+_FRUITLESS: Final = 12  # rounds that found no qualification; the wait doubles after each
 
 Share = Callable[[Fraction], None]
-"""Uses this part of a source's rate and concurrency; see :meth:`poller.source.client.ApiClient.share`."""
+"""Sets the part of a source's rate and concurrency to use; see :meth:`poller.source.client.ApiClient.share`."""
 
 
 class SourceGroup:
-    """The feeds of one source. Used within one event loop."""
+    """The feeds of one source that this process polls. Used within one event loop."""
 
     def __init__(self, count: int, share: Share) -> None:
-        """``count``: how many feeds the source has, wherever they are polled."""
+        """Begin without feeds; ``count``: the source's feeds in all processes."""
         self._count = count
         self._share = share
         self._here: dict[str, Feed] = {}
         self._waited_for: set[str] = set()
         self._fruitless: dict[str, int] = {}
 
-    def came(self, feed: Feed) -> None:
-        """It is polled here from now on."""
+    def add(self, feed: Feed) -> None:
+        """The feed is polled here from now on."""
         self._here[feed.id] = feed
         self._fruitless[feed.id] = 0
         if not feed.discover:
             self._waited_for.add(feed.id)
         self._shared()
 
-    def went(self, feed: Feed) -> tuple[str, ...]:
-        """It is not polled here any more; the feeds that need not wait any longer."""
+    def remove(self, feed: Feed) -> tuple[str, ...]:
+        """The feed is not polled here any more. Returns the feeds that need not wait any longer."""
         self._here.pop(feed.id, None)
         self._shared()
-        return self._no_more(feed)
+        return self._released_by(feed)
 
     def begins_at_once(self, feed: Feed) -> bool:
         """Whether its first round need not wait for others."""
         return not (feed.discover and self._waited_for)
 
     def polled(self, feed: Feed) -> tuple[str, ...]:
-        """It has had a round; the feeds that need not wait any longer."""
-        return self._no_more(feed)
+        """The feed has had a round. Returns the feeds that need not wait any longer."""
+        return self._released_by(feed)
 
     def again(self, feed: Feed, result: RoundResult) -> timedelta | None:
-        """After how long a round is worth repeating that found no qualification: others may be naming the first ones.
+        """The wait before a round that found no qualification is repeated: other feeds may name the first ones soon.
 
-        None: it found some, or none were named for long.
+        None: it found some, or too many repetitions found none.
         """
         found = not (feed.discover and result.ok and result.mode is RoundMode.BASELINE and not result.pages)
         turns = self._fruitless.get(feed.id, 0)
@@ -313,7 +322,7 @@ class SourceGroup:
         self._fruitless[feed.id] = turns + 1
         return timedelta(seconds=2**turns)
 
-    def _no_more(self, feed: Feed) -> tuple[str, ...]:
+    def _released_by(self, feed: Feed) -> tuple[str, ...]:
         if feed.id not in self._waited_for:
             return ()
         self._waited_for.discard(feed.id)
@@ -322,3 +331,143 @@ class SourceGroup:
     def _shared(self) -> None:
         if self._here:
             self._share(Fraction(len(self._here), max(self._count, len(self._here))))
+
+
+# Commands of operators to the feeds that are polled here.
+
+_READ_SECONDS: Final = 0.25
+_KNOWN: Final = frozenset(map(str, CommandKind))  # others are a newer version's, and wait for it
+
+
+class CommandedFeed(Protocol):
+    """What the handler of commands needs of a :class:`FeedLease`."""
+
+    name: str
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether this process polls the feed."""
+        ...
+
+    async def confirmed(self) -> bool:
+        """As :attr:`has_lease`, but asks the store.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        ...
+
+    async def broken_off(self) -> bool:
+        """End the round that is under way. False: there is none."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round is under way."""
+        ...
+
+    def poll_soon(self) -> None:
+        """Start a round after this moment, as soon as possible."""
+        ...
+
+    def round_ended(self) -> asyncio.Future[RoundResult]:
+        """The result of the round that ends next; cancelled if none ends in this process."""
+        ...
+
+
+async def handle_commands(
+    queue: CommandQueue,
+    commanded: Iterable[CommandedFeed],
+    *,
+    member: str,
+    clock: Clock,
+) -> None:
+    """Carry out pending commands and reply to them until cancelled.
+
+    Args:
+        queue: of commands.
+        commanded: all feeds, including those that other processes poll.
+        member: this process's name.
+        clock: the store's.
+    """
+    feeds = {feed.name: feed for feed in commanded}
+    under_way: dict[str, asyncio.Task[None]] = {}
+    try:
+        while True:
+            with suppress(StoreError):  # rounds report that the store fails
+                for command in await queue.pending():
+                    feed = feeds.get(command.feed)
+                    is_polled = feed is not None and feed.has_lease
+                    if command.id in under_way:
+                        await queue.keep_alive(command)  # a round may take hours
+                    elif _is_expired(clock.now() - command.at, is_polled=is_polled) and await queue.withdraw(command):
+                        pass
+                    elif feed is not None and feed.has_lease and command.order in _KNOWN:
+                        task = asyncio.create_task(_handle(queue, command, feed, member), name=f"command {command.id}")
+                        under_way[command.id] = task
+            await clock.sleep(_READ_SECONDS)
+            under_way = {name: task for name, task in under_way.items() if not task.done()}
+    finally:
+        await ended(*under_way.values())
+
+
+def _is_expired(age: timedelta, *, is_polled: bool) -> bool:
+    """Whether a command is too old. One from the future was submitted before the store's clock was set back."""
+    return age > KEPT or (age < -KEPT and not is_polled)
+
+
+async def _handle(queue: CommandQueue, command: Command, feed: CommandedFeed, member: str) -> None:
+    """Carry out a command and reply. If the store fails or the lease is lost, the command stays pending."""
+    with suppress(StoreError):
+        if not await feed.confirmed():  # this process was suspended, and another one has the feed
+            return
+        if command.order == "pause" and not await queue.is_paused(command):
+            await queue.reply(command, CommandReply(member, done=True, text="it was resumed meanwhile"))
+        elif command.order == "pause":
+            text = "the round under way was ended" if await feed.broken_off() else "no round was under way"
+            await queue.reply(command, CommandReply(member, done=True, text=text))
+        elif command.order == "resume":
+            feed.poll_soon()
+            await queue.reply(command, CommandReply(member, done=True, text="its next round begins now"))
+        else:
+            await _handle_in_round(queue, command, feed, member)
+    _log.info("command", feed=feed.name, command=command.order)
+
+
+async def _handle_in_round(queue: CommandQueue, command: Command, feed: CommandedFeed, member: str) -> None:
+    """Run rounds until one has carried the command out, failed, or begun with the command and left it.
+
+    The store says whether the command was carried out. A round that begins now knows of it; if the command is still
+    there afterwards (there was nothing to read), more rounds would not change that.
+    """
+    if not feed.busy and not await queue.is_outstanding(command):  # a round carried it out before it was found here
+        await queue.reply(command, CommandReply(member, done=True, text="its round has ended"))
+        return
+    if await queue.is_paused(command):
+        await queue.reply(command, _put_off(member, "it is paused"))
+        return
+    await queue.reply(command, CommandReply(member, done=False, text="its next round begins now"))
+    while True:
+        ending, knows = feed.round_ended(), not feed.busy
+        if knows:
+            feed.poll_soon()
+        await asyncio.wait([ending])
+        if ending.cancelled():  # another process has the feed now, and handles the command
+            return
+        result = ending.result()
+        if result.wait is not None:  # the same, though this process has not noticed yet
+            return
+        if knows or not result.ok or result.paused is not None or not await queue.is_outstanding(command):
+            await queue.reply(command, _ended(member, result))
+            return
+
+
+def _put_off(member: str, why: str) -> CommandReply:
+    return CommandReply(member, done=True, text=f"{why}; it is carried out when the feed is resumed", put_off=True)
+
+
+def _ended(member: str, result: RoundResult) -> CommandReply:
+    if result.paused is not None:
+        return _put_off(member, result.paused)
+    public = {name: value for name, value in result.public.items() if isinstance(value, str | int | float | None)}
+    return CommandReply(member, done=True, text="its round has ended", round=public)

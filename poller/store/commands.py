@@ -44,7 +44,7 @@ class Command(msgspec.Struct, frozen=True):
     Attributes:
         id: drawn by the sender.
         feed: ``SOURCE/NAME``.
-        order: which one; a word of :mod:`poller.control.commands`.
+        order: its kind; see :class:`poller.control.commands.CommandKind`.
         at: when it was submitted, UTC.
     """
 
@@ -95,7 +95,7 @@ class CommandQueue:
     async def is_outstanding(self, command: Command) -> bool:
         """Whether it asks for a round, and no round has carried it out yet."""
         kind = RoundRequest.__members__.get(command.order.upper())
-        return kind is not None and await stands(self._client, FeedKeys.of(self._prefix, command.feed), kind)
+        return kind is not None and await is_requested(self._client, FeedKeys.of(self._prefix, command.feed), kind)
 
     async def is_paused(self, command: Command) -> bool:
         """Whether its feed is."""
@@ -208,21 +208,21 @@ class RoundRequest(Enum):
     ANEW = ("anew", "generation")
 
 
-async def give(client: Redis, keys: FeedKeys, order: RoundRequest) -> bool:
+async def request_round(client: Redis, keys: FeedKeys, request: RoundRequest) -> bool:
     """Store a request for a feed's next round. False: it does not apply (nothing is held, or the feed was never read).
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     with translated(client):
-        return bool(await client.eval(ORDER, 1, keys.state, *order.value))
+        return bool(await client.eval(ORDER, 1, keys.state, *request.value))
 
 
-async def stands(client: Redis, keys: FeedKeys, order: RoundRequest) -> bool:
+async def is_requested(client: Redis, keys: FeedKeys, request: RoundRequest) -> bool:
     """Whether a request is still waiting for a round to carry it out.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     with translated(client):
-        return bool(await client.hexists(keys.state, order.value[0]))
+        return bool(await client.hexists(keys.state, request.value[0]))

@@ -25,7 +25,7 @@ from poller.auth.sink_credential import AccessTokenCredential, PlainCredential
 from poller.changes.schemas import DIALECT, events_document
 from poller.config.settings import Settings, config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
-from poller.control.commands import Answer
+from poller.control.commands import CommandResult
 from poller.control.status import FeedStatus
 from poller.daemon.health import ReadinessReport
 from poller.web.events import KIND, GapNotice, PositionNotice
@@ -38,7 +38,7 @@ _REF: Final = "#/components/schemas/"
 _CREDENTIALS: Final = (AccessTokenCredential, PlainCredential)
 _TYPES: Final = (
     *_CREDENTIALS,
-    Answer,
+    CommandResult,
     FeedStatus,
     GapNotice,
     PauseRequest,
@@ -260,7 +260,7 @@ def _camel(text: str) -> str:
 
 
 def _order(summary: str, *has: Schema, body: str | None = None) -> Schema:
-    answers = _answer(200, "Answer") | _answer(202, "Answer")
+    answers = _answer(200, "CommandResult") | _answer(202, "CommandResult")
     return _change(summary, answers, 400, 404, 409, *(_BODY if body else ()), has=has, body=body)
 
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from poller.control.commands import Order, asked
+from poller.control.commands import CommandKind, run_command
 from poller.control.status import FeedStatus, feed_statuses
 from poller.web.auth import Authorizer
 from poller.web.context import AppContext
@@ -44,19 +44,19 @@ def feed_routes(backing: AppContext, admission: Authorizer) -> list[Route]:
         anew = request.query_params.get("anew", "false")
         if anew not in {"true", "false"}:
             raise RequestRefused(400, "anew: expected true or false")
-        return await _ordered(request, backing, Order.ANEW if anew == "true" else Order.RESYNC)
+        return await _ordered(request, backing, CommandKind.ANEW if anew == "true" else CommandKind.RESYNC)
 
     async def released(request: Request) -> Response:
         """POST: held removals are let through."""
-        return await _ordered(request, backing, Order.RELEASE)
+        return await _ordered(request, backing, CommandKind.RELEASE)
 
     async def paused(request: Request) -> Response:
         """POST: no round of it begins any more."""
-        return await _ordered(request, backing, Order.PAUSE, await reason_of(request))
+        return await _ordered(request, backing, CommandKind.PAUSE, await reason_of(request))
 
     async def resumed(request: Request) -> Response:
         """POST: poll it again, now."""
-        return await _ordered(request, backing, Order.RESUME)
+        return await _ordered(request, backing, CommandKind.RESUME)
 
     return [
         at("/feeds", GET=listed),
@@ -79,11 +79,11 @@ async def _statuses(backing: AppContext, feeds: list[str]) -> list[FeedStatus]:
     return await feed_statuses(backing.client, backing.settings, now=backing.clock.now(), feeds=feeds)
 
 
-async def _ordered(request: Request, backing: AppContext, order: Order, reason: str = "") -> Response:
+async def _ordered(request: Request, backing: AppContext, order: CommandKind, reason: str = "") -> Response:
     """200: carried out; 202: it will be; 409: it would change nothing. To pause or resume twice is no mistake."""
-    if order is not Order.PAUSE and await body_of(request):
+    if order is not CommandKind.PAUSE and await body_of(request):
         raise RequestRefused(400, "expected no body; anew is said in the query: ?anew=true")
-    answer = await asked(
+    answer = await run_command(
         backing.client,
         backing.settings,
         _named(request, backing),
@@ -93,6 +93,6 @@ async def _ordered(request: Request, backing: AppContext, order: Order, reason: 
         reason=reason,
         patience=_PATIENCE,
     )
-    if answer.outcome == "senseless" and order not in {Order.PAUSE, Order.RESUME}:
+    if answer.outcome == "senseless" and order not in {CommandKind.PAUSE, CommandKind.RESUME}:
         raise RequestRefused(409, f"{answer.feed}: {answer.text}")
     return as_json(answer, 200 if answer.outcome in {"done", "senseless"} else 202)

@@ -12,7 +12,7 @@ from fakeredis import FakeAsyncRedis
 
 from poller.config.load import load
 from poller.config.settings import Settings
-from poller.control.commands import Answer, Order, asked
+from poller.control.commands import CommandKind, CommandResult, run_command
 from poller.store.commands import CommandQueue, CommandReply
 from poller.store.keys import FeedKeys, MemberKeys, operations_key
 from poller.store.members import MemberList, Members
@@ -42,15 +42,15 @@ async def polling(client: FakeAsyncRedis, role: str = "poll") -> None:
 async def ask(
     client: FakeAsyncRedis,
     settings: Settings,
-    order: Order,
+    order: CommandKind,
     *,
     wait: bool = False,
     patience: timedelta = timedelta(seconds=5),
     meanwhile: Callable[[float], Awaitable[None]] | None = None,
-) -> Answer:
+) -> CommandResult:
     async def nothing(_: float) -> None: ...
 
-    return await asked(
+    return await run_command(
         client,
         settings,
         FEED,
@@ -71,23 +71,25 @@ async def announced(client: FakeAsyncRedis) -> list[dict[str, object]]:
 async def test_without_a_daemon_it_holds_for_the_next_one(client: FakeAsyncRedis, settings: Settings) -> None:
     """Law: it is left and announced all the same; and asked for twice, it is announced once."""
     await polling(client, "deliver")  # who does not poll answers nothing
-    first = await ask(client, settings, Order.PAUSE)
+    first = await ask(client, settings, CommandKind.PAUSE)
     assert (first.outcome, first.before) == ("no daemon", None)
     assert await client.exists(KEYS.pause)
-    again = await ask(client, settings, Order.PAUSE)
+    again = await ask(client, settings, CommandKind.PAUSE)
     assert again.outcome == "senseless"
     assert again.before is not None
     assert again.before.text == "paused by anna since 2026-03-02 08:15 UTC: moving"
-    over = await ask(client, settings, Order.RESUME)
+    over = await ask(client, settings, CommandKind.RESUME)
     assert (over.outcome, over.before) == ("no daemon", again.before)
-    assert (await ask(client, settings, Order.RESUME)).outcome == "senseless"
+    assert (await ask(client, settings, CommandKind.RESUME)).outcome == "senseless"
     told = await announced(client)
     assert [one["type"] for one in told] == ["poller.feed.paused.v1", "poller.feed.resumed.v1"]
     assert [(one["subject"], one["data"]) for one in told] == [(FEED, {"by": "anna", "reason": "moving"})] * 2
 
 
-@pytest.mark.parametrize("order", [Order.RELEASE, Order.RESYNC, Order.ANEW])
-async def test_what_makes_no_sense_is_asked_of_nobody(client: FakeAsyncRedis, settings: Settings, order: Order) -> None:
+@pytest.mark.parametrize("order", [CommandKind.RELEASE, CommandKind.RESYNC, CommandKind.ANEW])
+async def test_what_makes_no_sense_is_asked_of_nobody(
+    client: FakeAsyncRedis, settings: Settings, order: CommandKind
+) -> None:
     """Law: of a feed that was never read there is nothing to read again or to let through."""
     await polling(client)
     assert (await ask(client, settings, order)).outcome == "senseless"
@@ -97,7 +99,7 @@ async def test_what_makes_no_sense_is_asked_of_nobody(client: FakeAsyncRedis, se
 async def test_a_daemon_that_says_nothing_is_waited_for_so_long(client: FakeAsyncRedis, settings: Settings) -> None:
     """Law: then that is told; the order stands, and waits for whoever has the feed next."""
     await polling(client)
-    answer = await ask(client, settings, Order.PAUSE, patience=timedelta())
+    answer = await ask(client, settings, CommandKind.PAUSE, patience=timedelta())
     assert (answer.outcome, answer.member) == ("unanswered", None)
     assert await client.exists(KEYS.pause)
     assert [one.order for one in await CommandQueue(client, "poller").pending()] == ["pause"]
@@ -119,7 +121,7 @@ async def test_it_is_waited_for_as_long_as_was_asked(
         last = CommandReply("m", done=True, text="ended", round={"ok": True})
         await queue.reply(order, CommandReply("m", done=False, text="begins") if looks < 3 else last)
 
-    answer = await ask(client, settings, Order.RESYNC, wait=wait, meanwhile=daemon)
+    answer = await ask(client, settings, CommandKind.RESYNC, wait=wait, meanwhile=daemon)
     assert (answer.outcome, answer.member) == (outcome, "m")
     assert answer.round == ({"ok": True} if wait else None)
 
@@ -142,5 +144,5 @@ async def test_one_that_has_begun_is_waited_for_beyond_the_patience(client: Fake
         else:
             await queue.reply(order, CommandReply("m", done=True, text="ended"))
 
-    answer = await ask(client, settings, Order.RESYNC, wait=True, patience=timedelta(seconds=1), meanwhile=daemon)
+    answer = await ask(client, settings, CommandKind.RESYNC, wait=True, patience=timedelta(seconds=1), meanwhile=daemon)
     assert (answer.outcome, looks) == ("done", 3)

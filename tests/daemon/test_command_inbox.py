@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.command_inbox`: a command for a feed is carried out where the feed is polled."""
+"""Laws of :func:`poller.daemon.poll_role.handle_commands`: commands are carried out where the feed is polled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from fakeredis import FakeAsyncRedis
 
-from poller.daemon.command_inbox import CommandInbox, obey
+from poller.daemon.poll_role import CommandedFeed, handle_commands
 from poller.lifecycle import ended
 from poller.source.feed import RoundMode, RoundResult
 from poller.store.commands import KEPT, Command, CommandQueue, CommandReply
@@ -63,11 +63,11 @@ async def carried_out(client: FakeAsyncRedis) -> None:
 
 
 @asynccontextmanager
-async def obeyed(client: FakeAsyncRedis, *lots: CommandInbox, member: str = "me") -> AsyncIterator[CommandQueue]:
+async def obeyed(client: FakeAsyncRedis, *lots: CommandedFeed, member: str = "me") -> AsyncIterator[CommandQueue]:
     """Somebody obeys for the time of the block, and looks again and again."""
     queue = CommandQueue(client, "p")
     task = asyncio.create_task(
-        obey(queue, lots, member=member, clock=StubClock(now=lambda: NOW, sleep=lambda _: turns()))
+        handle_commands(queue, lots, member=member, clock=StubClock(now=lambda: NOW, sleep=lambda _: turns()))
     )
     try:
         yield queue
@@ -262,7 +262,7 @@ async def test_a_round_may_take_longer_than_an_order_waits(client: FakeAsyncRedi
     await left(client)
     moment = NOW
     queue = CommandQueue(client, "p")
-    looking = obey(queue, [lot], member="me", clock=StubClock(now=lambda: moment, sleep=lambda _: turns()))
+    looking = handle_commands(queue, [lot], member="me", clock=StubClock(now=lambda: moment, sleep=lambda _: turns()))
     task = asyncio.create_task(looking)
     await queue.submit(late)
     await said(queue, late, done=False)
@@ -297,7 +297,7 @@ async def test_a_process_that_stops_waits_for_no_round(client: FakeAsyncRedis) -
     async with obeyed(client, lot) as queue:
         await queue.submit(order("resync"))
         await said(queue, order("resync"), done=False)
-    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("order ")] == []
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("command ")] == []
     if not lot.coming[0].done():
         lot.coming[0].set_result(RESULT)
     await turns(20)

@@ -15,7 +15,7 @@ import pytest
 
 from poller.daemon.cluster.leases import WorkLease
 from poller.daemon.health import Readiness, StoreMonitor
-from poller.daemon.poll_role import FeedLease, SourceGroup, lots_of
+from poller.daemon.poll_role import FeedLease, SourceGroup, leases_of
 from poller.daemon.round_runner import PolledFeed, RoundObserver
 from poller.daemon.schedule import PollTiming, Schedule
 from poller.resources import resource_of
@@ -95,7 +95,7 @@ def lots(rounds: Rounds, schedule: Schedule) -> list[FeedLease]:
     clock = asyncio.get_running_loop().time
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
     feeds = [rounds.polled("follower", discover=True), rounds.polled("one")]
-    return lots_of(feeds, schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), StubClock(now=now))
+    return leases_of(feeds, schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), StubClock(now=now))
 
 
 async def test_polled_at_once_when_the_lease_is_ours(rounds: Rounds, schedule: Schedule) -> None:
@@ -230,7 +230,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
         return RoundResult(feed="s/one", mode=RoundMode.DELTA, ok=False, error="away", away=True)
 
     polled.round = failing  # type: ignore[assignment,method-assign]  # it is no real one
-    (one,) = lots_of([polled], schedule, rounds.rests, RoundObserver(watch, readiness), StubClock(now=now))
+    (one,) = leases_of([polled], schedule, rounds.rests, RoundObserver(watch, readiness), StubClock(now=now))
     one.start()
     await rounds.said("one begins")
     one.lost()
@@ -244,7 +244,7 @@ async def test_a_round_that_ends_after_its_feed_went_is_told_to_nobody(rounds: R
 async def test_a_round_that_was_broken_off_is_followed_by_another(rounds: Rounds, schedule: Schedule) -> None:
     """Law: whatever the one before has told of a store that was away is taken back, and not in the next turn only."""
     watch = StoreMonitor("warn", clock=StubClock(now=now))
-    (one,) = lots_of(
+    (one,) = leases_of(
         [rounds.polled("one")], schedule, rounds.rests, RoundObserver(watch, Readiness(watch)), StubClock(now=now)
     )
     watch.failed("s/one", "away")
@@ -280,7 +280,7 @@ def siblings(parts: list[Fraction]) -> SourceGroup:
 def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: SourceGroup) -> None:
     """Law: in whichever order they came; the others begin at once."""
     for one in (FOLLOWER, ONE, OTHER):
-        siblings.came(one)
+        siblings.add(one)
     assert [siblings.begins_at_once(one) for one in (FOLLOWER, ONE, OTHER)] == [False, True, True]
     assert siblings.polled(ONE) == ()
     assert siblings.polled(OTHER) == (FOLLOWER.id,)
@@ -290,30 +290,30 @@ def test_a_follower_begins_when_those_that_are_here_were_polled(siblings: Source
 
 def test_nobody_waits_for_what_is_polled_elsewhere(siblings: SourceGroup) -> None:
     """Law: neither for a sibling that never came nor for one that went before it was polled."""
-    siblings.came(FOLLOWER)
+    siblings.add(FOLLOWER)
     assert siblings.begins_at_once(FOLLOWER)
-    siblings.came(ONE)
+    siblings.add(ONE)
     assert not siblings.begins_at_once(FOLLOWER)
-    assert siblings.went(ONE) == (FOLLOWER.id,)
+    assert siblings.remove(ONE) == (FOLLOWER.id,)
     assert siblings.begins_at_once(FOLLOWER)
 
 
 def test_the_part_of_the_source_that_is_used_here(siblings: SourceGroup, parts: list[Fraction]) -> None:
     """Law: as many of all as are polled here; the last one leaves it as it is, for nothing is asked any more."""
     for one in (ONE, OTHER):
-        siblings.came(one)
-    siblings.went(ONE)
-    siblings.went(OTHER)
+        siblings.add(one)
+    siblings.remove(ONE)
+    siblings.remove(OTHER)
     assert parts == [Fraction(1, 4), Fraction(1, 2), Fraction(1, 4)]
 
 
 def test_a_round_that_found_no_qualification_is_repeated_soon(siblings: SourceGroup) -> None:
     """Law: with growing waits, for others may be naming the first ones; not where something was found, or for ever."""
-    siblings.came(FOLLOWER)
+    siblings.add(FOLLOWER)
     waits = [siblings.again(FOLLOWER, NOTHING) for _ in range(14)]
     assert waits[:3] == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4)]
     assert waits[-1] is None
     for changes in ({"pages": 1}, {"ok": False}, {"mode": RoundMode.FULL}):
-        siblings.came(FOLLOWER)
+        siblings.add(FOLLOWER)
         assert siblings.again(FOLLOWER, msgspec.structs.replace(NOTHING, **changes)) is None
     assert siblings.again(ONE, NOTHING) is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from poller.cli.options import utc_now
 from poller.config.load import load
-from poller.control.commands import Answer, Order, asked
+from poller.control.commands import CommandKind, CommandResult, run_command
 from poller.store.commands import CommandQueue
 from tests.cli.commands import commands_in
 from tests.harness.clock import StubClock
@@ -68,7 +68,7 @@ async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: s
             [other] = names.keys() - {owner}
             since = len(names[other].lines)
             names[owner].send(signal.SIGSTOP)
-            asking = asyncio.create_task(_asked(played, config, Order.RESYNC))
+            asking = asyncio.create_task(_asked(played, config, CommandKind.RESYNC))
             waiting = CommandQueue(played.client, "poller")
             await until(lambda: _waits(waiting), "the order to be left")
             await names[owner].kill()
@@ -82,9 +82,9 @@ async def test_the_next_owner_answers_for_one_that_died(tmp_path: Path, store: s
     assert verdict.clean, verdict
 
 
-async def _asked(played: Scene, config: Path, order: Order) -> Answer:
+async def _asked(played: Scene, config: Path, order: CommandKind) -> CommandResult:
     settings = load(config, {})
-    return await asked(
+    return await run_command(
         played.client,
         settings,
         FEED,

@@ -72,7 +72,10 @@ async def test_an_empty_answer_for_everything_waits_for_an_operator(tmp_path: Pa
     async with scene(tmp_path, store=store, records=100, changes_per_second=0) as played:
         config, feed = played.config(), "acme/contractTypes"
         baseline = await once(config, feed)
-        assert await poller(config, "release", feed) == (1, "poller: acme/contractTypes: nothing of it is held\n")
+        assert await poller(config, "release", feed) == (
+            1,
+            "poller: acme/contractTypes: no removals or changes are held\n",
+        )
         await withdraw(played, "contractTypes")
         await poller(config, "resync", feed)
         held = await once(config, feed)

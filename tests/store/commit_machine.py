@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from poller.changes.plan import Commit
 from poller.errors import Fenced, Stale
-from poller.store.commands import RoundRequest, give
+from poller.store.commands import RoundRequest, request_round
 from poller.store.feed_state import DELTA_TOKEN, FeedState
 from tests.store.commit_model import Known, Model, Planned, Published, planned, removing
 from tests.store.commit_world import ALL, KEYS, NOTES, Process, Sent, World
@@ -206,7 +206,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     def order(self) -> None:
         """An operator wants all to be forgotten."""
-        self.world.run(give(self.world.client, KEYS, RoundRequest.ANEW))
+        self.world.run(request_round(self.world.client, KEYS, RoundRequest.ANEW))
 
     # What has to be so.
 

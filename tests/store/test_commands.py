@@ -15,9 +15,9 @@ from poller.store.commands import (
     CommandReply,
     FeedPause,
     RoundRequest,
-    give,
     pause,
     pause_of,
+    request_round,
     resume,
 )
 from poller.store.feed import FeedScripts, FeedStore
@@ -94,22 +94,22 @@ async def state(client: Redis) -> FeedState:
 
 async def test_only_what_is_held_can_be_released(store_client: Redis) -> None:
     """Law: releasing a feed that holds nothing says so and leaves nothing that would let a later fault through."""
-    assert not await give(store_client, KEYS, RoundRequest.RELEASE)
+    assert not await request_round(store_client, KEYS, RoundRequest.RELEASE)
     await store_client.hset(KEYS.state, "generation", "g")
-    assert not await give(store_client, KEYS, RoundRequest.RELEASE)
+    assert not await request_round(store_client, KEYS, RoundRequest.RELEASE)
     assert not (await state(store_client)).released
     await store_client.hset(KEYS.state, "held", "2 of 2 are missing")
-    assert await give(store_client, KEYS, RoundRequest.RELEASE)
+    assert await request_round(store_client, KEYS, RoundRequest.RELEASE)
     assert (await state(store_client)).released
 
 
 async def test_a_feed_that_was_read_can_be_read_again(store_client: Redis) -> None:
     """Law: a resync is asked of a feed that exists; one that does not is not made to."""
-    assert not await give(store_client, KEYS, RoundRequest.RESYNC)
+    assert not await request_round(store_client, KEYS, RoundRequest.RESYNC)
     assert not await store_client.exists(KEYS.state)
     await store_client.hset(KEYS.state, "generation", "g")
-    assert not await give(store_client, FeedKeys.of("poller", "acme/other"), RoundRequest.ANEW)
-    assert await give(store_client, KEYS, RoundRequest.RESYNC)
+    assert not await request_round(store_client, FeedKeys.of("poller", "acme/other"), RoundRequest.ANEW)
+    assert await request_round(store_client, KEYS, RoundRequest.RESYNC)
     assert (await state(store_client)).resync
 
 
@@ -164,7 +164,7 @@ async def test_a_feed_that_is_begun_anew_stays_paused(store_client: Redis, store
     """Law: no order of another kind ends a pause, not even one that forgets all that is known."""
     await store.open_round()
     await pause(store_client, KEYS, WANTED)
-    assert await give(store_client, KEYS, RoundRequest.ANEW)
+    assert await request_round(store_client, KEYS, RoundRequest.ANEW)
     assert await store.open_round() == WANTED
 
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from poller.changes.plan import Commit
 from poller.errors import Stale
-from poller.store.commands import RoundRequest, give
+from poller.store.commands import RoundRequest, request_round
 from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import DELTA_TOKEN, READ_AT, FeedState, Loss
 from poller.store.keys import remembered_key
@@ -239,7 +239,7 @@ async def test_a_feed_is_begun_anew_on_order(store_client: Redis) -> None:
     await two.round(1)
     await two.store.release()
     await one.round(2)
-    assert await give(store_client, KEYS, RoundRequest.ANEW)
+    assert await request_round(store_client, KEYS, RoundRequest.ANEW)
     assert await one.round(1, 2) is None
     assert await sequences(store_client) == [1, 2, 3, 4]
     await one.store.release()

@@ -14,7 +14,7 @@ from fakeredis import FakeAsyncRedis
 from redis.asyncio import Redis
 
 from poller.redis.client import commands
-from poller.store.commands import RoundRequest, give
+from poller.store.commands import RoundRequest, request_round
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
 from poller.store.entry_id import EntryId
 from poller.store.feed_state import ANEW_AT, DELTA_TOKEN, LOST, LOST_AT, READ_AT, FeedState
@@ -244,7 +244,7 @@ async def test_who_was_there_is_told_no_baseline_of_what_was_begun_anew(real: Re
     there = await opened(real, "earliest", subscribed=NOW - 3 * HOUR)
     assert await told(there) == 1
     for _ in range(2):
-        await give(real, KEYS, RoundRequest.ANEW)
+        await request_round(real, KEYS, RoundRequest.ANEW)
         await one.round(1)
         await set_back(real, -hours)
         assert await told(there) == 0
@@ -257,7 +257,7 @@ async def test_a_baseline_that_was_not_delivered_yet_is_owed_all_the_same(real: 
     one = Process(real, "a")
     await one.round(1, 2)
     there = await opened(real, "earliest", subscribed=ahead + HOUR)
-    await give(real, KEYS, RoundRequest.ANEW)
+    await request_round(real, KEYS, RoundRequest.ANEW)
     await begun(one.store)
     assert await told(there) == 3
 
@@ -304,7 +304,7 @@ async def test_what_is_read_before_a_loss_is_as_old_after_it(real: Redis) -> Non
     one = Process(real, "a")
     await one.round(1)
     await (await opened(real, "earliest", subscribed=NOW - HOUR)).lease.release()
-    await give(real, KEYS, RoundRequest.ANEW)
+    await request_round(real, KEYS, RoundRequest.ANEW)
     await one.round(1)
     there = await opened(real, "earliest", subscribed=NOW - HOUR)
     assert len(await there.read(most=10)) == 2
