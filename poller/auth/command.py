@@ -29,7 +29,7 @@ KEPT: Final = 64 * 1024  # bytes of each output; the rest is read and dropped
 _CHUNK: Final = 64 * 1024
 
 
-class CommandResult(msgspec.Struct, frozen=True):
+class ProgramOutput(msgspec.Struct, frozen=True):
     """Result of a program: exit code (negative: the signal), beginning of stdout, end of stderr."""
 
     code: int
@@ -37,7 +37,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     err: bytes
 
 
-async def run(command: Sequence[str], *, within: timedelta) -> CommandResult:
+async def run(command: Sequence[str], *, within: timedelta) -> ProgramOutput:
     """Run a program until it has exited and its outputs are closed.
 
     Raises:
@@ -56,7 +56,7 @@ async def run(command: Sequence[str], *, within: timedelta) -> CommandResult:
             its_err.close()
         try:
             first, last = await asyncio.gather(_head(out), _tail(err))
-            return CommandResult(await process.wait(), first, last)
+            return ProgramOutput(await process.wait(), first, last)
         except asyncio.CancelledError:
             with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
                 os.killpg(process.pid, signal.SIGKILL)
@@ -122,7 +122,7 @@ class TokenCommand:
             raise CredentialUnusable(f"{self.origin} cannot be run: {reason}") from None
         return Issued(self._token(ended), renew_after=KEPT_FOR, valid_for=KEPT_FOR)
 
-    def _token(self, ended: CommandResult) -> str:
+    def _token(self, ended: ProgramOutput) -> str:
         if ended.code:
             how = f"failed with exit code {ended.code}" if ended.code > 0 else f"was ended by signal {-ended.code}"
             raise CredentialUnusable(f"{self.origin} {how}{_complaint(ended)}")
@@ -132,7 +132,7 @@ class TokenCommand:
         return checked(first, f"the first line that {self.origin} has printed")
 
 
-def _complaint(ended: CommandResult) -> str:
+def _complaint(ended: ProgramOutput) -> str:
     """A note on where to read more, without the command's words.
 
     What a command says of its failure may hold an older token.
