@@ -76,7 +76,8 @@ class _CommitBuilder:
         self._sequence = sequence
         self._recorded = recorded
         self._digest = blake2b(digest_size=16)
-        self.tally = RecordCounts()
+        self._backwards = 0
+        self.tally = RoundCounts()
         self.snapshots: dict[str, Snapshot] = {}
         self.events: list[bytes] = []
         self.rejected: list[Rejected] = []
@@ -106,7 +107,7 @@ class _CommitBuilder:
         before = self.held_of(change.key, holding)
         held = holding.after(before, change.canonical)
         if before is None or (held is not None and held.digest != before.digest):
-            self.tally.backwards += 1
+            self._backwards += 1
         if held is None:
             return False
         if held != before:
@@ -147,6 +148,7 @@ class _CommitBuilder:
             tuple(self.qualifications),
             held=self.held,
             digest=self._digest.hexdigest(),
+            backwards=self._backwards,
         )
 
 
@@ -159,7 +161,7 @@ def plan(
     sequence: int,
     recorded: str,
     rules: PublishRules,
-) -> tuple[Commit, RecordCounts]:
+) -> tuple[Commit, RoundCounts]:
     """Compare a slice of a page with the known snapshots.
 
     Args:
@@ -315,24 +317,31 @@ def _text(key: bytes | str) -> str:
     return key if isinstance(key, str) else str(UUID(bytes=key))
 
 
-class RecordCounts(msgspec.Struct, gc=False):
-    """Counts of records by what became of them. ``+=`` adds up slices.
+class RoundCounts(msgspec.Struct, gc=False):
+    """The counters of a round, or of a part of it. ``+=`` adds a part.
 
-    ``backwards`` counts versions older than the known one, published or held back, each once; they are counted under
-    another name as well.
+    These are the counters of the log, of ``poller once``, of the feed's status, of the metrics and of the trace: one
+    that is added here appears in all of them.
+
+    Attributes:
+        pages: how many were read and committed.
+        records: how many these held: the sum of created, modified, unchanged and quarantined.
+        removed: how many known records turned out to be gone.
+        seconds: how long the round took.
     """
 
+    pages: int = 0
     records: int = 0
     created: int = 0
     modified: int = 0
     removed: int = 0
     unchanged: int = 0
     quarantined: int = 0
-    backwards: int = 0
+    seconds: float = 0.0
 
-    def __iadd__(self, other: RecordCounts) -> Self:
-        """Add another tally to this one."""
-        for name in self.__struct_fields__:
+    def __iadd__(self, other: RoundCounts) -> Self:
+        """Add the counters of a part."""
+        for name in COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
@@ -344,6 +353,11 @@ class RecordCounts(msgspec.Struct, gc=False):
     def count(self, kind: ChangeKind) -> None:
         """Count one change of this kind."""
         setattr(self, kind, getattr(self, kind) + 1)
+
+
+COUNTERS: Final = RoundCounts.__struct_fields__
+KINDS: Final = tuple(name for name in COUNTERS if name not in {"pages", "records", "seconds"})
+"""What becomes of a record."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -360,6 +374,7 @@ class Commit(msgspec.Struct, frozen=True):
         digest: names this commit among all others of the feed, so that a repetition after a lost reply is known. Empty
             where that does not matter: marks alone may be written twice.
         held: by record key, versions that are held back from now on; None where none is any more.
+        backwards: how many versions were older than the known one, published or held back, each once.
     """
 
     generation: str
@@ -372,6 +387,7 @@ class Commit(msgspec.Struct, frozen=True):
     listings: Mapping[str, SubstreamSnapshot] = {}
     digest: str = ""
     held: Mapping[str, HeldVersion | None] = {}
+    backwards: int = 0
 
     @property
     def next_sequence(self) -> int:
@@ -461,7 +477,7 @@ def plan_removals(
     generation: str,
     sequence: int,
     recorded: str,
-) -> tuple[Commit, RecordCounts]:
+) -> tuple[Commit, RoundCounts]:
     """The commit that removes these records: a tombstone and an event for each.
 
     Args:
@@ -483,4 +499,4 @@ def plan_removals(
         events.append(frames[key].encode(change, event_id=event_id, sequence=number, recorded=recorded))
         snapshots[key] = Snapshot(last.revision + 1, number, previous or b"", removed=True)
     commit = Commit(generation, sequence, snapshots, tuple(events), rejected, digest=digest.hexdigest())
-    return commit, RecordCounts(removed=len(gone))
+    return commit, RoundCounts(removed=len(gone))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ROLES: Final = ("poll", "deliver", "serve")
 
 _COLLECT_AFTER: Final = 10_000  # objects; at Python's 700 the collector takes a sixth of all time in deliveries
-_COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
 _MARKS: Final = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "error": ("✗", "red")}
 _WORD_WIDTH: Final = len("warning")
 
@@ -100,17 +99,18 @@ async def once(options: GlobalOptions, feeds: Feeds = None, *, json: Json = Fals
 
 
 def _write_results(results: Sequence[RoundResult]) -> None:
+    from poller.changes.plan import COUNTERS
+
     rows = [
         (
             result.feed,
             result.mode.value,
             "ok" if result.ok else "failed",
-            *(str(getattr(result, name)) for name in _COUNTS),
-            f"{result.seconds:.3f}",
+            *(f"{getattr(result, name):.{3 * (name == 'seconds')}f}" for name in COUNTERS),
         )
         for result in results
     ]
-    write_table(("feed", "mode", "", *_COUNTS, "seconds"), rows, numbers=(*_COUNTS, "seconds"))
+    write_table(("feed", "mode", "", *COUNTERS), rows, numbers=COUNTERS)
     for result in results:
         if result.error is not None:
             write_line(f"{result.feed}: {result.error}")

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from poller.changes.confirmation import confirmation_of
 from poller.changes.events import recorded_time
+from poller.changes.plan import COUNTERS, RoundCounts
 from poller.clock import moment_of
 from poller.config.http import host_only
 from poller.config.settings import Settings
@@ -34,19 +35,6 @@ from poller.store.subscriptions import WHOLE, Origin, Pauser, SubscriptionOutlin
 from poller.text import ago
 
 FeedCondition = Literal["never read", "reading", "ok", "failing", "held", "paused"]
-
-
-class RoundCounts(msgspec.Struct, frozen=True):
-    """What the last round counted; see :class:`poller.source.feed.RoundResult`."""
-
-    pages: int = 0
-    records: int = 0
-    created: int = 0
-    modified: int = 0
-    removed: int = 0
-    unchanged: int = 0
-    quarantined: int = 0
-    seconds: float = 0.0
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
@@ -173,7 +161,7 @@ class FeedStatus(msgspec.Struct, frozen=True):
         return None
 
 
-class _LastRound(RoundCounts, frozen=True):
+class _LastRound(RoundCounts):
     mode: str | None = None
     ok: bool = True
     error: str | None = None
@@ -327,7 +315,7 @@ def _last_round(text: str | None) -> _LastRound | None:
 
 
 def _counts(last: _LastRound) -> RoundCounts:
-    counted: dict[str, Any] = {name: getattr(last, name) for name in RoundCounts.__struct_fields__}
+    counted: dict[str, Any] = {name: getattr(last, name) for name in COUNTERS}
     return RoundCounts(**counted)
 
 

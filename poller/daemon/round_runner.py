@@ -29,7 +29,7 @@ from poller.store.feed_state import Loss
 from poller.store.keys import FeedKeys, remembered_key
 from poller.store.lease import member_name, nonce_of
 from poller.store.recovery import FeedMemory
-from poller.telemetry.metrics import KINDS, ROUNDS, RoundCosts, counted
+from poller.telemetry.metrics import ROUNDS, RoundCosts, counted
 
 _log = structlog.get_logger("poller.round")
 _LOSSES: Final = {
@@ -271,9 +271,7 @@ def _count(result: RoundResult) -> None:
     skipped = result.ok and result.mode is RoundMode.SKIPPED
     ROUNDS.ended(
         result.feed,
+        result,
         mode=result.mode.value,
         result="skipped" if skipped else "ok" if result.ok else "failed",
-        seconds=result.seconds,
-        pages=result.pages,
-        kinds={kind: getattr(result, kind) for kind in KINDS},
     )

@@ -27,6 +27,7 @@ import httpx
 import msgspec
 
 from poller.auth.base import Credential, NoCredential
+from poller.changes.plan import COUNTERS
 from poller.clock import Clock
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from poller.http.transport import FAILURES, CertificateFiles, ConnectionClosedEarly, Transport, http_client, reason_of
@@ -273,9 +274,6 @@ class BodyDecoder:
             raise httpx.DecodingError("the answer is cut off within its gzip encoding")
 
 
-_COUNTS: Final = ("pages", "records", "created", "modified", "removed", "unchanged", "quarantined")
-
-
 def round_span(feed: str) -> Span:
     """The trace of one round."""
     return tracing.root("round", attributes={"poller.feed": feed})
@@ -283,7 +281,7 @@ def round_span(feed: str) -> Span:
 
 def record_round(span: Span, result: RoundResult) -> None:
     """Add the result to the trace of a round."""
-    counts = {f"poller.round.{name}": getattr(result, name) for name in _COUNTS}
+    counts = {f"poller.round.{name}": getattr(result, name) for name in COUNTERS if name != "seconds"}
     span.set_attributes({"poller.round.mode": result.mode.value, "poller.round.ok": result.ok, **counts})
     if not result.ok:
         span.fail("round", result.error or "")

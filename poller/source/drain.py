@@ -55,7 +55,6 @@ class ListingDrain:
     Attributes:
         query: the feed's query without what the API has refused.
         learnt: what is known of the API.
-        pages: how many were committed.
     """
 
     def __init__(
@@ -64,12 +63,16 @@ class ListingDrain:
         """Start with what earlier rounds have found out about the API."""
         self.query = learnt.applied(feed.query)
         self.learnt = learnt
-        self.pages = 0
         self._feed = feed
         self._writer = writer
         self._get = get
         self._clock = clock
         writer.set_fields(self.query.fields)
+
+    @property
+    def pages(self) -> int:
+        """How many pages were committed."""
+        return self._writer.tally.pages
 
     async def read(
         self,
@@ -122,12 +125,11 @@ class ListingDrain:
                 reach("page.fetched")
                 changed = beside.changed if beside else None
                 await self._writer.page(page, mode=mode, path=path, seen=seen, changed=changed, newer=newer)
-                self.pages += 1
                 if reader.ending is not None:
                     continue
                 if self._clock.is_over:
-                    raise self._clock.exceeded(self.pages)
-                await self._clock.show(self.pages)
+                    raise self._clock.exceeded()
+                await self._clock.show()
                 if beside is not None:
                     newer = await beside.read_if_due()
         if reader.pages:

@@ -21,7 +21,7 @@ import msgspec
 
 from poller.changes.confirmation import confirmation_of
 from poller.changes.diff import Snapshot
-from poller.changes.plan import RecordCounts, RemovalGuard
+from poller.changes.plan import COUNTERS, RemovalGuard, RoundCounts
 from poller.changes.records import Record, Rejected, record_reader, subject_of
 from poller.errors import RoundTimeExceeded
 from poller.resources import Resource
@@ -270,7 +270,7 @@ class RoundClock:
         self,
         mode: str,
         longest: timedelta,
-        tally: Callable[[], RecordCounts],
+        tally: RoundCounts,
         write: Callable[[Mapping[str, str | None]], Awaitable[None]],
     ) -> None:
         """Start the clock.
@@ -278,7 +278,7 @@ class RoundClock:
         Args:
             mode: the kind of reading.
             longest: how long the round may take.
-            tally: returns what was committed so far.
+            tally: what was committed so far; the round goes on counting.
             write: commits marks of the feed's state.
         """
         self.shown = False
@@ -294,16 +294,16 @@ class RoundClock:
         """Whether the round has taken as long as it may."""
         return self._clock() - self._began >= self._longest.total_seconds()
 
-    def exceeded(self, pages: int) -> RoundTimeExceeded:
+    def exceeded(self) -> RoundTimeExceeded:
         """The error of a round that is over before everything was read."""
         return RoundTimeExceeded(
-            f"the round is given up after {self._longest.total_seconds():g} s (max_round), {pages} pages and "
-            f"{self._tally().records} records; what was read is kept; if a whole reading takes longer than that, "
-            "make max_round longer"
+            f"the round is given up after {self._longest.total_seconds():g} s (max_round), "
+            f"{self._tally.pages} pages and {self._tally.records} records; what was read is kept; if a whole reading "
+            "takes longer than that, make max_round longer"
         )
 
-    async def show(self, pages: int) -> None:
-        """Commit the progress if it is time: this many pages, and more to come.
+    async def show(self) -> None:
+        """Commit the progress if it is time and there is more to come.
 
         Raises:
             StoreError: see :meth:`poller.source.writer.RoundStore.commit`.
@@ -312,7 +312,7 @@ class RoundClock:
         if now - self._told < SHOWN_AFTER:
             return
         self._told, self.shown = now, True
-        progress = Progress(self._mode, pages, self._tally().records, round(now - self._began, 3))
+        progress = Progress(self._mode, self._tally.pages, self._tally.records, round(now - self._began, 3))
         await self._write({PROGRESS: msgspec.json.encode(progress).decode()})
 
 
@@ -324,23 +324,13 @@ def decode_progress(text: str | None) -> Progress | None:
         return None
 
 
-_INTERNAL: Final = frozenset(
-    {"away", "backwards", "held", "held_versions", "late", "learnt", "loss", "paused", "second_look"}
-    | {"token", "unidentified", "wait"}
-)
-
-
-class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a round ended.
+class RoundResult(RoundCounts, kw_only=True):
+    """How a round ended, with its counters.
 
     Attributes:
         feed: ``SOURCE/NAME``.
         mode: what kind of reading it was; ``skipped`` where another process has the feed's lease.
         ok: whether it was completed (or rightly skipped).
-        pages: how many were read and committed.
-        records: how many these held: the sum of created, modified, unchanged and quarantined.
-        removed: how many known records turned out to be gone.
-        seconds: how long the round took.
         error: one line where it failed, else None.
         held: why removals wait for an operator, where this round is the first to hold them.
         learnt: what is known of the API, where this round has learnt something new.
@@ -360,14 +350,6 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     feed: str
     mode: RoundMode
     ok: bool
-    pages: int = 0
-    records: int = 0
-    created: int = 0
-    modified: int = 0
-    removed: int = 0
-    unchanged: int = 0
-    quarantined: int = 0
-    seconds: float = 0.0
     error: str | None = None
     held: str | None = None
     learnt: DetectedCapabilities | None = None
@@ -382,23 +364,9 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     paused: str | None = None
     wait: timedelta | None = None
 
-    @classmethod
-    def of(
-        cls, feed: str, mode: RoundMode, tally: RecordCounts, *, pages: int, seconds: float, error: str | None
-    ) -> RoundResult:
-        """The result of a round that read something, or tried to."""
-        counts = {name: getattr(tally, name) for name in tally.__struct_fields__}
-        return cls(
-            feed=feed, mode=mode, ok=error is None, pages=pages, seconds=round(seconds, 3), error=error, **counts
-        )
-
     @property
     def public(self) -> dict[str, object]:
         """What ``poller once --json`` prints and the feed's state keeps."""
-        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _INTERNAL}
-        return shown if self.paused is None else shown | {"error": self.paused}
-
-    @property
-    def changes(self) -> int:
-        """How many events were published, or would have been but for a silent baseline."""
-        return self.created + self.modified + self.removed
+        counters = {name: getattr(self, name) for name in COUNTERS}
+        error = self.error if self.paused is None else self.paused
+        return {"feed": self.feed, "mode": self.mode, "ok": self.ok, **counters, "error": error}

@@ -171,7 +171,7 @@ class _RoundRun:
         self._state = state
         self._start = round_start(feed, state, now())
         self._writer = RoundWriter(feed, store, state, get, now)
-        self._clock = RoundClock(self._start.mode, feed.max_round, lambda: self._writer.tally, self._writer.marks)
+        self._clock = RoundClock(self._start.mode, feed.max_round, self._writer.tally, self._writer.marks)
         self._drain = ListingDrain(feed, self._writer, get, self._start.learnt, self._clock)
         self._seen = SeenKeys() if self._start.mode is not RoundMode.DELTA else None
         self._complete = False  # everything was read, or tried
@@ -237,15 +237,13 @@ class _RoundRun:
         learnt = self._drain.learnt
         if self._doubtful is not None and self._drain.pages:
             learnt = learnt.expiring(self._doubtful)
-        return msgspec.structs.replace(
-            RoundResult.of(
-                self._feed.id,
-                self._start.mode,
-                self._writer.tally,
-                pages=self._drain.pages,
-                seconds=seconds,
-                error=error,
-            ),
+        self._writer.tally.seconds = round(seconds, 3)
+        return RoundResult(
+            **msgspec.structs.asdict(self._writer.tally),
+            feed=self._feed.id,
+            mode=self._start.mode,
+            ok=error is None,
+            error=error,
             held=error if self._is_news(failure) else None,
             learnt=learnt if learnt != self._start.learnt else None,
             away=isinstance(failure, StoreUnavailable),
@@ -253,6 +251,7 @@ class _RoundRun:
             loss=self._state.loss,
             late=self._deltas.late if self._deltas else None,
             unidentified=self._unidentified,
+            backwards=self._writer.backwards,
             held_versions=self._writer.held_versions,
             second_look=None if self._substreams else self._writer.second_look,  # a rotation comes round by itself
         )

@@ -126,12 +126,12 @@ class SubstreamReader:
         async with aclosing(_turns(start, at_once=self._feed.at_once)) as turns:
             async for turn in turns:
                 await self._read_listing(turn, mode)
-                await self._clock.show(self._drain.pages)
+                await self._clock.show()
                 if clock() >= self._refresh_at:
                     await self._refresh_named(named)
         await self._keep()
         if self._clock.is_over and self._rotation.left and not self._failures:
-            raise self._clock.exceeded(self._drain.pages)
+            raise self._clock.exceeded()
         if self._failures:
             more = f" (and {len(self._failures) - 1} more listings)" if len(self._failures) > 1 else ""
             raise SourceError(f"{self._failures[0]}{more}")

@@ -39,7 +39,7 @@ import msgspec
 from poller.changes.diff import Snapshot, checked
 from poller.changes.events import Cause, EventFrame, recorded_time
 from poller.changes.held_versions import HeldVersion, VersionPolicy, full_reading_due
-from poller.changes.plan import Commit, PublishRules, RecordCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
+from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, plan, plan_removals
 from poller.changes.records import Record, Rejected, identities, is_single, latest_versions, record_reader, shape_of
 from poller.errors import RoundHeld, SourceError, SourceRefused
 from poller.lifecycle import finished, in_turns
@@ -96,15 +96,16 @@ class RoundWriter:
     """Writes one round of one feed.
 
     Attributes:
-        tally: counts of the committed records.
+        tally: the counters of what is committed.
+        backwards: how many versions were older than the known one.
         unidentified: how many records had no id that can be read.
         jumbled: how many of these may be several records in one.
     """
 
     def __init__(self, feed: Feed, store: RoundStore, state: FeedState, get: Get, now: Callable[[], datetime]) -> None:
         """Start from the feed's state; ``get`` requests single records."""
-        self.tally = RecordCounts()
-        self.unidentified = self.jumbled = 0
+        self.tally = RoundCounts()
+        self.unidentified = self.jumbled = self.backwards = 0
         self._feed = feed
         self._store = store
         self._get = get
@@ -150,21 +151,21 @@ class RoundWriter:
         gone = {key: None for key in self._held if key not in seen}
         self._not_before = self._store_ms() + int(self._feed.second_look.total_seconds() * 1000)
         if gone or self._held:
-            await self._store.commit(self._with_marks(Commit(self._generation, self._sequence, held=gone), 0))
+            await self._store.commit(self._with_marks(Commit(self._generation, self._sequence, held=gone)))
 
     @property
     def _second_look_ms(self) -> int | None:
         due = full_reading_due(self._held.values(), apart=self._feed.second_look)
         return None if due is None else max(due, self._not_before)
 
-    def _with_marks(self, commit: Commit, backwards: int) -> Commit:
+    def _with_marks(self, commit: Commit) -> Commit:
         """The commit, with the marks of held versions."""
         for key, held in commit.held.items():
             if held is None:
                 self._held.pop(key, None)
             else:
                 self._held[key] = held
-        self._backwards += backwards
+        self._backwards += commit.backwards
         due = self._second_look_ms
         marks = {
             BACKWARDS: str(self._backwards) if self._backwards else None,
@@ -222,7 +223,7 @@ class RoundWriter:
         if newer:
             records = [one for one in records if not (isinstance(one, Record) and one.key in newer)]
         passed_over = len(received) - len(records)
-        self.tally += RecordCounts(records=passed_over, unchanged=passed_over)
+        self.tally += RoundCounts(records=passed_over, unchanged=passed_over)
         keys = [record.key for record in received if isinstance(record, Record)]
         if seen is not None:
             seen.update(keys)
@@ -244,8 +245,8 @@ class RoundWriter:
                     rules=rules,
                 )
                 rejected += [one for one in commit.rejected if not one.is_snapshot]
-                if tally.backwards or commit.held:
-                    commit = self._with_marks(commit, tally.backwards)
+                if commit.backwards or commit.held:
+                    commit = self._with_marks(commit)
                 if commit.empty:
                     self.tally += tally
                     continue
@@ -258,6 +259,7 @@ class RoundWriter:
                 self._sequence = commit.next_sequence
         if rejected:
             await self._mark_seen(rejected, seen)
+        self.tally.pages += 1
 
     async def _mark_seen(self, rejected: Sequence[Rejected], seen: SeenKeysObserver | None) -> None:
         """Count unusable records as listed, as far as their keys can be read."""
@@ -331,13 +333,14 @@ class RoundWriter:
     def _frame(self, mode: RoundMode, path: str) -> EventFrame:
         return event_frame(self._feed, generation=self._generation, mode=mode, path=path, extensions=self._carried)
 
-    async def _commit(self, planned: tuple[Commit, RecordCounts]) -> None:
+    async def _commit(self, planned: tuple[Commit, RoundCounts]) -> None:
         commit, tally = planned
         if self._first_marks:
             commit = msgspec.structs.replace(commit, marks={**commit.marks, **self._first_marks})
             self._first_marks = {}
         await self._store.commit(commit)
         self.tally += tally
+        self.backwards += commit.backwards
 
 
 def _batched(several: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from http import HTTPStatus
@@ -24,6 +24,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from poller import __version__
+from poller.changes.plan import KINDS, RoundCounts
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -100,9 +101,6 @@ def histogram(name: str, text: str, *labels: str, bounds: Sequence[float]) -> Hi
     return Histogram(name, text, labels, registry=REGISTRY, buckets=bounds)
 
 
-KINDS: Final = ("created", "modified", "removed", "unchanged", "quarantined")
-"""What becomes of a record."""
-
 _ROUNDS: Final = declared(
     "poller_rounds_total",
     "counter",
@@ -131,12 +129,11 @@ _ROUND_SECONDS: Final = histogram(
 class _FeedCounts:
     """Of one feed."""
 
-    __slots__ = ("kinds", "pages", "rounds")
+    __slots__ = ("rounds", "sums")
 
     def __init__(self) -> None:
         self.rounds: Counts[tuple[str, str]] = Counts()
-        self.pages = 0
-        self.kinds = [0] * len(KINDS)
+        self.sums = RoundCounts()
 
 
 class RoundMetrics:
@@ -145,26 +142,22 @@ class RoundMetrics:
     def __init__(self) -> None:
         self._feeds: dict[str, _FeedCounts] = {}
 
-    def ended(self, feed: str, *, mode: str, result: str, seconds: float, pages: int, kinds: Mapping[str, int]) -> None:
+    def ended(self, feed: str, counts: RoundCounts, *, mode: str, result: str) -> None:
         """One has ended.
 
         Args:
             feed: ``SOURCE/NAME``.
+            counts: of the round.
             mode: of the round.
             result: ``ok``, ``failed`` or ``skipped``.
-            seconds: how long it took.
-            pages: how many it has read.
-            kinds: how many records of each of :data:`KINDS` it has met.
         """
         tally = self._feeds.get(feed)
         if tally is None:
             tally = self._feeds[feed] = _FeedCounts()
         tally.rounds[mode, result] += 1
-        tally.pages += pages
-        for place, kind in enumerate(KINDS):
-            tally.kinds[place] += kinds[kind]
+        tally.sums += counts
         if result != "skipped":
-            _ROUND_SECONDS.labels(feed.partition("/")[0], mode).observe(seconds)
+            _ROUND_SECONDS.labels(feed.partition("/")[0], mode).observe(counts.seconds)
 
     def gone(self, feed: str) -> None:
         """It is not polled here any more."""
@@ -179,12 +172,8 @@ class RoundMetrics:
             for (mode, result), count in list(one.rounds.items())
         )
         yield _ROUNDS.block(rounds, openmetrics=openmetrics)
-        yield _PAGES.block(((labelled(feed=feed), one.pages) for feed, one in feeds), openmetrics=openmetrics)
-        records = (
-            (labelled(feed=feed, kind=kind), count)
-            for feed, one in feeds
-            for kind, count in zip(KINDS, one.kinds, strict=True)
-        )
+        yield _PAGES.block(((labelled(feed=feed), one.sums.pages) for feed, one in feeds), openmetrics=openmetrics)
+        records = ((labelled(feed=feed, kind=kind), getattr(one.sums, kind)) for feed, one in feeds for kind in KINDS)
         yield _RECORDS.block(records, openmetrics=openmetrics)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from redis.asyncio import Redis
 
+from poller.changes.plan import RoundCounts
 from poller.daemon.stored_metrics import _FIELDS, StoredFigures, _feed
 from poller.delivery.delivery_tracker import AttemptReport
 from poller.delivery.dispatcher import count
@@ -22,7 +23,7 @@ from poller.delivery.retry import Delivered
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, group_of
 from poller.store.stats import feed_amounts, pair_amounts
-from poller.telemetry.metrics import KINDS, ROUNDS, attempts_of, no_attempts_of
+from poller.telemetry.metrics import ROUNDS, attempts_of, no_attempts_of
 from poller.web.health import ScrapeState, written
 from tests.bench.figures import Figure
 from tests.delivery.outcomes import answered
@@ -48,7 +49,7 @@ async def metering(server: Server) -> AsyncIterator[Figure]:
         _, told = await _measured(lambda: pair_amounts(client, _PREFIX, wanted))
         yield Figure(f"... of {_SUBSCRIPTIONS} subscriptions to four feeds", *told)
     for feed in feeds:
-        ROUNDS.ended(feed, mode="delta", result="ok", seconds=0.1, pages=1, kinds=dict.fromkeys(KINDS, 1))
+        ROUNDS.ended(feed, RoundCounts(1, 5, 1, 1, 1, 1, 1, 0.1), mode="delta", result="ok")
     figures = StoredFigures([_feed(feed, one, 60.0) for feed, one in amounts.items()])
     moment = ScrapeState(ready=True, up=True, findings=(), stored=figures)
     text, told = await _measured(lambda: asyncio.to_thread(written, moment, "text"))

@@ -15,25 +15,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from poller.changes.canonical import without
 from poller.changes.diff import ChangeKind, Snapshot
 from poller.changes.events import Cause, EventFrame
-from poller.changes.plan import Commit, PublishRules, RecordCounts, SeenKeys, SubstreamSnapshot, packed, plan
+from poller.changes.plan import Commit, PublishRules, RoundCounts, SeenKeys, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
 from tests.changes.samples import FEW
 
 
 def test_tallies_add_up_field_by_field() -> None:
     """Adding keeps the first tally and changes nothing in the second."""
-    total, part = RecordCounts(1, 2, 3, 4, 5, 6), RecordCounts(10, 20, 30, 40, 50, 60)
+    total, part = RoundCounts(1, 2, 3, 4, 5, 6, 7, 0.5), RoundCounts(10, 20, 30, 40, 50, 60, 70, 1.0)
     same = total
     total += part
     assert total is same
-    assert total == RecordCounts(11, 22, 33, 44, 55, 66)
-    assert part == RecordCounts(10, 20, 30, 40, 50, 60)
+    assert total == RoundCounts(11, 22, 33, 44, 55, 66, 77, 1.5)
+    assert part == RoundCounts(10, 20, 30, 40, 50, 60, 70, 1.0)
 
 
 @pytest.mark.parametrize("kind", list(ChangeKind))
 def test_each_kind_has_its_count(kind: ChangeKind) -> None:
     """Counting a change counts its kind and nothing else."""
-    tally = RecordCounts()
+    tally = RoundCounts()
     tally.count(kind)
     assert getattr(tally, kind) == 1
     assert tally.created + tally.modified + tally.removed == 1
@@ -101,7 +101,7 @@ def planned(
     sequence: int = 0,
     rules: PublishRules | None = None,
     cause: Cause = Cause.DELTA,
-) -> tuple[Commit, RecordCounts]:
+) -> tuple[Commit, RoundCounts]:
     frame = EventFrame(feed="acme/f", generation="g", source="urn:x", type_stem="t", cause=cause)
     return plan(
         [read(raw) for raw in raws],
@@ -118,7 +118,7 @@ def decoded(commit: Commit) -> list[dict[str, Any]]:
     return [json.loads(event) for event in commit.events]
 
 
-def sum_of(tally: RecordCounts) -> int:
+def sum_of(tally: RoundCounts) -> int:
     return tally.created + tally.modified + tally.removed + tally.unchanged + tally.quarantined
 
 

@@ -13,9 +13,10 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
+from poller.changes.plan import RoundCounts
 from poller.cli.output import Line
 from poller.cli.status import detail_lines, feed_lines, feed_problems, list_lines, subscription_lines
-from poller.control.status import FeedStatus, RoundCounts, SubscriptionStatus
+from poller.control.status import FeedStatus, SubscriptionStatus
 from poller.source.feed import Progress
 from poller.store.stats import Backlog
 from tests.cli.commands import environment

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from poller.changes.confirmation import MOST, Confirmation, confirmation_of
-from poller.changes.plan import Commit, RecordCounts
+from poller.changes.plan import Commit
 from poller.errors import SourceUnavailable
 from poller.resources import RESOURCES, resource_of
 from poller.source.feed import Feed, Progress, RoundMode, RoundResult, decode_progress
@@ -351,9 +351,7 @@ def test_a_known_resource_can_be_overridden_in_part() -> None:
 
 def test_a_result_has_the_fields_of_the_contract() -> None:
     """What is printed has exactly the contract's names, in its order, as JSON."""
-    result = RoundResult.of(
-        "acme/f", RoundMode.DELTA, RecordCounts(15, 1, 2, 3, 4, 5), pages=2, seconds=0.12345, error=None
-    )
+    result = RoundResult(2, 15, 1, 2, 3, 4, 5, 0.123, feed="acme/f", mode=RoundMode.DELTA, ok=True)
     assert msgspec.json.decode(msgspec.json.encode(result.public)) == {
         "feed": "acme/f",
         "mode": "delta",
@@ -373,8 +371,7 @@ def test_a_result_has_the_fields_of_the_contract() -> None:
     assert result.changes == 6
 
 
-def test_a_result_is_ok_if_and_only_if_there_is_no_error() -> None:
-    """The error says why it is not; how long to wait is nobody's business outside."""
-    assert not RoundResult.of("acme/f", RoundMode.FULL, RecordCounts(), pages=0, seconds=0, error="why").ok
+def test_what_is_internal_to_a_result_is_not_printed() -> None:
+    """Law: how long another process still has the lease is shown to no user."""
     skipped = RoundResult(feed="acme/f", mode=RoundMode.SKIPPED, ok=True, wait=timedelta(seconds=3))
     assert "wait" not in skipped.public

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from poller.changes.plan import RecordCounts
 from poller.source.feed import RoundMode, RoundResult
 from poller.source.paging import DetectedCapabilities, ListQuery
 from poller.source.round import RoundEnd, rotation_marks, round_marks, round_start
@@ -41,7 +40,7 @@ FEED = msgspec.structs.replace(LISTED, slot=timedelta(seconds=5))
 READ = FeedState("g", 5, delta_token="d", query=FEED.fingerprint, read_at=NOON - HOUR, refusals=1)  # noqa: S106 -- no secret
 GOOD = RoundEnd(
     at=NOON + HOUR,
-    result=RoundResult.of(FEED.id, RoundMode.DELTA, RecordCounts(), pages=1, seconds=0.1, error=None),
+    result=RoundResult(feed=FEED.id, mode=RoundMode.DELTA, ok=True, pages=1, seconds=0.1),
     complete=True,
     as_before=False,
     delta_token="e",  # noqa: S106 -- no secret

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from poller.telemetry.metrics import KINDS, RoundMetrics
+from poller.changes.plan import KINDS, RoundCounts
+from poller.telemetry.metrics import RoundMetrics
 from tests.telemetry.series import Key, key, values
-
-NONE = dict.fromkeys(KINDS, 0)
 
 
 def ended(
     rounds: RoundMetrics, feed: str, result: str = "ok", *, mode: str = "delta", pages: int = 1, **kinds: int
 ) -> None:
-    rounds.ended(feed, mode=mode, result=result, seconds=0.1, pages=pages, kinds=NONE | kinds)
+    rounds.ended(feed, RoundCounts(pages=pages, seconds=0.1, **kinds), mode=mode, result=result)
 
 
 def exported(rounds: RoundMetrics) -> dict[Key, float]:
