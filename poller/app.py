@@ -166,7 +166,7 @@ class _Daemon:
                     )
                     working.append(retaining.run(stop))
                     noted = remembered_key(prefix)
-                    working.append(overhear(stop, store.client, noted, stores.items()))
+                    working.append(overhear(stop, store.client, noted, stores.items(), clock=clock))
                 if "deliver" in roles:
                     deliverer = DeliverRole(
                         settings, environ, store, membership, configurations, shebang=shebang, watch=watch, clock=clock
@@ -184,7 +184,7 @@ class _Daemon:
         while True:
             shebang = await until_ready(store, patience=None, away=partial(watch.failed, START))
             try:
-                findings = await examined(self._settings, store, now=self._clock.process.now)
+                findings = await examined(self._settings, store)
                 if "poll" in roles:
                     await look_first(store.client, self._settings)
                 await note_streams(store.client, self._settings)
@@ -205,7 +205,7 @@ def _membership(settings: Settings, store: OpenStore, watch: StoreMonitor, sheba
     members = Members(
         store.client,
         keys,
-        name=member_name(),
+        name=member_name(store.clock),
         ttl=ttl,
         shebang=shebang,
         clock=store.clock,
@@ -273,7 +273,7 @@ async def once(
     try:
         async with opened_store(settings, clock=clock_of(settings, clock)) as store:
             shebang = await until_ready(store, patience=STORE_PATIENCE)
-            await examined(settings, store, now=clock.now)
+            await examined(settings, store)
             await look_first(store.client, settings)
             async with polled_feeds(
                 settings, environ, store.client, shebang=shebang, clock=store.clock, only=frozenset(feed_ids)
@@ -294,9 +294,7 @@ async def _rounds(
         return result.ok
 
     stores = [polled.store for polled in feeds]
-    renewing = asyncio.create_task(
-        keep_renewed([store.lease for store in stores], ttl=ttl, sleep=clock.sleep), name="leases"
-    )
+    renewing = asyncio.create_task(keep_renewed([store.lease for store in stores], ttl=ttl, clock=clock), name="leases")
     good: list[bool] = []
     try:
         for last in (False, True):

@@ -9,12 +9,12 @@ import pytest
 from redis.exceptions import AuthenticationError, NoPermissionError
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.daemon.startup import look_first
 from poller.redis.client import commands
 from poller.redis.health import check_store
 from tests.acl import DEPLOYED, Guarded, running_with_acl
 from tests.control.subscribed import configured
-from tests.daemon.test_health import now
 from tests.servers import KINDS
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def refused(client: Redis, *command: str) -> None:
 async def test_the_configuration_is_what_the_checks_ask_for(guarded: Guarded) -> None:
     """As the user of the daemon, nothing is unknown, and all is well."""
     async with commands(guarded.url) as client:
-        found = await check_store(client, now=now)
+        found = await check_store(client, process=Clock())
     assert {one.severity for one in found} == {"ok"}, found
 
 

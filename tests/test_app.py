@@ -19,6 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from poller.app import run
+from poller.clock import Clock
 from poller.config import load
 from poller.config.settings import Settings
 from poller.control.diagnostics import check
@@ -110,7 +111,7 @@ async def test_its_address_is_no_fault_to_check(tmp_path: Path) -> None:
     web = f"127.0.0.1:{free_port()}"
 
     async def found(wanted: Settings) -> list[tuple[str, str]]:
-        return [(one.severity, one.text) async for one in check(wanted, {}) if one.subject == "http"]
+        return [(one.severity, one.text) async for one in check(wanted, {}, clock=Clock()) if one.subject == "http"]
 
     with running("valkey", tmp_path / "s") as server, running("valkey", tmp_path / "other") as other:
         at = [f'redis = {{ url = "{one.url}" }}' for one in (server, other)]

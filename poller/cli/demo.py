@@ -121,11 +121,12 @@ async def demo(
 async def _run(directory: Path, seconds: float | None) -> None:
     from random import Random
 
+    from poller.clock import Clock
     from poller.lifecycle import stopped_by_signals
     from poller.sandbox.data import seed
     from poller.sandbox.history import History
     from poller.sandbox.server import SANDBOX_TOKEN, SEEDED_AT, serving
-    from poller.store.session import opened_store
+    from poller.store.session import clock_of, opened_store
 
     history, rng = History(), Random(_SEED)  # noqa: S311 -- made-up records, not secrets
     seed(history, rng, records=_RECORDS, at=SEEDED_AT)
@@ -134,7 +135,7 @@ async def _run(directory: Path, seconds: float | None) -> None:
         async with serving(history, rng=rng) as url, _receiver(secret_file) as (receiver, reports):
             bind = _free_address()
             settings = _settings(directory, url=url, sink=f"{receiver}/hooks", bind=bind)
-            async with opened_store(settings) as store:
+            async with opened_store(settings, clock=clock_of(settings, Clock())) as store:
                 write_line(f"The page is on http://{bind}/")
                 write_line(
                     f"A sandbox API on {url} (token: {SANDBOX_TOKEN}) changes {_CHANGES_PER_SECOND:g} records a second."
@@ -265,6 +266,7 @@ class _Stage:
                 raise PollerError(f"{task.get_name()} ended by itself")
 
     async def _read(self, settings: Settings, url: str) -> None:
+        from poller.clock import Clock
         from poller.control.feeds import keys_of
         from poller.store.entry_id import EARLIEST
         from poller.store.session import blocking_client
@@ -272,7 +274,9 @@ class _Stage:
 
         feeds = {keys_of(settings, feed_id).events: feed_id for feed_id in settings.feed_ids}
         async with blocking_client(url, block=_BLOCK) as client:
-            async for entries in followed(client, dict.fromkeys(feeds, EARLIEST), block=_BLOCK, away=_ignore):
+            async for entries in followed(
+                client, dict.fromkeys(feeds, EARLIEST), block=_BLOCK, away=_ignore, clock=Clock()
+            ):
                 for entry in entries:
                     self._read_entry(entry, feeds[entry.key])
                 self._news.set()

@@ -17,11 +17,11 @@ from poller.errors import ConfigurationError, PollerError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from poller.clock import Clock
     from poller.control.replay import PlannedReplay, ReplayControl
 
 _ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 _LARGEST: Final = 2**64
-_PROGRESS_EVERY: Final = 0.5  # seconds
 
 app = CommandLine()
 
@@ -65,8 +65,8 @@ async def replay(
 @asynccontextmanager
 async def _opened(
     options: GlobalOptions, subscription: str, names: list[str] | None
-) -> AsyncIterator[tuple[ReplayControl, tuple[str, ...], bool, datetime]]:
-    """The replays of a subscription, its feeds (those named, or all), whether it is paused, and the store's time."""
+) -> AsyncIterator[tuple[ReplayControl, tuple[str, ...], bool, Clock]]:
+    """The replays of a subscription, its feeds (those named, or all), whether it is paused, and the store's clock."""
     from poller.control.replay import ReplayControl, feeds_of, subscribed
     from poller.store.session import ready_store
 
@@ -75,21 +75,19 @@ async def _opened(
     async with ready_store(settings) as store:
         all_of = await subscribed(store.client, settings, subscription)
         replays = ReplayControl(store.client, settings.redis.prefix, subscription)
-        yield replays, tuple(feeds_of(all_of, named, subscription)), bool(all_of.paused), store.clock.now()
+        yield replays, tuple(feeds_of(all_of, named, subscription)), bool(all_of.paused), store.clock
 
 
 async def _replay(
     options: GlobalOptions, subscription: str, names: list[str] | None, *, start: str, end: str | None, wait: bool
 ) -> None:
-    import secrets
-
     from poller.control.replay import EARLIEST
 
     span_at = _span(start, end)
     span_at(utc_now())  # refuses what cannot be meant before the store is read
-    async with _opened(options, subscription, names) as (replays, feeds, is_paused, now):
-        span = span_at(now)
-        name = secrets.token_hex(8)
+    async with _opened(options, subscription, names) as (replays, feeds, is_paused, clock):
+        span = span_at(clock.now())
+        name = clock.random.randbytes(8).hex()
         found = [await replays.planned(feed, *span, name=name) for feed in feeds]
         begun = await _begin(replays, [one for one in found if one is not None])
         for one in begun:
@@ -99,18 +97,18 @@ async def _replay(
             warn(f"{subscription} is paused; the events are delivered after it is resumed")
         if wait:
             for one in begun:
-                await _show_progress(replays, one)
+                await _show_progress(replays, one, clock)
 
 
 async def _follow(options: GlobalOptions, subscription: str, names: list[str] | None) -> None:
-    async with _opened(options, subscription, names) as (replays, feeds, _, _):
+    async with _opened(options, subscription, names) as (replays, feeds, _, clock):
         found = [await replays.under_way(feed) for feed in feeds]
         begun = [one for one in found if one is not None]
         if not begun:
             raise PollerError(f"no replay of {subscription} is in progress; --from begins one")
         for one in begun:
             write_line(f"{one.feed}: {count(one.events, 'event')} left to replay")
-            await _show_progress(replays, one)
+            await _show_progress(replays, one, clock)
 
 
 async def _cancel(options: GlobalOptions, subscription: str, names: list[str] | None) -> None:
@@ -135,11 +133,9 @@ async def _begin(replays: ReplayControl, wanted: list[PlannedReplay]) -> list[Pl
     return begun
 
 
-async def _show_progress(replays: ReplayControl, one: PlannedReplay) -> None:
-    import asyncio
-
+async def _show_progress(replays: ReplayControl, one: PlannedReplay, clock: Clock) -> None:
     shown = None
-    async for done in replays.progress(one, lambda: asyncio.sleep(_PROGRESS_EVERY)):
+    async for done in replays.progress(one, clock):
         if done != shown:
             write_line(f"{one.feed}: {done} of {one.events}")
             shown = done

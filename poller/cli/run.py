@@ -125,13 +125,14 @@ async def check(options: GlobalOptions) -> bool:
     """Check configuration, store, sources and sinks. Changes nothing."""
     from contextlib import aclosing
 
+    from poller.clock import Clock
     from poller.control.diagnostics import check as check_all
 
     file = options.file()
     settings = options.settings()
     _write_finding(_configuration(settings, file))
     problems = 0
-    async with aclosing(check_all(settings, os.environ)) as findings:
+    async with aclosing(check_all(settings, os.environ, clock=Clock())) as findings:
         async for found in findings:
             _write_finding(found)
             problems += found.severity == "error"

@@ -169,7 +169,7 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     found = await orphaned_feeds(store.client, settings, now=now, seen=seen)
     orphans = [one for one in found if only is None or one.feed in only]
     differing = differences(seen.configurations)
-    shown = await store_status(store, settings.redis.durability, now=utc_now)
+    shown = await store_status(store, settings.redis.durability)
     if only is None:
         return Report(all_feeds, subscribed, members, shown, now, orphans, differing)
     theirs = [one for one in subscribed if any(feed.feed in only for feed in one.feeds)]
@@ -461,21 +461,20 @@ async def _watch(settings: Settings, only: Sequence[str] | None, seconds: float,
 async def _refresh(
     settings: Settings, only: Sequence[str] | None, seconds: float, show: Show, stop: asyncio.Event
 ) -> None:
-    from time import monotonic
+    from poller.clock import Clock
+    from poller.store.session import clock_of, opened_store
 
-    from poller.lifecycle import unless
-    from poller.store.session import opened_store
-
-    last, read_at = None, monotonic()
-    async with opened_store(settings) as store:
+    clock = clock_of(settings, Clock())
+    last, read_at = None, clock.monotonic()
+    async with opened_store(settings, clock=clock) as store:
         while not stop.is_set():
             try:
-                last, read_at = await read_report(store, settings, only), monotonic()
+                last, read_at = await read_report(store, settings, only), clock.monotonic()
                 show(last, None)
             except StoreUnavailable as error:
-                age = "" if last is None else f"; last read {ago(monotonic() - read_at)} ago"
+                age = "" if last is None else f"; last read {ago(clock.monotonic() - read_at)} ago"
                 show(last, f"store unavailable, retrying: {error}{age}")
-            await unless(stop, seconds)
+            await clock.wait(stop, seconds)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
@@ -65,20 +64,20 @@ from poller.store.session import command_client
 from poller.store.subscriptions import Subscriptions
 
 
-async def check(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[CheckLine]:
-    """Everything that can be asked without changing anything, as it is found.
+async def check(settings: Settings, environ: Mapping[str, str], *, clock: Clock) -> AsyncGenerator[CheckLine]:
+    """Everything that can be asked without changing anything, as it is found. ``clock``: of this process.
 
     Raises:
         ConfigurationError: ``redis.url`` cannot be used, or a file that it names.
     """
     kept = _StoredState()
-    async with aclosing(_check_store(settings, kept)) as findings:
+    async with aclosing(_check_store(settings, kept, clock)) as findings:
         async for found in findings:
             yield found
     for found in await check_service(settings, environ, running=kept.running):
         yield found
     for source in settings.sources:
-        async with aclosing(_check_source(source, environ)) as findings:
+        async with aclosing(_check_source(source, environ, clock)) as findings:
             async for found in findings:
                 yield found
     subscriptions = (*settings.subscriptions, *kept.added)
@@ -105,7 +104,7 @@ class _StoredState(msgspec.Struct):
     running: bool | None = None
 
 
-async def _check_store(settings: Settings, kept: _StoredState) -> AsyncGenerator[CheckLine]:
+async def _check_store(settings: Settings, kept: _StoredState, clock: Clock) -> AsyncGenerator[CheckLine]:
     """What is found, and what else is to be known goes to ``kept``."""
     url = settings.redis.url
     if url is None:
@@ -122,7 +121,7 @@ async def _check_store(settings: Settings, kept: _StoredState) -> AsyncGenerator
     client = command_client(url)  # what is no URL is a wrong configuration, not a store that does not answer
     try:
         async with client:
-            findings = await check_store(client, now=partial(datetime.now, UTC))
+            findings = await check_store(client, process=clock)
             yield CheckLine("ok", "store", f"{shown(url)} answers")
             for finding in findings:
                 yield CheckLine(weighed(finding, settings.redis.durability).severity, "store", finding.text)
@@ -131,7 +130,7 @@ async def _check_store(settings: Settings, kept: _StoredState) -> AsyncGenerator
                 yield rights
             registered = await registry_of(settings, client).all()
             kept.added, kept.handshakes = tuple(_added(registered)), registered.handshakes
-            for one in await orphaned_feeds(client, settings, now=datetime.now(UTC), kept=registered):
+            for one in await orphaned_feeds(client, settings, now=clock.now(), kept=registered):
                 yield CheckLine("warning", one.feed, one.text)
             seen = await members_seen(client, MemberKeys.of(settings.redis.prefix))
             kept.running = bool(seen.roles)
@@ -156,10 +155,10 @@ def _not_started(directory: Path) -> CheckLine:
     return CheckLine("ok", "store", f"embedded server will be started in {directory}")
 
 
-async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> AsyncGenerator[CheckLine]:
+async def _check_source(source: SourceSettings, environ: Mapping[str, str], clock: Clock) -> AsyncGenerator[CheckLine]:
     """The feeds that stand for themselves side by side, then those that list by qualification."""
     try:
-        client = client_of(source, environ, Clock())
+        client = client_of(source, environ, clock)
         feeds = [feed_of(source, feed) for feed in source.feeds]
     except ConfigurationError as error:
         yield CheckLine("error", f"source {source.name}", str(error))
@@ -175,7 +174,7 @@ async def _check_source(source: SourceSettings, environ: Mapping[str, str]) -> A
         for feed in feeds:
             if feed.resource.per_qualification:
                 yield await _check_listings(api, feed, seen, unanswered)
-        if apart := clock_apart(api.date, now=datetime.now(UTC)):
+        if apart := clock_apart(api.date, now=clock.now()):
             yield CheckLine("warning", f"source {source.name}", apart)
 
 

@@ -27,6 +27,7 @@ from poller.control.subscriptions import registry_of, until_let_go
 from poller.errors import ConfigurationError, PollerError, StoreRefused
 from poller.redis.client import servers
 from poller.redis.errors import translated
+from poller.store.clock import StoreClock
 from poller.store.entry_id import EARLIEST, EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys, group_of, remembered_key
 from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name, nonce_of
@@ -250,14 +251,17 @@ async def forget(
     prefix = settings.redis.prefix
     lost = await forgettable(client, settings, feed, now=clock.now())
     keys = FeedKeys.of(prefix, feed)
-    lease = Lease(client, LeaseScripts(client), keys.lease, token=nonce_of(member_name()), ttl=LEASE)
+    token = nonce_of(member_name(clock), clock)
+    lease = Lease(client, LeaseScripts(client), keys.lease, token=token, ttl=LEASE, clock=clock)
     await _acquire(lease, feed, client, clock)
     try:
         members = MemberKeys.of(prefix)
         _refuse_claimed(feed, await members_seen(client, members))
         with translated(client):
             await client.hdel(remembered_key(prefix), feed)
-        await Members(client, members, name="", ttl=LEASE).look(MemberList(), tell=True)
+        await Members(client, members, name="", ttl=LEASE, clock=StoreClock(process=clock)).look(
+            MemberList(), tell=True
+        )
         kept = await registry_of(settings, client).all()
         names = {*kept.registered, *(one.id for one in settings.subscriptions)}
         with translated(client):

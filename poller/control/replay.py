@@ -10,13 +10,15 @@ How many events a span covers is known by their sequence numbers, which have no 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.events import recorded_time
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.validation import decode_subscription
 from poller.control.subscriptions import registered, registry_of
@@ -31,6 +33,7 @@ from poller.text import one_line
 
 EARLIEST = "-"
 LATEST = "+"
+_LOOK_AGAIN: Final = 0.5  # seconds between two looks at the progress
 
 
 class PlannedReplay(msgspec.Struct, frozen=True):
@@ -159,12 +162,12 @@ class ReplayControl:
         await self._announce()
         return ended
 
-    async def progress(self, one: PlannedReplay, pause: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
+    async def progress(self, one: PlannedReplay, clock: Clock) -> AsyncIterator[int]:
         """How many of its events are settled or parked, again and again until all are.
 
         Args:
             one: which was begun.
-            pause: waits between two looks.
+            clock: of this process.
 
         Raises:
             PollerError: it was cancelled, or the subscription is paused, so that it does not go on by itself.
@@ -175,7 +178,7 @@ class ReplayControl:
             following = await replays.first(self._client, events, f"({kept.after}")
             yield max(_sequence(following) - one.first, 0) if following else one.events
             await self._refuse_paused()
-            await pause()
+            await clock.sleep(_LOOK_AGAIN)
         if not await replays.ended(self._client, keys, one.span.id):
             raise PollerError(f"{one.feed}: the replay was cancelled")
         yield one.events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -520,18 +520,17 @@ class StoreStatus(msgspec.Struct, frozen=True):
     checks: tuple[StoreCheck, ...]
 
 
-async def store_status(store: OpenStore, durability: Durability, *, now: Callable[[], datetime]) -> StoreStatus:
+async def store_status(store: OpenStore, durability: Durability) -> StoreStatus:
     """Look at the store.
 
     Args:
         store: open.
         durability: decides how grave it is what is found.
-        now: the wall clock, UTC.
 
     Raises:
         StoreError: it does not answer.
     """
-    found = [weighed(one, durability) for one in await check_store(store.client, now=now)]
+    found = [weighed(one, durability) for one in await check_store(store.client, process=store.clock.process)]
     return StoreStatus(
         url=store.shown,
         ok=all(one.severity != "error" for one in found),

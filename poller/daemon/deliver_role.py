@@ -221,7 +221,7 @@ class DeliverRole:
             ConfigurationError: two subscriptions have one id.
         """
         leases = keep_renewed(
-            _ConsumerLeases(self._running), ttl=self._shared.settings.lease.ttl, sleep=self._shared.clock.sleep
+            _ConsumerLeases(self._running), ttl=self._shared.settings.lease.ttl, clock=self._shared.clock
         )
         tasks = [
             asyncio.create_task(leases, name="leases of deliveries"),
@@ -350,7 +350,7 @@ class DeliverRole:
             client = blocking_client(self._shared.store.url, block=_BLOCK)
             let_in(client)  # as the one beside it was, at the start
             try:
-                async for fresh in arrivals(client, self._streams, block=_BLOCK):
+                async for fresh in arrivals(client, self._streams, block=_BLOCK, clock=self._shared.clock):
                     self._shared.watch.worked(_ARRIVALS)
                     for key in fresh:
                         for running in self._running.values():

@@ -156,7 +156,7 @@ class StoreMonitor:
     async def _check(self) -> None:
         try:
             if self._client is not None:
-                self._record(await check_store(self._client, now=self._clock.now))
+                self._record(await check_store(self._client, process=self._clock))
                 self.worked(_CHECK)
         except StoreError as error:
             self.failed(_CHECK, str(error))

@@ -74,9 +74,7 @@ async def poll_until(
         balancer.add(lease)
     schedule.start()
     membership.join(ROLE)
-    renewing = asyncio.create_task(
-        keep_renewed([store.lease for store in stores], ttl=ttl, sleep=clock.sleep), name="leases"
-    )
+    renewing = asyncio.create_task(keep_renewed([store.lease for store in stores], ttl=ttl, clock=clock), name="leases")
     balancing = asyncio.create_task(balancer.run(), name="shares")
     handling = asyncio.create_task(
         handle_commands(CommandQueue(client, prefix), leases, member=membership.name, clock=clock), name="commands"

@@ -144,12 +144,13 @@ class RetentionRole:
                 await self._retain_orphan(FeedKeys.of(self._settings.redis.prefix, name).lease, feed)
 
     def _orphan(self, name: str) -> _StreamState:
-        nonce = nonce_of(self._member)
+        nonce = nonce_of(self._member, self._clock)
         trimmer = Trimmer(self._client, self._scripts, prefix=self._settings.redis.prefix, feed=name, nonce=nonce)
         return _StreamState(name, _OrphanedStream(nonce), trimmer, self._rule, self._clock)
 
     async def _retain_orphan(self, lease: str, feed: _StreamState) -> None:
-        own = Lease(self._client, self._leases, lease, token=feed.nonce, ttl=self._settings.lease.ttl)
+        ttl = self._settings.lease.ttl
+        own = Lease(self._client, self._leases, lease, token=feed.nonce, ttl=ttl, clock=self._clock)
         try:
             if await own.acquire() is not None:
                 return  # another process is at it, or polls the feed all the same

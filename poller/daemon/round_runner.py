@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
-from poller.clock import Clock, milliseconds_of
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.feeds import client_of, feed_of, keys_of
 from poller.daemon.health import Readiness, StoreMonitor
@@ -184,7 +184,7 @@ async def polled_feeds(
         ConfigurationError: a source cannot be set up.
     """
     scripts = FeedScripts(client, shebang=shebang)
-    member = member or member_name()
+    member = member or member_name(clock)
     async with AsyncExitStack() as stack:
         feeds: list[PolledFeed] = []
         for source in settings.sources:
@@ -216,11 +216,10 @@ def _store(
         client,
         scripts,
         keys_of(settings, feed_id),
-        nonce=nonce_of(member),
+        nonce=nonce_of(member, clock),
         lease=settings.lease.ttl,
-        draw=lambda: clock.random.randbytes(8).hex(),
-        now_ms=lambda: milliseconds_of(clock.now()),
-        memory=FeedMemory(client, remembered_key(settings.redis.prefix), feed_id),
+        clock=clock,
+        memory=FeedMemory(client, remembered_key(settings.redis.prefix), feed_id, clock=clock),
     )
 
 

@@ -317,8 +317,9 @@ class SubscriptionRunner:
             since=known.since,
             asked=known.asked,
             subscription=self._name,
-            nonce=nonce_of(shared.member),
+            nonce=nonce_of(shared.member, shared.clock),
             lease=shared.settings.lease.ttl,
+            clock=shared.clock,
         )
 
 

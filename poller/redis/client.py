@@ -13,13 +13,15 @@ than any other command may.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from redis.asyncio import Redis
 
+from poller.clock import Clock
+from poller.errors import StoreUnavailable
 from poller.redis.cluster import ClusterClient
 from poller.redis.errors import check_files, translated
 from poller.redis.sentinel import sentinel_client
@@ -39,6 +41,7 @@ __all__ = [
     "servers",
     "shown",
     "translated",
+    "until_answered",
 ]
 
 Protocol = Literal[2, 3]
@@ -120,3 +123,32 @@ async def servers(client: Redis) -> Sequence[Redis]:
         return [client]
     with translated(client):
         return await client.nodes.primaries()
+
+
+_FIRST_PAUSE: Final = 0.05  # seconds between tries; doubles up to
+_LONGEST_PAUSE: Final = 1.0
+
+
+async def until_answered(client: Redis, send: Callable[[], Awaitable[Any]], *, within: timedelta, clock: Clock) -> Any:
+    """The answer of a script that recognises its own repetition, sent until it is answered.
+
+    Args:
+        client: of the server.
+        send: sends the script once.
+        within: how long it is worth sending.
+        clock: of this process.
+
+    Raises:
+        StoreUnavailable: no answer in this time; the script may or may not have run.
+        StoreRefused: the server will say the same again.
+    """
+    deadline, pause = clock.monotonic() + within.total_seconds(), _FIRST_PAUSE
+    while True:
+        try:
+            with translated(client):
+                return await send()
+        except StoreUnavailable:
+            if clock.monotonic() + pause >= deadline:
+                raise
+        await clock.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)

@@ -12,9 +12,9 @@ understood the command and would give the same answer again.
 no connection, timeout, a reply that cannot be read          StoreUnavailable
 LOADING READONLY OOM BUSY MISCONF NOREPLICAS MASTERDOWN      StoreUnavailable
 CLUSTERDOWN TRYAGAIN MOVED ASK UNBLOCKED                     StoreUnavailable
+NOSCRIPT: forgotten between loading and running it           StoreUnavailable
 NOAUTH WRONGPASS, where the password was accepted before     StoreUnavailable
 NOAUTH WRONGPASS NOPERM WRONGTYPE ERR and any other          StoreRefused
-NOSCRIPT                                                     passes: the caller loads the script
 the program's own errors, cancellation                       pass
 ===========================================================  ====================
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-_PASSING: Final = (PollerError, spoken.NoScriptError)
 _REFUSED: Final = (spoken.AuthenticationError, spoken.AuthorizationError)  # redis-py calls these connection errors
 _UNAVAILABLE: Final = (
     spoken.ConnectionError,
@@ -73,11 +72,10 @@ def translated(client: Redis | None = None) -> Iterator[None]:
     Raises:
         StoreUnavailable: trying again may help. Whether the command was carried out is not known.
         StoreRefused: the server will say the same again. redis-py's own error is the ``__cause__``.
-        redis.exceptions.NoScriptError: the server does not know the script.
     """
     try:
         yield
-    except _PASSING:
+    except PollerError:
         raise
     # redis-py leaks AttributeError and others from a connection that was closed under it, and after any of them
     # it is unknown what was sent. Cancellation is not an Exception and passes.
@@ -95,6 +93,8 @@ def _ours(raised: Exception, address: str, *, known: bool) -> StoreError:
     text = f"{address}: {_line(error)}"
     if isinstance(error, _REFUSED):
         return StoreUnavailable(text) if known else StoreRefused(text)
+    if isinstance(error, spoken.NoScriptError):  # redis-py has loaded it, and run it again
+        return StoreUnavailable(f"{address}: the server forgot a script between loading and running it")
     if isinstance(error, (*_UNAVAILABLE, OSError)):
         return StoreUnavailable(text)
     if isinstance(error, (spoken.ResponseError, spoken.DataError)):

@@ -12,15 +12,16 @@ and :func:`examine` judges the answers; ``redis.durability`` is applied by :func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, cast
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import MasterDownError, NoPermissionError, ResponseError
 
+from poller.clock import Clock
 from poller.errors import ConfigurationError, StoreRefused
 from poller.redis.client import scattered, servers
 from poller.redis.errors import address_of, translated
@@ -246,12 +247,12 @@ def examine(told: Mapping[str, Any]) -> list[ServerCheck]:
     return [judge(told) for judge in _JUDGES]
 
 
-async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[ServerCheck]:
+async def check_store(client: Redis, *, process: Clock) -> list[ServerCheck]:
     """Ask the server and judge it, of a cluster each primary: the worst of each finding counts. Changes nothing.
 
     Args:
         client: of the store.
-        now: the wall clock, UTC, to hold the server's against.
+        process: the clock of this process, to hold the server's against.
 
     Raises:
         StoreUnavailable: it does not answer.
@@ -259,15 +260,15 @@ async def check_store(client: Redis, *, now: Callable[[], datetime]) -> list[Ser
     """
     asked = await servers(client)
     if len(asked) == 1:
-        return await _checked(asked[0], now, routed=scattered(client))
-    return worst({address_of(one): await _checked(one, now, routed=True) for one in asked})
+        return await _checked(asked[0], process, routed=scattered(client))
+    return worst({address_of(one): await _checked(one, process, routed=True) for one in asked})
 
 
-async def _checked(client: Redis, now: Callable[[], datetime], *, routed: bool) -> list[ServerCheck]:
+async def _checked(client: Redis, process: Clock, *, routed: bool) -> list[ServerCheck]:
     told: dict[str, Any] = {"routed": routed}
     with translated(client):
         await _let_in(client)
-        for ask in (_information, _settings, _clock(now)):
+        for ask in (_information, _settings, partial(_difference, process)):
             try:
                 told |= await ask(client)
             except ResponseError:
@@ -332,15 +333,12 @@ async def _settings(client: Redis) -> dict[str, Any]:
     return {name: (await client.config_get(name)).get(name) for name in _ASKED}
 
 
-def _clock(now: Callable[[], datetime]) -> Callable[[Redis], Any]:
-    async def ask(client: Redis) -> dict[str, Any]:
-        before = now().timestamp()
-        seconds, microseconds = await client.time()
-        after, its = now().timestamp(), seconds + microseconds / 1e6
-        # The server read its clock between these two moments; only beyond them is it known to differ.
-        return {"clock": its - after if its > after else min(its - before, 0.0)}
-
-    return ask
+async def _difference(process: Clock, client: Redis) -> dict[str, Any]:
+    before = process.now().timestamp()
+    seconds, microseconds = await client.time()
+    after, its = process.now().timestamp(), seconds + microseconds / 1e6
+    # The server read its clock between these two moments; only beyond them is it known to differ.
+    return {"clock": its - after if its > after else min(its - before, 0.0)}
 
 
 # Permissions: whether this user may run the program's commands on its keys. The server reports that itself

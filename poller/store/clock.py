@@ -41,15 +41,15 @@ class StoreClock(Clock):
         process: the clock of this process.
     """
 
-    def __init__(self, key: str = "poller", *, process: Clock | None = None) -> None:
+    def __init__(self, key: str = "poller", *, process: Clock) -> None:
         """Begin with the wall clock.
 
         Args:
             key: any of the store's; in a cluster it decides whose clock counts.
-            process: the clock of this process; a new one by default.
+            process: the clock of this process.
         """
         self._key = key
-        self.process = process or Clock()
+        self.process = process
         self.random = self.process.random
         self._ahead: float | None = None  # seconds since 1970 at the monotonic clock's zero
 

@@ -27,8 +27,7 @@ group does not hold entries for days. A *replay* is a span of the stream that is
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -39,13 +38,16 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
+from poller.clock import Clock
 from poller.errors import GroupGone
+from poller.redis.client import until_answered
+from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST
 from poller.store.keys import ConsumerKeys, group_of
 from poller.store.lease import Lease, LeaseScripts
 from poller.store.recovery import BEGINNING, StartPosition
 from poller.store.replay import ReplayPosition, ReplaySpan, replay_of
-from poller.store.scripts import answered, in_any_case, lua, until_answered
+from poller.store.scripts import in_any_case, lua
 
 CONSUMER: Final = "deliverer"
 _PLACE: Final = "place"
@@ -94,7 +96,7 @@ class ConsumerStore:
         feed_state: str = "",
         since: datetime | None = None,
         asked: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock,
     ) -> None:
         """Take what the store works with.
 
@@ -110,7 +112,7 @@ class ConsumerStore:
             feed_state: the key of the feed's state, where a reset of the feed matters.
             since: when the subscription was first known, UTC; None: it is new.
             asked: since when it wants this feed, in milliseconds of the store's clock; 0: since now.
-            clock: seconds that only go forward, and while this process is stopped, too.
+            clock: of this process; its seconds go forward while the process is stopped, too.
         """
         self.keys = keys
         self._client = client
@@ -120,6 +122,7 @@ class ConsumerStore:
         self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, clock=clock)
         self._beginning = StartPosition(client, keys, events, feed_state, since, asked)
         self._serial = 0
+        self._clock = clock
 
     @property
     def held(self) -> bool:
@@ -132,7 +135,7 @@ class ConsumerStore:
         A group that was lost with its feed begins at the feed's reset.
         """
         await self._beginning.look()  # so it is known, should the feed be lost before its entries are looked at
-        with answered(self._client):
+        with translated(self._client):
             place = await self._place()
             if place is None:  # written before the group exists, so that a group lost early has a position, too
                 new, beginning = await self._beginning.place(start)
@@ -154,13 +157,13 @@ class ConsumerStore:
 
     async def parked(self) -> dict[str, bytes]:
         """The deliveries that wait for their next attempt, by entry id, in no order."""
-        with answered(self._client):
+        with translated(self._client):
             found = cast("dict[bytes, bytes]", await self._client.hgetall(self.keys.parked))
         return {entry.decode(): value for entry, value in found.items()}
 
     async def parked_besides(self, known: Container[str]) -> dict[str, bytes]:
         """Those of :meth:`parked` that are not known yet."""
-        with answered(self._client):
+        with translated(self._client):
             kept = cast("list[bytes]", await self._client.hkeys(self.keys.parked))
             wanted = [entry for entry in map(bytes.decode, kept) if entry not in known]
             if not wanted:
@@ -174,7 +177,7 @@ class ConsumerStore:
 
     async def past(self, span: ReplaySpan, *, most: int) -> list[tuple[str, bytes]]:
         """The first entries of a replay, from where it stands."""
-        with answered(self._client):
+        with translated(self._client):
             found: Any = await self._client.xrange(self._events, f"({span.after}", span.to, count=most)
         return [(number.decode(), fields.get(b"data", b"")) for number, fields in found]
 
@@ -200,7 +203,7 @@ class ConsumerStore:
 
     async def fetch(self, entries: Sequence[str]) -> dict[str, bytes]:
         """The events of these entries, those that the stream still has."""
-        with answered(self._client):
+        with translated(self._client):
             asking = self._client.pipeline(transaction=False)
             for entry in entries:
                 asking.xrange(self._events, entry, entry)
@@ -229,11 +232,11 @@ class ConsumerStore:
         arguments = [*checks, *map(len, sections), *chain.from_iterable(sections)]
         # Not sent again, all of it would be delivered again.
         send = partial(self._scripts.settle, names, arguments)
-        if not await until_answered(self._client, send, lease=self.lease.ttl):
+        if not await until_answered(self._client, send, within=self.lease.ttl, clock=self._clock):
             raise await self.lease.fenced("nothing settled")
 
     async def _read(self, after: str, most: int) -> list[Entry]:
-        with answered(self._client):
+        with translated(self._client):
             try:
                 answer = await self._scripts.read(
                     [self.keys.lease, self._events], [self.lease.token, self._group, CONSUMER, after, most]

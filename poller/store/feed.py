@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Container, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
@@ -28,9 +27,11 @@ from poller.changes.diff import Snapshot, checked
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, SubstreamSnapshot
 from poller.changes.records import Rejected
+from poller.clock import Clock, milliseconds_of
 from poller.errors import Stale, StoreError
 from poller.failpoints import reach
 from poller.lifecycle import finished
+from poller.redis.client import until_answered
 from poller.redis.errors import translated
 from poller.store import snapshots as held_versions
 from poller.store.commands import FeedPause, pause_of
@@ -38,7 +39,7 @@ from poller.store.feed_state import TOMBSTONES, FeedState, marked, state_of
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere, Lease, LeaseScripts
 from poller.store.recovery import FeedMemory, loss_marks
-from poller.store.scripts import COMMIT, answered, lua, until_answered
+from poller.store.scripts import COMMIT, lua
 from poller.store.snapshots import SnapshotCodec, UnknownDictionary, kept_versions
 from poller.telemetry import metrics as costs
 from poller.telemetry import tracing
@@ -50,6 +51,7 @@ MANY: Final = 50
 """Unreadable snapshots of one read: more than this number and more than half of them are an error of the store."""
 
 _SHOWN: Final = 10
+_GENERATION_BYTES: Final = 8
 _READ_AT_ONCE: Final = 1000  # snapshots; more would keep the store busy for others
 
 
@@ -97,10 +99,8 @@ class FeedStore:
         *,
         nonce: str,
         lease: timedelta,
-        draw: Callable[[], str],
-        now_ms: Callable[[], int],
+        clock: Clock,
         memory: FeedMemory | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Take what the store works with.
 
@@ -108,19 +108,16 @@ class FeedStore:
             client: without retries of its own.
             nonce: proves that the lease is this process', see :func:`poller.store.lease.nonce_of`.
             lease: how long it lives without being renewed.
-            draw: a fresh random generation, used where the feed has no state yet.
-            now_ms: the store's clock in milliseconds, for the qualifications' order and for when losses were found.
+            clock: the store's.
             memory: what is remembered of the feed; by default what this value sees.
         """
         self.keys = keys
-        self.memory = memory or FeedMemory()
-        self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, certain=False)
+        self.memory = memory or FeedMemory(clock=clock)
+        self.lease = Lease(client, scripts, keys.lease, token=nonce, ttl=lease, certain=False, clock=clock)
         self.appended = 0
         self._client = client
         self._scripts = scripts
-        self._draw = draw
-        self._now_ms = now_ms
-        self._sleep = sleep
+        self._clock = clock
         self._generation = ""
         self._sequence = 0
         self._asked = 0
@@ -140,7 +137,7 @@ class FeedStore:
             self._codec = None  # without the lease, another process may have added a dictionary
         until = self.lease.claim()
         self._asked = self.lease.asked
-        with answered(self._client):
+        with translated(self._client):
             answer = await self._scripts.begin(*self._beginning())
         if isinstance(answer, bytes):
             self.lease.claimed = before
@@ -168,7 +165,7 @@ class FeedStore:
         return [*names, keys.events, keys.pause, keys.held_versions], [
             self.lease.token,
             self.lease.milliseconds,
-            self._draw(),
+            self._clock.random.randbytes(_GENERATION_BYTES).hex(),  # used where the feed has no state yet
             *before,
         ]
 
@@ -177,7 +174,7 @@ class FeedStore:
         loss = await self.memory.loss(state, found)
         if loss is None:
             return state
-        marks = loss_marks(loss, now_ms=self._now_ms())
+        marks = loss_marks(loss, now_ms=milliseconds_of(self._clock.now()))
         await self.commit(Commit(state.generation, state.sequence, marks=marks))
         return msgspec.structs.replace(marked(state, marks), loss=loss)
 
@@ -302,16 +299,17 @@ class FeedStore:
     async def _write(self, commit: Commit) -> None:
         codec = await self._loaded()
         dictionary = codec.train(snapshot.raw for snapshot in commit.snapshots.values())
-        arguments = commit_arguments(commit, codec, dictionary, nonce=self.lease.token, now_ms=self._now_ms())
+        now_ms = milliseconds_of(self._clock.now())
+        arguments = commit_arguments(commit, codec, dictionary, nonce=self.lease.token, now_ms=now_ms)
         keys = self.keys
         names = [keys.lease, keys.state, keys.snapshots, keys.events, keys.quarantine, keys.rejected]
         names += [keys.qualifications, keys.dictionaries, keys.listings, keys.held_versions]
         reach("commit.planned")
         self._codec = None  # whatever happens now, only a commit that is known to be written leaves the codec in use
         answer = until_answered(
-            self._client, lambda: self._scripts.commit(names, arguments), lease=self.lease.ttl, sleep=self._sleep
+            self._client, lambda: self._scripts.commit(names, arguments), within=self.lease.ttl, clock=self._clock
         )
-        outcome = await told(commit, counted(answer))
+        outcome = await told(commit, counted(answer, self._clock))
         reach("commit.sent")
         if outcome == b"FENCED":
             raise await self.lease.fenced("commit rejected, nothing written")
@@ -487,13 +485,13 @@ _RESULTS: Final[dict[bytes, CommitResult]] = {
 }
 
 
-async def counted(written: Awaitable[Any]) -> Any:
+async def counted(written: Awaitable[Any], clock: Clock) -> Any:
     """What the commit's script answers, once it does; whatever it is, or raises, is counted."""
-    begun, result = time.perf_counter(), b""
+    begun, result = clock.monotonic(), b""
     try:
         result = await written
         return result
     finally:
-        seconds = time.perf_counter() - begun
+        seconds = clock.monotonic() - begun
         committed(_RESULTS.get(result, "failed"), seconds)
         costs.commit_timed(seconds)

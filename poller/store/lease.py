@@ -18,10 +18,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import secrets
 import socket
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, Protocol, cast
@@ -30,9 +28,10 @@ import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
+from poller.clock import Clock
 from poller.errors import Fenced, StoreError, StoreUnavailable
 from poller.redis.errors import translated
-from poller.store.scripts import LONGEST_LEASE_MS, answered, in_any_case, lua
+from poller.store.scripts import LONGEST_LEASE_MS, in_any_case, lua
 
 RELEASE_SECONDS: Final = 1.5
 _SIDE_BY_SIDE: Final = 100
@@ -74,7 +73,7 @@ class Lease:
         token: str,
         ttl: timedelta,
         certain: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock,
     ) -> None:
         """Describe the lease; nothing is sent.
 
@@ -86,7 +85,7 @@ class Lease:
             ttl: how long it lives without being renewed.
             certain: whether it counts as held only while its term lasts; else until an answer says otherwise, which is
                 enough for work whose every write checks the lease.
-            clock: seconds that only go forward, and while this process is stopped, too.
+            clock: of this process; its seconds go forward while the process is stopped, too.
         """
         self.key = key
         self.token = token
@@ -102,7 +101,7 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether this process has the lease: certainly, or as far as it knows; see ``certain``."""
-        return self._clock() < self._held_until if self._certain else self.claimed
+        return self._clock.monotonic() < self._held_until if self._certain else self.claimed
 
     @property
     def milliseconds(self) -> int:
@@ -116,7 +115,7 @@ class Lease:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
         until = self.claim()
-        with answered(self._client):
+        with translated(self._client):
             left = await self._scripts.acquire([self.key], [self.token, self.milliseconds])
         if left is None:
             self.grant(until)
@@ -127,7 +126,7 @@ class Lease:
     async def renew(self) -> bool:
         """Keep it for another term. False: it is lost."""
         asked, until = self.asked, self._term()
-        with answered(self._client):
+        with translated(self._client):
             kept = bool(await self._scripts.renew([self.key], [self.token, self.milliseconds]))
         if kept:
             self._held_until = until
@@ -139,7 +138,7 @@ class Lease:
         """Release it, if this process has it."""
         self._held_until = 0.0
         self.claimed = self.claimed and self._certain
-        with answered(self._client):
+        with translated(self._client):
             await self._scripts.renew([self.key], [self.token, 0])
         self.claimed = False
 
@@ -163,7 +162,7 @@ class Lease:
         return Fenced(f"lost lease {self.key}{await _to_whom(self._client, self.key)}; {consequence}")
 
     def _term(self) -> float:
-        return self._clock() + self.ttl.total_seconds()
+        return self._clock.monotonic() + self.ttl.total_seconds()
 
 
 class Renewable(Protocol):
@@ -192,9 +191,7 @@ class Releasable(Protocol):
         ...
 
 
-async def keep_renewed(
-    leases: Iterable[Renewable], *, ttl: timedelta, sleep: Callable[[float], Awaitable[None]]
-) -> None:
+async def keep_renewed(leases: Iterable[Renewable], *, ttl: timedelta, clock: Clock) -> None:
     """Renew those that are held, every third of their lifetime, until cancelled.
 
     **Invariants**
@@ -204,7 +201,7 @@ async def keep_renewed(
     - If one server of a cluster is unavailable, the leases on the others are renewed.
     """
     while True:
-        await sleep(ttl.total_seconds() / 3)
+        await clock.sleep(ttl.total_seconds() / 3)
         held = [lease for lease in leases if lease.held]
         for first in range(0, len(held), _SIDE_BY_SIDE):
             renewing = (_renewed(lease) for lease in held[first : first + _SIDE_BY_SIDE])
@@ -243,15 +240,15 @@ async def release_all(leases: Iterable[Releasable], *, within: float = RELEASE_S
 _SHOWN: Final = 24  # characters of a machine's name
 
 
-def member_name() -> str:
+def member_name(clock: Clock) -> str:
     """A name for this process that no other one has: machine, process id, and something random."""
     machine = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower())
-    return f"{machine.strip('-')[:_SHOWN] or 'poller'}-{os.getpid()}-{secrets.token_hex(2)}"
+    return f"{machine.strip('-')[:_SHOWN] or 'poller'}-{os.getpid()}-{clock.random.randbytes(2).hex()}"
 
 
-def nonce_of(member: str) -> str:
+def nonce_of(member: str, clock: Clock) -> str:
     """A new token for leases of this process; drawn each time."""
-    return f"{member}/{secrets.token_hex(16)}"
+    return f"{member}/{clock.random.randbytes(16).hex()}"
 
 
 def owner_of(lease: bytes | None) -> str | None:

@@ -25,7 +25,7 @@ from redis.commands.core import AsyncScript
 from poller.redis.errors import translated
 from poller.store.clock import StoreClock
 from poller.store.keys import MemberKeys
-from poller.store.scripts import answered, in_any_case, lua
+from poller.store.scripts import in_any_case, lua
 
 MEET: Final = lua("meet_members")
 
@@ -86,7 +86,7 @@ class Members:
         name: str,
         ttl: timedelta,
         shebang: str = "",
-        clock: StoreClock | None = None,
+        clock: StoreClock,
         configuration: MemberConfiguration = UNSAID,
     ) -> None:
         """Take where it is kept.
@@ -101,7 +101,7 @@ class Members:
             configuration: of this process.
         """
         self.name = name
-        self._clock = clock or StoreClock()
+        self._clock = clock
         self._client = client
         self._keys = [keys.version, keys.roles, keys.beats, keys.configurations]
         self._configuration = msgspec.json.encode(configuration)
@@ -131,7 +131,7 @@ class Members:
             self._configuration,
         ]
         asked = self._clock.asked()
-        with answered(self._client):
+        with translated(self._client):
             version, now, *rest = await self._meet(self._keys, arguments)
         self._clock.learn(int(now), asked=asked)
         if version.decode() == known.version:

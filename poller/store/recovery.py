@@ -38,8 +38,7 @@ feed. So each process reads the notes of the feeds of others (:func:`overhear`) 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal, Protocol, cast
@@ -48,9 +47,8 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.events import recorded_time
-from poller.clock import milliseconds_of, moment_of
+from poller.clock import Clock, milliseconds_of, moment_of
 from poller.errors import StoreError
-from poller.lifecycle import unless
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, EntryId, before
 from poller.store.feed_state import (
@@ -67,7 +65,7 @@ from poller.store.feed_state import (
     Loss,
 )
 from poller.store.keys import ConsumerKeys
-from poller.store.scripts import answered, lua
+from poller.store.scripts import lua
 from poller.store.stream import last_id
 
 ORDER: Final = "order"
@@ -200,7 +198,7 @@ class FeedMemory:
         key: str = "",
         feed: str = "",
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock,
     ) -> None:
         """Begin without a memory.
 
@@ -208,7 +206,7 @@ class FeedMemory:
             client: of the store.
             key: of the hash.
             feed: its field.
-            clock: seconds that only go forward.
+            clock: of this process.
         """
         self.known: HighWaterMark | None = None
         self._client = client
@@ -217,7 +215,7 @@ class FeedMemory:
         self._clock = clock
         self._recalled = False
         self._noted: HighWaterMark | None = None
-        self._noted_at = clock()
+        self._noted_at = clock.monotonic()
 
     async def recall(self) -> None:
         """Read the note, unless that was done before.
@@ -289,11 +287,11 @@ class FeedMemory:
         if self._client is None or known is None or known == noted:
             return
         moved = noted is not None and (noted.lineage, noted.told) == (known.lineage, known.told)
-        if moved and self._clock() < self._noted_at + NOTE_EVERY:
+        if moved and self._clock.monotonic() < self._noted_at + NOTE_EVERY:
             return
         with translated(self._client):
             await self._client.hset(self._key, self._feed, _encode(known))
-        self._noted, self._noted_at = known, self._clock()
+        self._noted, self._noted_at = known, self._clock.monotonic()
 
     async def _read(self) -> HighWaterMark | None:
         """The note; None where there is none, or another version wrote it in another form."""
@@ -369,7 +367,7 @@ async def overhear(
     key: str,
     stores: Iterable[tuple[str, MemorizedFeed]],
     *,
-    pause: Callable[[asyncio.Event, float], Awaitable[object]] = unless,
+    clock: Clock,
 ) -> None:
     """Read the notes repeatedly, often at first, then at growing intervals up to a minute; see the constants.
 
@@ -378,11 +376,11 @@ async def overhear(
         client: of the store.
         key: of the notes.
         stores: of all feeds, by name; those whose lease is held here ignore the notes.
-        pause: waits for this number of seconds, or for the stop.
+        clock: of this process.
     """
     feeds, seconds = list(stores), FIRST_SECONDS
     while not stop.is_set():
-        await pause(stop, seconds)
+        await clock.wait(stop, seconds)
         with suppress(StoreError):  # rounds and deliveries report it
             await _exchange(feeds, await notes(client, key))
         unknown = any(store.memory.known is None and not store.held for _, store in feeds)
@@ -460,7 +458,7 @@ class StartPosition(msgspec.Struct):
         last = await last_id(self.client, self.events)  # first: whatever is published meanwhile comes after it
         feed = await self.look()
         if feed is not None and feed.after is not None and feed.anew_at is not None and self._older(feed.anew_at):
-            with answered(self.client):
+            with translated(self.client):
                 now = int(await self.client.eval(_NOW, 1, self.keys.state))
             if now - feed.anew_at < _LATELY:
                 return min(feed.after, last, key=EntryId.parse), _OLDER
@@ -474,7 +472,7 @@ class StartPosition(msgspec.Struct):
         """
         if not self.feed_state:
             return None
-        with answered(self.client):
+        with translated(self.client):
             found = await self.client.hmget(self.feed_state, [GENERATION, ANEW_AT, BEGUN_AT, BEGUN_AFTER])
         generation, anew, begun, after = (None if value is None else value.decode() for value in _bytes(found))
         if generation is None:
@@ -493,7 +491,7 @@ class StartPosition(msgspec.Struct):
         feed = await self.look() or self._seen
         if feed is None or feed.anew_at is None:
             return None
-        with answered(self.client):
+        with translated(self.client):
             began = cast("bytes | None", await self.client.hget(self.keys.state, BEGINNING))
         older = self._older(feed.anew_at) if began is None else began.decode() != feed.name
         return feed.after if older else None

@@ -42,7 +42,7 @@ from poller.errors import Fenced
 from poller.redis.errors import translated
 from poller.store.entry_id import EARLIEST, FIRST_ID, EntryId
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
-from poller.store.scripts import answered, in_any_case, lua
+from poller.store.scripts import in_any_case, lua
 
 FENCED: Final = b"FENCED"
 REPLAY: Final = "replay:"
@@ -416,7 +416,7 @@ class Trimmer:
         Raises:
             StoreError: see :func:`~poller.redis.client.translated`.
         """
-        with answered(self._client):
+        with translated(self._client):
             await self._scripts.replace([self._keys.overruns], [overrun.name, overrun.row, overrun.row_told])
 
     async def _cut(
@@ -436,7 +436,7 @@ class Trimmer:
         arguments = [self._nonce, most, *limits, *begins]
         total = 0
         while True:
-            with answered(self._client):
+            with translated(self._client):
                 gone: bytes | int = await script(names, arguments)
             if gone == FENCED:
                 raise Fenced(f"lost lease {keys.lease}; nothing trimmed")

@@ -14,19 +14,9 @@ Their text is in ``lua/*.lua``; each file begins with what it does, its KEYS, it
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 from importlib.resources import files
-from typing import Any, Final, cast
-
-from redis.asyncio import Redis
-from redis.exceptions import NoScriptError
-
-from poller.errors import StoreUnavailable
-from poller.redis.errors import translated
+from typing import Final, cast
 
 # Servers from 7.0 on know the shebang. With it, one that is out of memory refuses the script before its first write.
 SHEBANG: Final = "#!lua\n"
@@ -63,49 +53,3 @@ def in_any_case(shebang: str) -> str:
         shebang: the first line of the others; empty where the server does not know it.
     """
     return shebang and f"{shebang.rstrip()} flags=allow-oom\n"
-
-
-@contextmanager
-def answered(client: Redis) -> Iterator[None]:
-    """A context around scripts: :func:`translated`, and a script forgotten after loading is unavailability."""
-    try:
-        with translated(client):
-            yield
-    except NoScriptError:
-        raise StoreUnavailable("the server forgot a script between loading and running it") from None
-
-
-_FIRST_PAUSE: Final = 0.05  # seconds between tries; doubles up to
-_LONGEST_PAUSE: Final = 1.0
-
-
-async def until_answered(
-    client: Redis,
-    send: Callable[[], Awaitable[Any]],
-    *,
-    lease: timedelta,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Any:
-    """The answer of a script that is sent until it is answered.
-
-    Args:
-        client: of the store.
-        send: sends the script once.
-        lease: how long it is worth sending.
-        sleep: waits for this number of seconds.
-
-    Raises:
-        StoreUnavailable: no answer in this time; the script may or may not have run.
-        StoreRefused: the server will say the same again.
-    """
-    clock = asyncio.get_running_loop().time
-    deadline, pause = clock() + lease.total_seconds(), _FIRST_PAUSE
-    while True:
-        try:
-            with answered(client):
-                return await send()
-        except StoreUnavailable:
-            if clock() + pause >= deadline:
-                raise
-        await sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)

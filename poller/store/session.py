@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -55,7 +55,7 @@ class OpenStore(msgspec.Struct, frozen=True):
 
     url: str
     client: Redis
-    clock: StoreClock = msgspec.field(default_factory=StoreClock)
+    clock: StoreClock
 
     @property
     def shown(self) -> str:
@@ -64,20 +64,19 @@ class OpenStore(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def opened_store(settings: Settings, *, clock: StoreClock | None = None) -> AsyncIterator[OpenStore]:
+async def opened_store(settings: Settings, *, clock: StoreClock) -> AsyncIterator[OpenStore]:
     """The store for the time of the block; an embedded server is started, kept, and stopped if it was started here.
 
     A Redis by URL is not asked anything yet: see :func:`until_ready`.
 
     Args:
         settings: the configuration.
-        clock: of this store; by default a new one.
+        clock: of this store, see :func:`clock_of`.
 
     Raises:
         ConfigurationError: the URL or the embedded server's directory cannot be used.
         StoreUnavailable: the embedded server does not start.
     """
-    clock = clock or clock_of(settings)
     if settings.redis.url is not None:
         async with _client(settings.redis.url) as client:
             yield OpenStore(settings.redis.url, client, clock)
@@ -103,12 +102,12 @@ async def ready_store(settings: Settings) -> AsyncIterator[OpenStore]:
         ConfigurationError: see :func:`opened_store`.
         StoreError: it did not answer within :data:`STORE_PATIENCE`, or refused.
     """
-    async with opened_store(settings) as store:
+    async with opened_store(settings, clock=clock_of(settings, Clock())) as store:
         await until_ready(store, patience=STORE_PATIENCE)
         yield store
 
 
-def clock_of(settings: Settings, process: Clock | None = None) -> StoreClock:
+def clock_of(settings: Settings, process: Clock) -> StoreClock:
     """The clock of the store that the configuration names; nothing is known of it yet."""
     return StoreClock(MemberKeys.of(settings.redis.prefix).version, process=process)
 
@@ -130,7 +129,6 @@ async def until_ready(
     store: OpenStore,
     *,
     patience: timedelta | None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     away: Callable[[str], None] = _told,
 ) -> str:
     """Wait until the store answers; returns the first line that its scripts begin with.
@@ -138,28 +136,27 @@ async def until_ready(
     Args:
         store: open.
         patience: how long to wait before the failure is raised; None: until cancelled.
-        sleep: waits for this number of seconds.
         away: called with a line of text each time that it does not answer.
 
     Raises:
         StoreUnavailable: it did not answer within ``patience``.
         StoreRefused: it refuses access (password, permission).
     """
-    clock = asyncio.get_running_loop().time
-    begun, pause = clock(), _FIRST_PAUSE
+    clock = store.clock
+    begun, pause = clock.monotonic(), _FIRST_PAUSE
     while True:
         try:
             with translated(store.client):
                 server = await store.client.info("server")
             let_in(store.client)
             with suppress(StoreError):  # a server that runs no script now sends its time with a later reply
-                await store.clock.ask(store.client)
+                await clock.ask(store.client)
             return SHEBANG if _major(server.get("redis_version")) >= _SHEBANG_SINCE else ""
         except StoreUnavailable as error:
-            if patience is not None and clock() + pause - begun > patience.total_seconds():
+            if patience is not None and clock.monotonic() + pause - begun > patience.total_seconds():
                 raise
             away(str(error))
-        await sleep(pause)
+        await clock.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
@@ -168,14 +165,14 @@ def _major(version: object) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-async def examined(settings: Settings, store: OpenStore, *, now: Callable[[], datetime]) -> Sequence[ServerCheck]:
+async def examined(settings: Settings, store: OpenStore) -> Sequence[ServerCheck]:
     """Check the store against ``redis.durability`` and log every check that is not ok; returns all checks.
 
     Raises:
         ConfigurationError: it is less durable than is required.
         StoreError: it does not answer.
     """
-    findings = await check_store(store.client, now=now)
+    findings = await check_store(store.client, process=store.clock.process)
     for finding in enforced(findings, settings.redis.durability):
         log = _log.error if finding.severity == "error" else _log.warning
         log("store check", check=finding.name, severity=finding.severity, advice=finding.text)

@@ -11,8 +11,7 @@ second, or as seldom as keeps it at 5 000 questions a second.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -20,6 +19,7 @@ from typing import Any, Final, cast
 import msgspec
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.errors import StoreUnavailable
 from poller.redis.client import scattered
 from poller.redis.errors import translated
@@ -58,7 +58,7 @@ async def follow(
     start: Mapping[str, str],
     *,
     block: timedelta | None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock,
 ) -> AsyncGenerator[list[Entry]]:
     """Entries after the given ids, as they are there and then as they come, some at a time.
 
@@ -66,14 +66,14 @@ async def follow(
         client: one for blocking reads (:func:`poller.redis.client.blocking`), with room for ``block``.
         start: for each stream's key the id to start after.
         block: how long to wait for something new before an empty list is given out; None: end instead of waiting.
-        sleep: waits for this number of seconds.
+        clock: of this process.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`. Start again after the last entries' ids.
     """
     after = dict(start)
     while True:
-        found = await _read(client, after, most=_ENTRIES, block=block, sleep=sleep)
+        found = await _read(client, after, most=_ENTRIES, block=block, clock=clock)
         entries = [
             Entry(name, number.decode(), fields.get(b"data", b""))
             for name, some in found.items()
@@ -93,7 +93,7 @@ async def arrivals(
     *,
     block: timedelta,
     look_back: timedelta = LOOK_BACK,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock,
 ) -> AsyncGenerator[set[str]]:
     """The keys of the streams in which something new has come, again and again; after ``block`` without, an empty set.
 
@@ -105,18 +105,17 @@ async def arrivals(
         keys: of the streams.
         block: how long to wait.
         look_back: how often to look for lost entries.
-        sleep: waits for this number of seconds.
+        clock: of this process.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`. Start again, and read everything once.
     """
-    clock = asyncio.get_running_loop().time
-    after, looked = await _last_ids(client, list(keys)), clock()
+    after, looked = await _last_ids(client, list(keys)), clock.monotonic()
     yield set(after)
     while True:
-        fresh = set(await _read(client, after, most=1, block=block, sleep=sleep))
-        if clock() - looked >= look_back.total_seconds():
-            ids, looked = await _last_ids(client, list(after)), clock()
+        fresh = set(await _read(client, after, most=1, block=block, clock=clock))
+        if clock.monotonic() - looked >= look_back.total_seconds():
+            ids, looked = await _last_ids(client, list(after)), clock.monotonic()
             fresh |= {key for key in after if ids[key] != after[key]}
             after = ids
         elif fresh:  # past all that is there: one look for a burst, however long it is
@@ -130,22 +129,21 @@ async def _read(
     *,
     most: int,
     block: timedelta | None,
-    sleep: Callable[[float], Awaitable[None]],
+    clock: Clock,
 ) -> _Found:
     """Up to ``most`` entries of each stream that has some; of none after ``block``."""
     if not scattered(client):
         milliseconds = None if block is None else int(block.total_seconds() * 1000)
         with translated(client):
             return _found(await client.xread(cast("Any", after), count=most, block=milliseconds))
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + (block or timedelta()).total_seconds()
+    deadline = clock.monotonic() + (block or timedelta()).total_seconds()
     pause = max(_BETWEEN_QUESTIONS, len(after) / _QUESTIONS)
     while True:
         found = await _asked(client, after, most)
-        left = deadline - clock()
+        left = deadline - clock.monotonic()
         if found or left <= 0:
             return found
-        await sleep(min(pause, left))
+        await clock.sleep(min(pause, left))
 
 
 async def _asked(client: Redis, after: Mapping[str, str], most: int) -> _Found:
@@ -197,7 +195,7 @@ async def followed(
     *,
     block: timedelta,
     away: Callable[[StoreUnavailable], None],
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock,
 ) -> AsyncGenerator[list[Entry]]:
     """Entries as they come, some at a time, the oldest first; an empty list where nothing came for ``block``.
 
@@ -206,7 +204,7 @@ async def followed(
         start: for each stream's key the id to start after.
         block: how long to wait before an empty list.
         away: called once each time that the store becomes unavailable.
-        sleep: waits for this number of seconds.
+        clock: of this process.
 
     Raises:
         StoreRefused: the store refuses access.
@@ -215,7 +213,7 @@ async def followed(
     pause = _FIRST_PAUSE
     while True:
         try:
-            async with aclosing(follow(client, after, block=block)) as reading:
+            async with aclosing(follow(client, after, block=block, clock=clock)) as reading:
                 async for entries in reading:
                     pause = _FIRST_PAUSE
                     after.update((entry.key, entry.id) for entry in entries)
@@ -223,5 +221,5 @@ async def followed(
         except StoreUnavailable as error:
             if pause == _FIRST_PAUSE:
                 away(error)
-        await sleep(pause)
+        await clock.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

@@ -20,7 +20,6 @@ from redis.asyncio import Redis
 from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.errors import StoreUnavailable
-from poller.lifecycle import unless
 from poller.redis.errors import let_in
 from poller.store.keys import SubscriptionKeys
 from poller.store.session import OpenStore, command_client
@@ -55,13 +54,13 @@ class AppContext:
         """Answer from this store while the block runs."""
         async with command_client(store.url) as client:
             let_in(client)  # as the one that the store was opened with
-            self._store = OpenStore(store.url, client)
+            self._store = OpenStore(store.url, client, store.clock)
             try:
                 yield
             finally:
                 self._store = None
                 self.closing.set()
-                await unless(self._unused, _PATIENCE)
+                await self.clock.wait(self._unused, _PATIENCE)
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[OpenStore]:

@@ -184,7 +184,7 @@ class StreamNotifier:
             client = blocking_client(url, block=self._block)
             let_in(client)  # as the one that the store was opened with
             try:
-                async for fresh in arrivals(client, self._keys, block=self._block):
+                async for fresh in arrivals(client, self._keys, block=self._block, clock=self._clock):
                     self._failure.worked()
                     if fresh:
                         self._publish(fresh)

@@ -6,7 +6,6 @@ import re
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from poller.auth.base import EnvironmentToken
+from poller.clock import Clock
 from poller.redis.client import commands
 from poller.resources import RESOURCES
 from poller.source.client import ApiClient
@@ -79,8 +79,7 @@ async def bench(api_url: str, store_url: str, *, delta: bool = True, limit: int 
         keys,
         nonce=secrets.token_hex(16),
         lease=timedelta(minutes=5),
-        draw=lambda: secrets.token_hex(8),
-        now_ms=lambda: time.time_ns() // 1_000_000,
+        clock=Clock(),
     )
     feed = Feed(
         "sandbox/employmentUnavailabilities", RESOURCE, ListQuery(limit=limit), api_url, "org.example", delta=delta

@@ -16,7 +16,7 @@ from poller.control.commands import CommandKind, CommandResult, run_command
 from poller.store.commands import CommandQueue, CommandReply
 from poller.store.keys import FeedKeys, MemberKeys, operations_key
 from poller.store.members import MemberList, Members
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import until
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def settings() -> Settings:
 
 async def polling(client: FakeAsyncRedis, role: str = "poll") -> None:
     """Somebody polls, or does something else."""
-    there = Members(client, MemberKeys.of("poller"), name="m", ttl=timedelta(minutes=5))
+    there = Members(client, MemberKeys.of("poller"), name="m", ttl=timedelta(minutes=5), clock=store_clock())
     await there.beat({role}, MemberList())
 
 

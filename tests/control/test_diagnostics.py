@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from poller.clock import Clock
 from poller.config.load import load
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.diagnostics import (
@@ -77,7 +78,7 @@ async def told(directory: Path, url: str, more: str = "") -> dict[str, str]:
     """What is said of the source and its feed."""
     file = directory / "poller.toml"
     file.write_text(CONFIG.format(directory=directory, url=url, more=more))
-    found = [one async for one in check(load(file, {}), {})]
+    found = [one async for one in check(load(file, {}), {}, clock=Clock())]
     return {one.subject: one.text for one in found if one.subject in {"acme/contractTypes", "source acme"}}
 
 
@@ -121,7 +122,7 @@ async def test_an_api_that_does_not_answer_is_told_once(tmp_path: Path) -> None:
         feeds = "".join(f'[[sources.feeds]]\nresource = "r{number}"\npath = "/r{number}"\n' for number in range(5))
         more = '[[sources.feeds]]\nresource = "achievements"\nqualifications = ["q"]\n'
         file.write_text(CONFIG.format(directory=tmp_path, url=url, more="concurrency = 1") + feeds + more)
-        found = [one async for one in check(load(file, {}), {}) if one.subject.startswith("acme/")]
+        found = [one async for one in check(load(file, {}), {}, clock=Clock()) if one.subject.startswith("acme/")]
     assert len(found) == 7
     assert {one.severity for one in found} == {"error"}
     pointing = [one.text for one in found if "503" not in one.text]

@@ -30,7 +30,7 @@ from poller.store.recovery import known_feeds, note_unread
 from poller.store.replay import ReplaySpan, begin
 from poller.store.subscriptions import forget_feed, health_field
 from tests.control.subscribed import FEEDS, NOW, configured
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience, turns
 from tests.stores import Store, Stores, all_keys
 
@@ -67,7 +67,14 @@ async def test_something_is_left_until_all_is_settled(client: Redis, settings: S
     """Law: unread, unsettled, parked or to be replayed is left; dead letters and an empty group are not."""
     assert await left(client, settings) is False  # it is younger than these events and has none of them yet
     store = ConsumerStore(
-        client, ConsumerScripts(client), A, events=KEYS.events, subscription="a", nonce="m/n", lease=LEASE
+        client,
+        ConsumerScripts(client),
+        A,
+        events=KEYS.events,
+        subscription="a",
+        nonce="m/n",
+        lease=LEASE,
+        clock=Clock(),
     )
     assert await store.lease.acquire() is None
     await store.open("earliest")
@@ -150,7 +157,7 @@ async def test_forgetting_deletes_every_key_of_the_feed(client: Redis, settings:
 @pytest.mark.parametrize("said", [MemberConfiguration((OLD,)), UNSAID])
 async def test_what_a_live_process_may_have_stays(client: Redis, settings: Settings, said: MemberConfiguration) -> None:
     """Law: neither the feed of a live process is forgotten, nor any while one does not say which feeds it has."""
-    members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=said)
+    members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, clock=store_clock(), configuration=said)
     await members.beat(["poll"], MemberList())
     before = await all_keys(client)
     with pytest.raises(PollerError, match=r"^m "):
@@ -185,7 +192,14 @@ async def test_a_process_that_comes_while_the_lease_is_waited_for_keeps_its_feed
     await everything(client)
     before = await all_keys(client)
     await client.set(KEYS.lease, "once-1-ab/nonce")
-    members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=MemberConfiguration((OLD,)))
+    members = Members(
+        client,
+        MemberKeys.of("poller"),
+        name="m",
+        ttl=LEASE,
+        clock=store_clock(),
+        configuration=MemberConfiguration((OLD,)),
+    )
 
     async def comes(_: float) -> None:
         await members.beat(["poll"], MemberList())
@@ -256,7 +270,9 @@ async def test_nothing_of_a_removed_subscription_is_left_at_an_orphaned_feed(
 async def test_retention_goes_on_under_a_lease_of_its_own(client: Redis, settings: Settings) -> None:
     """Law: what nobody needs goes for its age, the lease is free again at once, and one that is held is respected."""
     watch = StoreMonitor("warn", clock=StubClock(now=lambda: NOW))
-    members = Members(client, MemberKeys.of("poller"), name="m", ttl=LEASE, configuration=stated(settings))
+    members = Members(
+        client, MemberKeys.of("poller"), name="m", ttl=LEASE, clock=store_clock(), configuration=stated(settings)
+    )
     clock = asyncio.get_running_loop().time
     membership = Membership(members, ttl=LEASE, watch=watch, clock=StubClock(monotonic=clock))
     membership.join("poll")

@@ -34,7 +34,7 @@ from poller.store.session import OpenStore
 from poller.store.stream import last_id
 from poller.store.subscriptions import Paused, Registry
 from tests.delivery.events import spelled
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import limited, until
 from tests.receiver import Held, Receiver, Reply, receiving
 from tests.telemetry.series import value
@@ -82,7 +82,7 @@ class Scene:
 
     async def _deliver(self, settings: Settings, stop: asyncio.Event) -> None:
         ttl = settings.lease.ttl
-        members = Members(self.client, MemberKeys.of("poller"), name=member_name(), ttl=ttl)
+        members = Members(self.client, MemberKeys.of("poller"), name=member_name(Clock()), ttl=ttl, clock=store_clock())
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
         membership = Membership(members, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock))
@@ -149,7 +149,9 @@ def server(store_url: str) -> str:
 async def staged(url: str, directory: Path) -> AsyncIterator[Scene]:
     client = commands(url)
     async with receiving() as sink:
-        scene = Scene(directory, OpenStore(url, client), sink, Registry(client, SubscriptionKeys.of("poller")))
+        scene = Scene(
+            directory, OpenStore(url, client, store_clock()), sink, Registry(client, SubscriptionKeys.of("poller"))
+        )
         try:
             yield scene
         finally:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.daemon.health import FRESH, START, StoreMonitor
 from poller.redis.client import commands, connect
 from poller.redis.health import Durability, check_store
@@ -56,7 +57,7 @@ class Hours:
 async def watched(url: str, hours: Hours, durability: Durability = "warn") -> AsyncIterator[StoreMonitor]:
     watch = StoreMonitor(durability, clock=StubClock(now=now, monotonic=hours.clock, wait=hours.pause))
     async with connect(url, reply_timeout=REPLY_TIMEOUT) as client:
-        watch.attach(client, await check_store(client, now=now))
+        watch.attach(client, await check_store(client, process=Clock()))
         task = asyncio.create_task(watch.run())
         try:
             yield watch

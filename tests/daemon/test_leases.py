@@ -22,7 +22,7 @@ from poller.redis.client import commands
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys
 from poller.store.lease import HeldElsewhere, Lease, LeaseScripts, keep_renewed, nonce_of
 from poller.store.members import MemberConfiguration, Members
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience, strain, turns, until
 from tests.telemetry.series import grown
 
@@ -227,7 +227,15 @@ class Lot:
     def __init__(self, name: str, client: Redis, member: str, ttl: timedelta, changed: Callable[[], None]) -> None:
         self.name = self.feed = name
         self.lease = FeedKeys.of("poller", name).lease
-        self._lease = Lease(client, LeaseScripts(client), self.lease, token=nonce_of(member), ttl=ttl, certain=False)
+        self._lease = Lease(
+            client,
+            LeaseScripts(client),
+            self.lease,
+            token=nonce_of(member, Clock()),
+            ttl=ttl,
+            certain=False,
+            clock=Clock(),
+        )
         self.nonce = self._lease.token.encode()
         self.busy = False
         self.begun = 0
@@ -319,7 +327,7 @@ class World:
         """A process with leases that are awkward; it does not let go of what it has at its end."""
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
-        members = Members(self.client, MemberKeys.of("poller"), name="a", ttl=LONG)
+        members = Members(self.client, MemberKeys.of("poller"), name="a", ttl=LONG, clock=store_clock())
         membership = Membership(members, ttl=LONG, watch=watch, clock=StubClock(monotonic=clock), look_seconds=0.02)
         sharing = LeaseBalancer(
             "poll", membership, self.client, ttl=LONG, watch=watch, clock=StubClock(monotonic=clock)
@@ -357,7 +365,9 @@ class World:
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
         said = MemberConfiguration(tuple(names))
-        members = Members(self.client, MemberKeys.of("poller"), name=name, ttl=ttl, configuration=said)
+        members = Members(
+            self.client, MemberKeys.of("poller"), name=name, ttl=ttl, clock=store_clock(), configuration=said
+        )
         membership = Membership(members, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock), look_seconds=0.02)
         sharing = LeaseBalancer("poll", membership, self.client, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock))
         lots = [Lot(one, self.client, name, ttl, self.changed.set) for one in names]
@@ -367,7 +377,7 @@ class World:
             sharing.add(lot)
         self.lots[name] = lots
         membership.join("poll")
-        renewing = asyncio.create_task(keep_renewed(lots, ttl=ttl, sleep=asyncio.sleep))
+        renewing = asyncio.create_task(keep_renewed(lots, ttl=ttl, clock=Clock()))
         taking = asyncio.create_task(sharing.run())
         present = membership.running()
         await present.__aenter__()
@@ -501,7 +511,7 @@ async def test_shares_are_even_again_after_a_process_was_slow(world: World) -> N
 async def test_a_stranger_is_waited_for(world: World) -> None:
     """Law: a lease that no process of the list has, as that of a single round, is taken when it ends."""
     lease = FeedKeys.of("poller", NAMES[0]).lease
-    await world.client.set(lease, nonce_of("once-1-ab"), px=300)
+    await world.client.set(lease, nonce_of("once-1-ab", Clock()), px=300)
     async with world.process("a") as lots:
         await world.until(7)
         assert lots[0].begun == 1
@@ -511,7 +521,7 @@ async def test_one_that_has_joined_is_seen(world: World) -> None:
     """Whoever waits until it has joined is in everybody's list; before it is, the wait goes on."""
     clock = asyncio.get_running_loop().time
     watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
-    members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG)
+    members = Members(world.client, MemberKeys.of("poller"), name="one", ttl=LONG, clock=store_clock())
     membership = Membership(members, ttl=LONG, watch=watch, clock=StubClock(monotonic=clock))
     membership.join("poll")
     waiting = asyncio.create_task(membership.joined("poll"))
@@ -525,7 +535,7 @@ async def test_one_that_has_joined_is_seen(world: World) -> None:
 async def test_a_lease_from_before_the_stores_clock_was_set_back_is_taken(world: World) -> None:
     """Law: what a process that is gone has left for a day is had after a term, not after that day."""
     for name in NAMES[:2]:
-        await world.client.set(FeedKeys.of("poller", name).lease, nonce_of("gone"), ex=86_400)
+        await world.client.set(FeedKeys.of("poller", name).lease, nonce_of("gone", Clock()), ex=86_400)
     async with world.process("a", SHORT):
         await world.until(len(NAMES))
 

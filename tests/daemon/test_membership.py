@@ -15,7 +15,7 @@ from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience, until
 
 KEYS = MemberKeys.of("poller")
@@ -26,7 +26,7 @@ class List(Members):
     """The list of processes; the test acts while it is asked, or keeps it away."""
 
     def __init__(self, client: Redis) -> None:
-        super().__init__(client, KEYS, name="one", ttl=TERM)
+        super().__init__(client, KEYS, name="one", ttl=TERM, clock=store_clock())
         self.asked: list[str] = []
         self.refused = 0
         self.away = False

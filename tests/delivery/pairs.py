@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.delivery.endpoint import EndpointState
 from poller.delivery.endpoint_health import Health
 from poller.delivery.feed_consumer import FeedConsumer
@@ -113,6 +114,7 @@ async def delivering(
         subscription=NAME,
         nonce=token_hex(4),
         lease=timedelta(seconds=30),
+        clock=Clock(),
     )
     assert await store.lease.acquire() is None
     pair = FeedConsumer(FEED, subscriber, store, now=lambda: datetime.now(UTC), clock=clock, chance=lambda: 0.0)

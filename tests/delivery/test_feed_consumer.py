@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.delivery.delivery_codec import deliveries_of, letter_of
 from poller.delivery.endpoint_health import Health
 from poller.delivery.filters import Batching
@@ -25,6 +26,7 @@ from tests.delivery.events import spelled
 from tests.delivery.outcomes import answered, unanswered
 from tests.delivery.scene import OK, PATIENCE, Noted, Posted, delivering, subscriber
 from tests.delivery.sinks import sink_of
+from tests.harness.clock import StubClock
 from tests.harness.waiting import limited, patience, until
 from tests.proxy import proxied
 from tests.receiver import Received, Reply, receiving
@@ -51,6 +53,7 @@ class Scene:
             subscription="s",
             nonce=nonce,
             lease=timedelta(seconds=seconds),
+            clock=Clock(),
         )
         assert await store.lease.acquire() is None
         return store
@@ -370,7 +373,7 @@ async def two_waiting(scene: Scene, clock: Callable[[], float]) -> ConsumerStore
         subscription="s",
         nonce="one",
         lease=timedelta(seconds=30),
-        clock=clock,
+        clock=StubClock(monotonic=clock),
     )
     assert await store.lease.acquire() is None
     await scene.add("a0", "b0")

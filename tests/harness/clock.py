@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from poller.clock import Clock
+from poller.store.clock import StoreClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def store_clock() -> StoreClock:
+    """A store's clock that has not been asked yet."""
+    return StoreClock(process=Clock())
 
 
 class FakeClock(Clock):
@@ -52,6 +58,17 @@ class FakeClock(Clock):
         return event.is_set()
 
 
+class _Drawn(random.Random):
+    """Draws what a test says."""
+
+    def __init__(self, draws: Iterator[str]) -> None:
+        super().__init__(0)
+        self._draws = draws
+
+    def randbytes(self, n: int) -> bytes:  # noqa: ARG002 -- as many as the test says
+        return bytes.fromhex(next(self._draws))
+
+
 class StubClock(Clock):
     """The process's own clock, but for the parts that a test gives."""
 
@@ -62,9 +79,12 @@ class StubClock(Clock):
         monotonic: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[object]] | None = None,
         wait: Callable[[asyncio.Event, float], Awaitable[object]] | None = None,
+        draws: Iterator[str] | None = None,
     ) -> None:
-        """Take the parts."""
+        """Take the parts; ``draws``: random bytes in hexadecimal digits, one after the other."""
         super().__init__()
+        if draws is not None:
+            self.random = _Drawn(draws)
         self._now = now or super().now
         self._monotonic = monotonic or super().monotonic
         self._sleep = sleep or super().sleep

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 
+from poller.clock import Clock
 from poller.redis.client import blocking
 from poller.store.stream import follow, last_id
 from tests.harness.checker import Verdict, judge
@@ -165,7 +166,7 @@ class Scene:
     async def _more(self) -> None:
         """Return when there is something new in a stream, or soon."""
         last = {stream(resource): await last_id(self.client, stream(resource)) for resource in RESOURCES}
-        async with aclosing(follow(self.client, last, block=timedelta(milliseconds=50))) as coming:
+        async with aclosing(follow(self.client, last, block=timedelta(milliseconds=50), clock=Clock())) as coming:
             await anext(coming)
 
     async def _asked(self, method: str, path: str, body: bytes | None = None) -> Any:

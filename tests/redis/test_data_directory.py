@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from structlog.testing import capture_logs
 
+from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.control.diagnostics import check
 from poller.errors import ConfigurationError, StoreUnavailable
@@ -371,7 +372,7 @@ async def test_a_directory_that_others_rule_is_refused(
     with pytest.raises(ConfigurationError, match=words):
         await EmbeddedServer(directory).ensure()
     assert _names(tmp_path) == before
-    (said,) = [one async for one in check(_settings(directory), {}) if one.subject == "store"]
+    (said,) = [one async for one in check(_settings(directory), {}, clock=Clock()) if one.subject == "store"]
     assert said.severity == "error"
 
 
@@ -511,7 +512,7 @@ async def test_a_server_of_another_user_is_told_nothing(tmp_path: Path) -> None:
         async with commands(EmbeddedServer(directory).url) as client:
             with pytest.raises(StoreUnavailable, match="is user nobody's; nothing was sent"), translated(client):
                 await client.set("record", "secret")
-        (said,) = [one async for one in check(_settings(directory), {}) if one.subject == "store"]
+        (said,) = [one async for one in check(_settings(directory), {}, clock=Clock()) if one.subject == "store"]
         assert "user nobody's" in said.text
         process.kill()
         assert process.stdout is not None

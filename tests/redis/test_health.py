@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poller.clock import Clock
 from poller.errors import ConfigurationError, StoreUnavailable
 from poller.redis.client import commands
 from poller.redis.health import (
@@ -25,6 +26,7 @@ from poller.redis.health import (
 )
 from poller.store.keys import sample_keys
 from tests.acl import DEPLOYED, Guarded, running_with_acl, set_user
+from tests.harness.clock import StubClock
 from tests.servers import KINDS, Kind, running
 from tests.stores import Stores, with_options
 
@@ -165,7 +167,7 @@ def test_durability_decides_what_follows() -> None:
 
 async def test_a_fake_is_unknown(fake: Redis) -> None:
     """The fake tells the time, and nothing about itself: warnings, and no crash."""
-    findings = await check_store(fake, now=now)
+    findings = await check_store(fake, process=Clock())
     assert [finding.name for finding in findings] == NAMES
     assert [finding.name for finding in findings if finding.severity != "warning"] == ["clock"]
 
@@ -173,7 +175,7 @@ async def test_a_fake_is_unknown(fake: Redis) -> None:
 async def test_a_real_server_is_known(server: str) -> None:
     """A real server with AOF and noeviction is found in order, in everything."""
     async with commands(server) as client:
-        findings = await check_store(client, now=now)
+        findings = await check_store(client, process=Clock())
     assert [(finding.severity, finding.name) for finding in findings] == [("ok", name) for name in NAMES]
 
 
@@ -183,7 +185,7 @@ async def test_a_real_server_with_weaknesses(kind: Kind, tmp_path: Path) -> None
     options = {"maxmemory-policy": "allkeys-lru", "maxmemory": "1000"}
     with running(kind, tmp_path, appendfsync="no", options=options) as server:
         async with commands(server.url) as client:
-            findings = by_name(await check_store(client, now=now))
+            findings = by_name(await check_store(client, process=Clock()))
     assert [findings[name].severity for name in ("eviction", "aof", "memory")] == ["error", "warning", "error"]
 
 
@@ -201,7 +203,7 @@ async def test_a_user_who_may_not_ask(stores: Stores, forbidden: str, unknown: s
     rules = ("SETUSER", "limited", "on", ">word", "~*", "+@all", forbidden)
     async with commands(url) as admin, commands(with_options(url, username="limited", password="word")) as limited:  # noqa: S106 -- a test
         await admin.execute_command("ACL", *rules)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
-        findings = await check_store(limited, now=now)
+        findings = await check_store(limited, process=Clock())
         await admin.acl_deluser("limited")
     assert {finding.name for finding in findings if finding.severity == "warning"} == unknown
 
@@ -212,7 +214,7 @@ async def test_each_primary_of_a_cluster(stores: Stores) -> None:
     odd.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
         async with commands(url) as client:
-            findings = by_name(await check_store(client, now=now))
+            findings = by_name(await check_store(client, process=Clock()))
     finally:
         odd.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
     assert findings["eviction"].severity == "error"
@@ -224,18 +226,18 @@ async def test_the_servers_clock_is_held_against_ours(server: str) -> None:
     """A clock that is an hour off is told, from either side; the time that asking takes is no difference."""
     async with commands(server) as client:
         for off, word in ((timedelta(hours=-1), "ahead"), (timedelta(hours=1), "behind")):
-            found = by_name(await check_store(client, now=lambda off=off: now() + off))["clock"]  # type: ignore[misc] # bound here
+            found = by_name(await check_store(client, process=StubClock(now=lambda off=off: now() + off)))["clock"]  # type: ignore[misc] # bound here
             assert found.severity == "warning"
             assert f"3600 s {word}" in found.text
         slow = iter((now(), now() + timedelta(hours=1)))
-        assert by_name(await check_store(client, now=lambda: next(slow)))["clock"].severity == "ok"
+        assert by_name(await check_store(client, process=StubClock(now=lambda: next(slow))))["clock"].severity == "ok"
 
 
 async def test_nobody_to_ask() -> None:
     """A store that does not answer is unavailable, which is no finding."""
     async with commands("redis://127.0.0.1:1") as client:
         with pytest.raises(StoreUnavailable):
-            await check_store(client, now=now)
+            await check_store(client, process=Clock())
 
 
 # Laws of :mod:`poller.redis.health`: what the user may not do is named; on a server as ``deploy/redis`` has it.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from poller.changes.events import Cause, EventFrame
 from poller.changes.plan import Commit, PublishRules, plan, plan_removals
 from poller.changes.records import Record, record_reader
+from poller.clock import moment_of
 from poller.redis.client import commands
 from poller.store.feed import FeedScripts, FeedStore
 from poller.store.feed_state import FeedState, state_of
@@ -19,6 +20,7 @@ from poller.store.keys import FeedKeys, remembered_key
 from poller.store.recovery import FeedMemory, HighWaterMark
 from poller.store.scripts import COMMIT, SHEBANG
 from poller.store.snapshots import SnapshotCodec
+from tests.harness.clock import StubClock
 from tests.store.commit_model import Planned
 
 if TYPE_CHECKING:
@@ -75,15 +77,19 @@ class World:
 
     def process(self) -> Process:
         number = next(self.numbers)
-        memory = FeedMemory(self.client, NOTES, FEED, clock=lambda: float(next(self.numbers)) * 5)
+        clock = StubClock(
+            now=lambda: moment_of(1_000),
+            monotonic=lambda: float(next(self.numbers)) * 5,
+            draws=(f"{number:08x}" for number in self.numbers),
+        )
+        memory = FeedMemory(self.client, NOTES, FEED, clock=clock)
         store = FeedStore(
             self.client,
             self._scripts,
             KEYS,
             nonce=f"nonce{number}",
             lease=timedelta(seconds=600),
-            draw=lambda: f"g{next(self.numbers)}",
-            now_ms=lambda: 1_000,
+            clock=clock,
             memory=memory,
         )
         return Process(store, f"nonce{number}")

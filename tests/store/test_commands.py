@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from typing import cast
 
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.store.commands import (
     Command,
     CommandQueue,
@@ -120,15 +120,13 @@ WANTED = FeedPause("anna on desk", "moving house", datetime(2026, 3, 2, 8, 15, t
 
 @pytest.fixture
 def store(store_client: Redis) -> FeedStore:
-    numbers = count()
     return FeedStore(
         store_client,
         FeedScripts(store_client),
         KEYS,
         nonce="me/1",
         lease=timedelta(seconds=60),
-        draw=lambda: f"g{next(numbers)}",
-        now_ms=lambda: 1_000,
+        clock=Clock(),
     )
 
 

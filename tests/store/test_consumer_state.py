@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.errors import Fenced, GroupGone, StoreUnavailable
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
@@ -27,19 +28,22 @@ def text(entry: object) -> str:
     return entry.decode()
 
 
-@dataclass
-class Clock:
-    now: float = 0.0
+class Seconds(Clock):
+    """A clock that the test moves."""
 
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
 
 
 @dataclass
 class Scene:
     client: Redis
     url: str
-    clock: Clock = field(default_factory=Clock)
+    clock: Seconds = field(default_factory=Seconds)
 
     def store(self, nonce: str = "one", *, client: Redis | None = None, ttl: timedelta = TTL) -> ConsumerStore:
         mine = client or self.client
@@ -116,12 +120,12 @@ async def test_a_lease_from_before_the_servers_clock_was_set_back_ends(scene: Sc
 async def test_a_lease_counts_as_lost_when_it_may_be(scene: Scene) -> None:
     """A process that was stopped past its lease knows it before it asks anybody."""
     store = await scene.opened()
-    scene.clock.now += 29
+    scene.clock.seconds += 29
     assert store.held
     assert await store.lease.renew()
-    scene.clock.now += 29
+    scene.clock.seconds += 29
     assert store.held
-    scene.clock.now += 1
+    scene.clock.seconds += 1
     assert not store.held
 
 
@@ -136,19 +140,19 @@ async def test_a_lease_counts_from_the_asking(scene: Scene, again: bool) -> None
                 assert await store.lease.acquire() is None
             await client.script_flush()  # so that the script itself is sent, whose reply comes with the answer
             held = proxy.hold_reply(to=b"EVAL")
-            scene.clock.now = 100.0
+            scene.clock.seconds = 100.0
             asking = asyncio.create_task(store.lease.renew() if again else store.lease.acquire())
             async with patience("the answer to be under way"):
                 await held.struck.wait()
-            scene.clock.now += 20
+            scene.clock.seconds += 20
             held.freed.set()
             assert await asking is (True if again else None)
         finally:
             await client.aclose()
     assert store.held
-    scene.clock.now += 9.9
+    scene.clock.seconds += 9.9
     assert store.held
-    scene.clock.now += 0.1
+    scene.clock.seconds += 0.1
     assert not store.held
 
 

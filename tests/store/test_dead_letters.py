@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from poller.changes.plan import Commit
 from poller.changes.records import Rejected
+from poller.clock import Clock
 from poller.store.dead_letters import DeadLetterId, DeadLetterSummary, drop, drop_all, letter_id, newest, opened
 from poller.store.feed import QUARANTINE_BYTES, FeedScripts, FeedStore, rejected_digest
 from poller.store.feed_state import FeedState
@@ -32,8 +33,7 @@ async def quarantine(client: Redis, *records: bytes) -> list[str]:
         KEYS,
         nonce="a",
         lease=timedelta(seconds=60),
-        draw=lambda: "g",
-        now_ms=lambda: 1_000,
+        clock=Clock(),
     )
     state = await store.open_round()
     assert isinstance(state, FeedState)

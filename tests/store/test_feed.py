@@ -19,6 +19,7 @@ from poller.changes.events import Cause, EventFrame
 from poller.changes.held_versions import HeldVersion
 from poller.changes.plan import Commit, PublishRules, SubstreamSnapshot, packed, plan
 from poller.changes.records import Rejected, record_reader
+from poller.clock import Clock, moment_of
 from poller.errors import Fenced, Stale, StoreError, StoreRefused
 from poller.redis.client import commands
 from poller.store.feed import FeedScripts, FeedStore, named_qualifications, rejected_digest
@@ -26,6 +27,7 @@ from poller.store.feed_state import BACKWARDS, DELTA_TOKEN, HELD_VERSIONS, SECON
 from poller.store.keys import FeedKeys
 from poller.store.lease import HeldElsewhere
 from poller.store.snapshots import SAMPLES
+from tests.harness.clock import StubClock
 from tests.store.records import unavailability
 from tests.stores import flushed, with_options
 
@@ -49,9 +51,9 @@ def opened(store_client: Redis) -> Open:
     return opened_by(store_client)
 
 
-def opened_by(store_client: Redis) -> Open:
+def opened_by(store_client: Redis, clock: Clock | None = None) -> Open:
     scripts = FeedScripts(store_client)
-    generations = (f"generation-{number}" for number in itertools.count())
+    generations = (f"{number:02x}" for number in itertools.count())
 
     def of(nonce: str) -> FeedStore:
         return FeedStore(
@@ -60,8 +62,7 @@ def opened_by(store_client: Redis) -> Open:
             KEYS,
             nonce=nonce,
             lease=timedelta(seconds=60),
-            draw=lambda: next(generations),
-            now_ms=lambda: 1_000,
+            clock=clock or StubClock(now=lambda: moment_of(1_000), draws=generations),
         )
 
     return of

@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.changes.plan import Commit
+from poller.clock import Clock
 from poller.errors import StoreUnavailable
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
@@ -36,8 +37,7 @@ def feed_store(client: Redis) -> FeedStore:
         KEYS,
         nonce="n",
         lease=SOON,
-        draw=lambda: "g",
-        now_ms=lambda: 1,
+        clock=Clock(),
     )
 
 
@@ -72,7 +72,14 @@ async def test_deliveries_go_on(client: Redis) -> None:
     keys = ConsumerKeys.of("p", "acme/a", "s")
     scripts = ConsumerScripts(client, shebang=SHEBANG)
     pair = ConsumerStore(
-        client, scripts, keys, events=KEYS.events, subscription="s", nonce="n", lease=timedelta(seconds=9)
+        client,
+        scripts,
+        keys,
+        events=KEYS.events,
+        subscription="s",
+        nonce="n",
+        lease=timedelta(seconds=9),
+        clock=Clock(),
     )
     assert await pair.lease.acquire() is None
     await pair.open("earliest")

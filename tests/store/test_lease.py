@@ -11,6 +11,7 @@ from fakeredis import FakeAsyncRedis, FakeRedis, FakeServer
 from poller.errors import StoreRefused, StoreUnavailable
 from poller.lifecycle import ended
 from poller.store.lease import Held, held_leases, keep_renewed, release_all
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns, until
 
 _TTL = timedelta(seconds=9)
@@ -49,7 +50,7 @@ async def _kept(store: _Store, leases: list[_Lease], renewals: int) -> None:
         assert seconds == 3
         await turns()
 
-    keeping = asyncio.create_task(keep_renewed(leases, ttl=_TTL, sleep=sleep))
+    keeping = asyncio.create_task(keep_renewed(leases, ttl=_TTL, clock=StubClock(sleep=sleep)))
     try:
         async with patience(f"{renewals} renewals"), store.changed:
             await store.changed.wait_for(lambda: store.renewed >= renewals)
@@ -102,7 +103,7 @@ async def _renewed_once(leases: list[_Answering]) -> None:
         if pauses > 1:
             await asyncio.Event().wait()
 
-    keeping = asyncio.create_task(keep_renewed(leases, ttl=_TTL, sleep=sleep))
+    keeping = asyncio.create_task(keep_renewed(leases, ttl=_TTL, clock=StubClock(sleep=sleep)))
     await until(lambda: pauses > 1, "one turn of renewals")
     await ended(keeping)
 

@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.changes.plan import Commit
+from poller.clock import moment_of
 from poller.errors import Stale
 from poller.store.commands import RoundRequest, request_round
 from poller.store.feed import FeedScripts, FeedStore
@@ -18,6 +19,7 @@ from poller.store.keys import remembered_key
 from poller.store.lease import HeldElsewhere
 from poller.store.recovery import NOTE_EVERY, FeedMemory, notes
 from poller.store.snapshots import SAMPLES
+from tests.harness.clock import StubClock
 from tests.harness.waiting import turns
 from tests.store.records import unavailability
 from tests.store.test_feed import KEYS, begun, events, opened_by, write
@@ -32,9 +34,13 @@ class Process:
 
     def __init__(self, client: Redis, nonce: str) -> None:
         self.seconds = 0.0
-        self.store: FeedStore = opened_by(client)(nonce)
-        self.store._draw = iter(f"{nonce}{number}" for number in range(99)).__next__
-        self.store.memory = FeedMemory(client, NOTES, FEED, clock=lambda: self.seconds)
+        clock = StubClock(
+            now=lambda: moment_of(1_000),
+            monotonic=lambda: self.seconds,
+            draws=(f"{nonce}{number:x}" for number in range(16)),
+        )
+        self.store: FeedStore = opened_by(client, clock)(nonce)
+        self.store.memory = FeedMemory(client, NOTES, FEED, clock=clock)
 
     async def round(self, *numbers: int, reason: str = "holiday") -> Loss | None:
         """Records of these numbers are read; what was found to be lost."""
@@ -200,7 +206,7 @@ async def test_a_loss_whose_answer_was_lost_is_told_the_next_time(store_client: 
 
 async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
     """Law: what is of another generation is kept, told, and read over as a baseline; its token is not used."""
-    other = Process(store_client, "x")
+    other = Process(store_client, "e")
     await other.round(1, 2)
     await other.store.commit(_marks(await begun(other.store)))
     await other.store.release()
@@ -212,7 +218,7 @@ async def test_another_installation_is_not_wiped(store_client: Redis) -> None:
     await restored(store_client, foreign)
     state = await begun(one.store)
     assert state.loss is not None
-    assert (state.loss.kind, state.generation, state.sequence) == ("replaced", "x0", 2)
+    assert (state.loss.kind, state.generation, state.sequence) == ("replaced", "e0", 2)
     assert (state.read_at, state.delta_token) == (None, None)
     assert state.anew_at is not None
     assert await one.round(1, 2, 3) is None

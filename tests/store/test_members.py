@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from poller.redis.client import commands
 from poller.store.keys import MemberKeys
 from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members, members_now, members_seen
+from tests.harness.clock import store_clock
 from tests.harness.waiting import until
 from tests.stores import all_keys
 
@@ -27,7 +28,7 @@ async def client(any_store: str) -> AsyncIterator[Redis]:
 
 
 def member(client: Redis, name: str, ttl: timedelta = LONG) -> Members:
-    return Members(client, KEYS, name=name, ttl=ttl, shebang="#!lua\n")
+    return Members(client, KEYS, name=name, ttl=ttl, shebang="#!lua\n", clock=store_clock())
 
 
 async def test_each_change_is_another_version(client: Redis) -> None:
@@ -115,10 +116,10 @@ async def test_nothing_is_left_of_those_that_left(client: Redis) -> None:
 async def test_each_says_what_its_configuration_is(client: Redis) -> None:
     """Law: with the beat, for all; another is another version; it goes with its process, and absent means unsaid."""
     said = MemberConfiguration(("acme/x",), {"acme": "1"}, {"w": "2"})
-    one = Members(client, KEYS, name="one", ttl=LONG, configuration=said)
+    one = Members(client, KEYS, name="one", ttl=LONG, clock=store_clock(), configuration=said)
     first = await one.beat(POLL, MemberList())
     assert first.configurations == {"one": said}
-    changed = Members(client, KEYS, name="one", ttl=LONG, configuration=MemberConfiguration(()))
+    changed = Members(client, KEYS, name="one", ttl=LONG, clock=store_clock(), configuration=MemberConfiguration(()))
     second = await changed.beat(POLL, first)
     assert (second.version != first.version, second.configurations) == (True, {"one": MemberConfiguration(())})
     await client.hdel(KEYS.configurations, "one")  # as a version without them has it

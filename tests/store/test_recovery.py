@@ -13,6 +13,7 @@ import pytest
 from fakeredis import FakeAsyncRedis
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.redis.client import commands
 from poller.store.commands import RoundRequest, request_round
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore
@@ -32,6 +33,7 @@ from poller.store.recovery import (
     overhear,
     told_already,
 )
+from tests.harness.clock import StubClock
 from tests.store.test_feed import KEYS, begun
 from tests.store.test_lost_parts import FEED, Process
 from tests.stores import flushed
@@ -43,7 +45,7 @@ _NOTED = HighWaterMark("g1", 5)
 class _Store:
     def __init__(self, *, held: bool, known: HighWaterMark | None = None) -> None:
         self.held = held
-        self.memory = FeedMemory()
+        self.memory = FeedMemory(clock=Clock())
         self.memory.known = known
 
 
@@ -57,7 +59,7 @@ async def _heard(client: Redis, *, looks: int = 1, **stores: _Store) -> list[flo
         if len(pauses) > looks:
             stop.set()
 
-    await overhear(stop, client, _KEY, stores.items(), pause=pause)
+    await overhear(stop, client, _KEY, stores.items(), clock=StubClock(wait=pause))
     return pauses
 
 
@@ -75,7 +77,7 @@ async def test_what_is_known_here_alone_is_noted_again(client: Redis) -> None:
     await client.hset(_KEY, "kept", msgspec.json.encode(further))
     stores: dict[str, Any] = {name: _Store(held=name != "theirs", known=_NOTED) for name in ("lost", "theirs", "kept")}
     for name, store in stores.items():
-        store.memory = FeedMemory(client, _KEY, name)
+        store.memory = FeedMemory(client, _KEY, name, clock=Clock())
         store.memory.known = _NOTED
     await _heard(client, **stores)
     assert await notes(client, _KEY) == {"lost": _NOTED, "theirs": _NOTED, "kept": further}
@@ -113,7 +115,7 @@ async def test_only_what_goes_further_counts() -> None:
         (HighWaterMark("g1", 9), HighWaterMark("g2", 1, ("g1",), 1), "further"),
         (HighWaterMark("g1", 9), HighWaterMark("x", 99, (), 7), "known"),
     ):
-        memory = FeedMemory()
+        memory = FeedMemory(clock=Clock())
         memory.known = known
         memory.overheard(noted)
         assert memory.known == (known if expected == "known" else noted)
@@ -123,7 +125,7 @@ async def test_what_another_has_told_is_not_told_again_after_the_next_loss(clien
     """Law: who finds a loss that is told already counts it, so that its own note takes nothing back."""
     told = HighWaterMark("g2", 1, ("g1",), told=1)
     await client.hset(_KEY, "f", msgspec.json.encode(told))
-    memory = FeedMemory(client, _KEY, "f")
+    memory = FeedMemory(client, _KEY, "f", clock=Clock())
     memory.known = HighWaterMark("g1", 5)
     state = FeedState("g2", 1, formers=("g1",))
     assert await memory.loss(state, "") is None
@@ -169,6 +171,7 @@ def pair(client: Redis, *, subscribed: int, asked: int = 0) -> ConsumerStore:
         feed_state=KEYS.state,
         since=moment(subscribed),
         asked=asked,
+        clock=Clock(),
     )
 
 

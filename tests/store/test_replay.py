@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.errors import Stale
 from poller.redis.client import commands
 from poller.store.consumer_state import ConsumerScripts, ConsumerStore, Settlement
@@ -22,7 +23,9 @@ SPAN = ReplaySpan("r", "1-0", "9-0")
 
 def pair(client: Redis) -> ConsumerStore:
     lease = timedelta(seconds=30)
-    return ConsumerStore(client, ConsumerScripts(client), KEYS, events=EVENTS, subscription="a", nonce="n", lease=lease)
+    return ConsumerStore(
+        client, ConsumerScripts(client), KEYS, events=EVENTS, subscription="a", nonce="n", lease=lease, clock=Clock()
+    )
 
 
 async def test_one_at_a_time(store_client: Redis) -> None:

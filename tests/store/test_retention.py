@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.delivery.delivery_codec import Overrun, letter_of
 from poller.errors import Fenced
 from poller.redis.client import commands
@@ -71,6 +72,7 @@ async def delivering(client: Redis, *, read: int, settled: Settlement) -> Consum
         subscription="a",
         nonce="n",
         lease=timedelta(seconds=30),
+        clock=Clock(),
     )
     assert await store.lease.acquire() is None
     await store.open("earliest")

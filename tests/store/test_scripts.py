@@ -12,8 +12,10 @@ from redis.exceptions import ConnectionError as Broken
 from redis.exceptions import ResponseError
 
 from poller.errors import StoreRefused, StoreUnavailable
+from poller.redis.client import until_answered
 from poller.store import scripts
-from poller.store.scripts import lua, until_answered
+from poller.store.scripts import lua
+from tests.harness.clock import StubClock
 
 SCRIPTS = sorted(Path(scripts.__file__).parent.glob("lua/*.lua"))
 
@@ -32,14 +34,18 @@ class Sent:
             raise Broken("the reply was lost")
         return "OK"
 
-    async def sleep(self, seconds: float) -> None:
+    @property
+    def clock(self) -> StubClock:
+        return StubClock(sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
 
 
 async def test_it_is_sent_until_it_is_answered() -> None:
     """With pauses that double up to a second."""
     sent = Sent(breaks=7)
-    answer = await until_answered(FakeAsyncRedis(), sent.send, lease=timedelta(minutes=1), sleep=sent.sleep)
+    answer = await until_answered(FakeAsyncRedis(), sent.send, within=timedelta(minutes=1), clock=sent.clock)
     assert (answer, sent.times) == ("OK", 8)
     assert sent.pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
@@ -48,7 +54,7 @@ async def test_it_is_not_sent_when_the_lease_may_be_over() -> None:
     """Another may have it then."""
     sent = Sent(breaks=9)
     with pytest.raises(StoreUnavailable):
-        await until_answered(FakeAsyncRedis(), sent.send, lease=timedelta(milliseconds=40), sleep=sent.sleep)
+        await until_answered(FakeAsyncRedis(), sent.send, within=timedelta(milliseconds=40), clock=sent.clock)
     assert sent.times == 1
 
 
@@ -62,7 +68,7 @@ async def test_what_is_refused_is_not_sent_again() -> None:
         raise ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
     with pytest.raises(StoreRefused):
-        await until_answered(FakeAsyncRedis(), send, lease=timedelta(minutes=1))
+        await until_answered(FakeAsyncRedis(), send, within=timedelta(minutes=1), clock=StubClock())
     assert times == 1
 
 

@@ -10,9 +10,11 @@ from typing import Literal, TypeVar
 import pytest
 from redis.asyncio import Redis
 
+from poller.clock import Clock
 from poller.redis.client import blocking, commands, connect
 from poller.store.entry_id import EARLIEST
 from poller.store.stream import Entry, append, arrivals, follow, last_id
+from tests.harness.clock import StubClock
 from tests.harness.waiting import patience
 from tests.stores import Stores
 
@@ -40,7 +42,7 @@ async def client(any_store: str) -> AsyncIterator[Redis]:
 async def test_all_streams_are_looked_at_once_and_then_those_with_something_new(client: Redis) -> None:
     """A burst is told of once, and a stream that is not there yet when it has its first entry."""
     await client.xadd("a", {"data": "1"})
-    async with aclosing(arrivals(client, ["a", "b"], block=BLOCK)) as coming:
+    async with aclosing(arrivals(client, ["a", "b"], block=BLOCK, clock=Clock())) as coming:
         assert await anext(coming) == {"a", "b"}
         for _ in range(300):
             await client.xadd("b", {"data": "1"})
@@ -51,7 +53,7 @@ async def test_all_streams_are_looked_at_once_and_then_those_with_something_new(
 
 async def test_after_a_while_without_anything_an_empty_set(client: Redis) -> None:
     """So whoever listens comes round."""
-    async with aclosing(arrivals(client, ["a"], block=timedelta(milliseconds=1))) as coming:
+    async with aclosing(arrivals(client, ["a"], block=timedelta(milliseconds=1), clock=Clock())) as coming:
         assert await anext(coming) == {"a"}
         assert await anext(coming) == set()
 
@@ -60,7 +62,7 @@ async def test_a_stream_that_has_lost_its_last_entries_is_new(client: Redis) -> 
     """As after a failover to a server whose clock is behind: what comes next has a lower id than what was there."""
     await client.xadd("a", {"data": "1"}, id="5-0")
     await client.xadd("b", {"data": "1"}, id="5-0")
-    async with aclosing(arrivals(client, ["a", "b"], block=SHORT, look_back=SHORT)) as coming:
+    async with aclosing(arrivals(client, ["a", "b"], block=SHORT, look_back=SHORT, clock=Clock())) as coming:
         assert await anext(coming) == {"a", "b"}
         await client.delete("a")
         await client.xadd("a", {"data": "2"}, id="3-0")
@@ -81,14 +83,14 @@ async def test_streams_are_followed_in_order(any_store: str, protocol: Literal[2
         await writing.execute()
         after = dict.fromkeys(streams, EARLIEST) | {"s1": "250-0", "none": EARLIEST}
         read: dict[str, list[bytes]] = {key: [] for key in after}
-        async for entries in follow(client, after, block=None):
+        async for entries in follow(client, after, block=None, clock=Clock()):
             for entry in entries:
                 read[entry.key].append(entry.event)
         assert read.pop("none") == []
         assert read.pop("s1") == [b"%d" % number for number in range(250, 300)]
         assert all(events == [b"%d" % number for number in range(300)] for events in read.values())
         last = dict.fromkeys(streams, "300-0")
-        async with aclosing(follow(client, last, block=SHORT)) as coming:
+        async with aclosing(follow(client, last, block=SHORT, clock=Clock())) as coming:
             assert await anext(coming) == []
             await client.xadd("s3", {"data": "new"})
             assert [entry.event for entry in await _next(coming)] == [b"new"]
@@ -105,7 +107,7 @@ async def test_a_cluster_is_asked_no_more_than_it_can_bear(stores: Stores, many:
 
     async with commands(stores.emptied("cluster")) as many_streams:
         keys = [f"s{number}" for number in range(many)]
-        async with aclosing(arrivals(many_streams, keys, block=BLOCK, sleep=sleep)) as coming:
+        async with aclosing(arrivals(many_streams, keys, block=BLOCK, clock=StubClock(sleep=sleep))) as coming:
             assert await anext(coming) == set(keys)
             assert await anext(coming) == {"s1"}
     assert pauses == [pause]

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from redis import Redis
 
+from poller.clock import Clock
 from poller.errors import StoreUnavailable
 from poller.redis.client import blocking
 from poller.store.stream import followed
@@ -31,7 +32,7 @@ async def test_nothing_lost_or_repeated_across_an_absence() -> None:
 
     async def read(url: str) -> None:
         async with blocking(url, block=BLOCK) as client:
-            async for entries in followed(client, {"k": "0-0"}, block=BLOCK, away=away):
+            async for entries in followed(client, {"k": "0-0"}, block=BLOCK, away=away, clock=Clock()):
                 for entry in entries:
                     seen.put_nowait(entry.event)
 

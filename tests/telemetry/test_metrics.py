@@ -14,6 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from poller.changes.plan import Commit
+from poller.clock import Clock
 from poller.errors import Fenced, Stale, StoreRefused
 from poller.redis.client import commands
 from poller.store.feed import FeedScripts, FeedStore
@@ -120,9 +121,7 @@ async def client(store_url: str) -> AsyncIterator[Redis]:
 
 
 def opened(client: Redis, nonce: str, *, lease: timedelta = timedelta(seconds=60)) -> FeedStore:
-    return FeedStore(
-        client, FeedScripts(client), KEYS, nonce=nonce, lease=lease, draw=lambda: "generation", now_ms=lambda: 1_000
-    )
+    return FeedStore(client, FeedScripts(client), KEYS, nonce=nonce, lease=lease, clock=Clock())
 
 
 def ended() -> dict[str, float]:

@@ -21,7 +21,7 @@ from poller.redis.client import commands
 from poller.store.session import OpenStore
 from poller.web.app import site
 from poller.web.context import AppContext
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience
 
 NOW: Final = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
@@ -95,5 +95,5 @@ async def served(
         if not store:
             yield given
             return
-        async with backing.standing(OpenStore(url, client)):
+        async with backing.standing(OpenStore(url, client, store_clock())):
             yield given

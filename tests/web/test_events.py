@@ -48,7 +48,7 @@ from poller.web.events import (
     event_routes,
     read_places,
 )
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.harness.waiting import patience, turns, until
 from tests.servers import running
 from tests.telemetry.series import grown
@@ -327,7 +327,7 @@ async def test_before_the_store_has_answered(tmp_path: Path, store_url: str, que
         patience("a word"),
     ):
         assert (answer.status, await answer.content.readline()) == (200, AWAY.splitlines(keepends=True)[0])
-        async with given.backing.standing(OpenStore(store_url, given.store)):
+        async with given.backing.standing(OpenStore(store_url, given.store, store_clock())):
             one = Following(answer)
             await one.begun()
             name = await Published(given.store, given).add(FEEDS[0])
@@ -363,7 +363,7 @@ async def small_service(settings: Any, *, standing: bool = True, **how: Any) -> 
         listening(application(*routes), "127.0.0.1", 0) as web,
         aiohttp.ClientSession() as http,
         commands(url) as client,
-        backing.standing(OpenStore(url, client)) if standing else nullcontext(),
+        backing.standing(OpenStore(url, client, store_clock())) if standing else nullcontext(),
     ):
         yield Served(web, http, client, settings, backing)
 
