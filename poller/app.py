@@ -25,13 +25,12 @@ from poller.config.settings import Settings
 from poller.control.orphans import note_streams, stated
 from poller.daemon.cluster.membership import Configurations, Membership
 from poller.daemon.deliver_role import DeliverRole
-from poller.daemon.health import START, Readiness, StoreMonitor
+from poller.daemon.health import START, Readiness, StoreMonitor, SupervisorNotifier, counted, measured, supervised
 from poller.daemon.poll_role import poll_until
 from poller.daemon.retention_role import RetentionRole
 from poller.daemon.round_runner import PolledFeed, RoundObserver, polled_feeds
 from poller.daemon.startup import look_first, look_for_credentials
 from poller.daemon.stored_metrics import StoredReadings
-from poller.daemon.supervision import SupervisorNotifier, counted, measured, supervised
 from poller.errors import ConfigurationError, StoreError, StoreUnavailable
 from poller.lifecycle import ended, first_of
 from poller.source.feed import RoundMode, RoundResult

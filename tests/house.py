@@ -110,7 +110,7 @@ PLAIN: Final[Mapping[str, str]] = {
 }
 """Where a word is simply English or part of the outside: pattern and reason."""
 
-_FIELD_NAMES: Final = re.compile("dead_?letter", re.IGNORECASE)  # a word of the field, though `letter` alone is none
+_FIELD_NAMES: Final = re.compile("dead_?letter|high_?water_?mark", re.IGNORECASE)  # the field's words
 
 METHODS: Final = {"take", "tell", "look", "begin", "end", "note", "hear"}
 """Verbs that do not say what happens to which thing."""

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from poller.app import run
 from poller.clock import Clock
-from poller.config import load
+from poller.config.load import load
 from poller.config.settings import Settings
 from poller.control.diagnostics import check
 from poller.errors import ConfigurationError

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import pytest
 
-from poller.changes.schemas import DIALECT, events_document
-from poller.config import config_schema, load
+from poller.changes.events import DIALECT, events_document
+from poller.config.load import load
+from poller.config.settings import config_schema
 from poller.control.asyncapi import EXAMPLE, asyncapi, schemas_of
 from poller.web.documents import openapi
 from tests import documents

@@ -267,7 +267,7 @@ class _Stage:
 
     async def _read(self, settings: Settings, url: str) -> None:
         from poller.clock import Clock
-        from poller.control.feeds import keys_of
+        from poller.control.factories import keys_of
         from poller.store.entry_id import EARLIEST
         from poller.store.session import blocking_client
         from poller.store.stream import followed

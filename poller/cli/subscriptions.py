@@ -71,7 +71,7 @@ async def list_(options: GlobalOptions, *, json: Json = False) -> None:
 @app.command(example="subscriptions show rostering")
 async def show(options: GlobalOptions, subscription: _Id) -> None:
     """Show one: its settings, its state, and what waits at each feed."""
-    from poller.control.sinks import public_keys_of
+    from poller.control.factories import public_keys_of
     from poller.control.subscriptions import settings_of
     from poller.store.subscriptions import require_registered
 

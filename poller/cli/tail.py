@@ -84,7 +84,7 @@ async def tail(
     import asyncio
 
     from poller.cli.event_lines import EventChoice
-    from poller.control.feeds import keys_of
+    from poller.control.factories import keys_of
     from poller.delivery.operational_events import OperationType
     from poller.lifecycle import ended, first_of, stopped_by_signals
     from poller.store.keys import operations_key

@@ -110,7 +110,7 @@ def schema(
     """Print an AsyncAPI or JSON Schema document. The schemas describe the events or the configuration."""
     import msgspec
 
-    from poller.changes.schemas import events_document
+    from poller.changes.events import events_document
     from poller.config.settings import config_schema
     from poller.control.asyncapi import asyncapi, schemas_of
 

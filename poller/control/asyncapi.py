@@ -15,9 +15,9 @@ import msgspec
 
 from poller import __version__
 from poller.changes.diff import ChangeKind
-from poller.changes.schemas import Schema, event_schemas
+from poller.changes.events import Schema, event_schemas
 from poller.config.settings import Settings
-from poller.control.feeds import feed_of, keys_of
+from poller.control.factories import feed_of, keys_of
 from poller.delivery import operational_events as announcements
 from poller.delivery.operational_events import schema_of
 from poller.redis.client import shown

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.config.settings import Settings
-from poller.control.feeds import keys_of
+from poller.control.factories import keys_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce
 from poller.errors import StoreError
 from poller.store import commands as store

@@ -33,9 +33,8 @@ from poller.config.sources import SourceSettings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.types import did_you_mean
 from poller.config.validation import decode_subscription
-from poller.control.feeds import client_of, feed_of
+from poller.control.factories import client_of, feed_of, signing_secrets, sink_of
 from poller.control.orphans import HERE, differences, orphaned_feeds, stated
-from poller.control.sinks import signing_secrets, sink_of
 from poller.control.subscriptions import registry_of
 from poller.delivery.handshake import Awaiting, Granted, origin, request_of, state_after, stored_state, ungranted
 from poller.delivery.outcome import Failure

@@ -21,8 +21,7 @@ from poller.clock import Clock
 from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import decode_subscription, encode_subscription
-from poller.control.feeds import keys_of
-from poller.control.sinks import signing_secrets, sink_of
+from poller.control.factories import keys_of, signing_secrets, sink_of
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.endpoint_health import Health, resumed
 from poller.delivery.handshake import Granted, stored_state, ungranted

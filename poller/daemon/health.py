@@ -1,21 +1,28 @@
-"""Health of the store and of this process, for probes, logs and status.
+"""Health of the store and of this process, for probes, logs, status and the supervisor.
 
 :class:`StoreMonitor` runs the store's checks (:func:`poller.redis.health.check_store`) every minute, more often while a
-check fails. It logs a finding when it appears and when it is gone. Components also report to it when a command fails
-and when commands work again: thousands of feeds meet the same unavailable store, and that is one warning, not
-thousands.
+check fails, and logs each finding when it appears and when it is gone. Components also report failing and working
+commands to it: thousands of feeds meet the same unavailable store, and that is one warning, not thousands.
 
 **Invariants**
 
 - :meth:`StoreMonitor.fresh` is at most :data:`FRESH` old.
-- A failure at the moment the process wakes from a suspension is not reported; the process slept through it.
-- It writes nothing to the store and stops nothing.
+- A failure in the moment in which the process wakes from a suspension is not reported.
+- The monitor writes nothing to the store and stops nothing.
+- READY=1 is sent to the supervisor once, when the process works and its store is healthy; STOPPING=1 once, when the
+  process is stopped.
+- WATCHDOG=1 is sent from the event loop that does the work, twice per watchdog interval. So a blocked loop is noticed,
+  and so is one without work. An unavailable store or source does not stop WATCHDOG=1: a restart would not help.
+- Without ``NOTIFY_SOCKET`` nothing is sent. A supervisor that has stopped listening is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import msgspec
@@ -31,20 +38,20 @@ from poller.telemetry.metrics import STORE_FAILURES
 from poller.text import without_credentials
 
 EACH: Final = 60.0
-"""Seconds between looks at a store that is well."""
+"""Seconds between checks of a healthy store."""
 
 FRESH: Final = 5.0
-"""Seconds that the latest look may be old for those who ask."""
+"""The greatest age of the check that :meth:`StoreMonitor.fresh` reports, in seconds."""
 
 START: Final = "start"
-"""Who waits for the first answer of the store."""
+"""The component that waits for the first reply of the store."""
 
 _CHECK: Final = "check"
-_AMISS: Final = 1.0  # seconds between looks while the store is away
-_UNFIT: Final = 10.0  # and while it is there and something is wrong with it
-_CALM: Final = 2.0  # seconds without a failure before the store is logged as available again
-_AWAKE: Final = 0.5  # seconds in which those that waited when this process fell asleep have given up
-_ANSWER: Final = 0.8  # seconds that a request waits for a look; common probes give up after one
+_UNAVAILABLE_EACH: Final = 1.0  # seconds between checks while the store is unavailable
+_UNFIT_EACH: Final = 10.0  # seconds between checks while the store answers and a check fails
+_RECOVERED: Final = 2.0  # seconds without a failure before the store is logged as available again
+_AWAKE: Final = 0.5  # seconds after a suspension in which commands fail that began before it
+_ANSWER: Final = 0.8  # seconds that a request waits for a check; common probes give up after one
 
 _log = structlog.get_logger("poller.store")
 
@@ -57,13 +64,13 @@ class ReadinessProblem(msgspec.Struct, frozen=True):
 
 
 class StoreMonitor:
-    """What one process knows of its store."""
+    """The state of the store, as this process knows it."""
 
     def __init__(self, durability: Durability, *, clock: Clock) -> None:
         """Begin without a store.
 
         Args:
-            durability: decides how grave it is what is found.
+            durability: decides the severity of findings.
             clock: of this process.
         """
         self.findings: tuple[ServerCheck, ...] = ()
@@ -79,16 +86,16 @@ class StoreMonitor:
         self._woke_at: float | None = None
 
     def attach(self, client: Redis, findings: Sequence[ServerCheck]) -> None:
-        """This is the store; it has answered, and this was found."""
+        """Use this store from now on. It has replied, with these findings."""
         self._client = client
         self.findings = self._weighed(findings)
         self._looked_at = self._clock.monotonic()
         self.worked(START)
 
     def failed(self, who: str, text: str) -> None:
-        """The store did not do what it was asked: ``who`` is a feed or the like, ``text`` one line. Logged once."""
+        """A command of ``who`` (a feed, a role) has failed; ``text``: the error on one line. Logged once."""
         if self._woke_at is not None and self._clock.monotonic() - self._woke_at < _AWAKE:
-            return  # what is tried again fails again if the store is away
+            return  # the retry fails again if the store is unavailable
         self._failing[who] = text
         self._failed_at = self._clock.monotonic()
         if self._failing_since is None:
@@ -98,20 +105,20 @@ class StoreMonitor:
             _log.warning("redis unavailable", error=text, advice="retrying; no data is lost")
 
     def worked(self, who: str) -> None:
-        """The store does what ``who`` asks, or ``who`` asks no more."""
+        """Commands of ``who`` work again, or ``who`` has ended."""
         self._failing.pop(who, None)
 
     def overslept(self) -> None:
-        """This process has slept (SIGSTOP, a machine that was suspended): answers that it missed say nothing."""
+        """This process was suspended (SIGSTOP, or its machine): replies that it missed are no failures."""
         self._woke_at = self._clock.monotonic()
 
     @property
     def away(self) -> bool:
-        """Whether the store is logged as unavailable, and not yet as available again."""
+        """Whether the store is logged as unavailable and not yet as available again."""
         return self._failing_since is not None
 
     def reasons(self) -> list[ReadinessProblem]:
-        """Why nothing can be relied on at the moment; empty: all is well, as far as is known."""
+        """The known problems of the store; empty: it is healthy."""
         found = [ReadinessProblem(one.name, one.text) for one in self.findings if one.severity == "error"]
         if self._failing:
             text, *others = self._failing.values()
@@ -121,7 +128,7 @@ class StoreMonitor:
         return found
 
     async def fresh(self) -> list[ReadinessProblem]:
-        """As :meth:`reasons`, from a look that is not older than :data:`FRESH`, or of one that takes too long."""
+        """As :meth:`reasons`, after a new check if the last is older than :data:`FRESH`. A slow check is a problem."""
         if self._client is None or (self._looked_at is not None and self._clock.monotonic() - self._looked_at < FRESH):
             return self.reasons()
         looking = self._begun()
@@ -131,7 +138,7 @@ class StoreMonitor:
         return [ReadinessProblem("store", f"does not answer within {_ANSWER:g} s"), *self.reasons()]
 
     async def run(self) -> None:
-        """Look, again and again, until cancelled. Only once there is a store; see :meth:`attach`."""
+        """Check the store regularly until cancelled; :meth:`attach` comes first."""
         try:
             while True:
                 self._has_failed.clear()
@@ -145,12 +152,12 @@ class StoreMonitor:
 
     def _until_next(self) -> float:
         if self._failing_since is not None:
-            return _AMISS
-        return _UNFIT if self.reasons() else EACH
+            return _UNAVAILABLE_EACH
+        return _UNFIT_EACH if self.reasons() else EACH
 
     def _begun(self) -> asyncio.Task[None]:
-        """The look that is under way; one is enough for all who want to know."""
-        self._looking = self._looking or asyncio.create_task(self._check(), name="look at the store")
+        """The check under way; all who wait share it."""
+        self._looking = self._looking or asyncio.create_task(self._check(), name="store check")
         return self._looking
 
     async def _check(self) -> None:
@@ -164,7 +171,7 @@ class StoreMonitor:
             self._looked_at, self._looking = self._clock.monotonic(), None
 
     def _record(self, found: Sequence[ServerCheck]) -> None:
-        """Take the findings over, and log what has changed since the last ones."""
+        """Keep the findings, and log those whose severity has changed."""
         before = {one.name: one.severity for one in self.findings}
         self.findings = self._weighed(found)
         levels = {"ok": _log.info, "warning": _log.warning, "error": _log.error}
@@ -176,26 +183,26 @@ class StoreMonitor:
         return tuple(weighed(one, self._durability) for one in found)
 
     def _settle(self) -> None:
-        """Say so where nothing has failed for a while."""
-        if self._failing_since is None or self._failing or self._clock.monotonic() - self._failed_at < _CALM:
+        """Log that the store is available again once nothing has failed for a while."""
+        if self._failing_since is None or self._failing or self._clock.monotonic() - self._failed_at < _RECOVERED:
             return
         _log.info("redis available again", seconds=round(self._clock.monotonic() - self._failing_since, 1))
         self._failing_since = None
 
 
 # Readiness, as ``/readyz`` shows it: the process has started, its store is available and durable, and it is not
-# stopping. A failing feed or subscription is named and no more: it would fail in another process, too.
+# stopping. Failing feeds and subscriptions are named but do not count: they would fail in another process, too.
 
 
 class ReadinessReport(msgspec.Struct, frozen=True):
-    """The answer, key for key.
+    """The body of ``/readyz``.
 
     Attributes:
-        ready: whether there is no reason against it.
+        ready: whether ``reasons`` is empty.
         reasons: why this process is not ready.
-        failing: the feeds whose last round failed, by ``SOURCE/NAME``, each with why.
-        store: everything that was looked at about the store, the last time it was.
-        subscriptions: those of which nothing arrives, as far as this process delivers them, each with why.
+        failing: the error of each feed whose last round failed, by ``SOURCE/NAME``.
+        store: the latest checks of the store.
+        subscriptions: the error of each subscription of this process whose deliveries fail.
     """
 
     ready: bool
@@ -206,17 +213,17 @@ class ReadinessReport(msgspec.Struct, frozen=True):
 
 
 class Readiness:
-    """How this process does, from its start to its end."""
+    """The readiness of this process, from its start to its end."""
 
     def __init__(self, watch: StoreMonitor) -> None:
-        """Begin, not ready."""
+        """Begin unready."""
         self._watch = watch
         self._phase = "starting"
         self._failing: dict[str, str] = {}
         self._undelivered: Callable[[], Mapping[str, str]] = dict
 
     def started(self) -> None:
-        """Its work has begun."""
+        """The process's work has begun."""
         self._phase = "started"
 
     def stopping(self) -> None:
@@ -224,20 +231,20 @@ class Readiness:
         self._phase = "stopping"
 
     def round(self, feed: str, error: str | None) -> None:
-        """How the last round of a feed ended; None: well."""
+        """Record the error of a feed's last round; None: it succeeded."""
         self._failing.pop(feed, None)
         if error is not None:
             self._failing[feed] = error
 
     def delivering(self, failing: Callable[[], Mapping[str, str]]) -> None:
-        """Who tells of the subscriptions that fail here, each with why."""
+        """Set the function that returns the errors of failing subscriptions."""
         self._undelivered = failing
 
     async def report(self) -> ReadinessReport:
-        """How it is now; asks the store where what is known of it is old."""
+        """The present state; checks the store if the last check is old."""
         reasons = await self._watch.fresh()
         if self._phase == "stopping":
-            reasons = [ReadinessProblem("stopping", "this process was told to stop")]
+            reasons = [ReadinessProblem("stopping", "this process is stopping")]
         elif self._phase == "starting" and not reasons:
             reasons = [ReadinessProblem("starting", "this process has not begun its work yet")]
         return ReadinessReport(
@@ -247,3 +254,131 @@ class Readiness:
             store=tuple(StoreCheck(one.name, one.severity, one.text) for one in self._watch.findings),
             subscriptions={name: without_credentials(text) for name, text in sorted(self._undelivered().items())},
         )
+
+
+# Notifications to the supervisor (systemd's sd_notify).
+
+LONGEST_STATUS: Final = 300
+"""Characters of the status line; logs and the status page hold more."""
+
+_STARTING_EACH: Final = 0.25  # seconds between notifications until the process is ready
+_STARTED_EACH: Final = 10.0  # seconds between notifications then, unless the watchdog needs more
+
+
+class SupervisorNotifier:
+    """Notifies the supervisor of this process, if there is one."""
+
+    def __init__(self, environ: Mapping[str, str], *, pid: int | None = None) -> None:
+        """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
+
+        Args:
+            environ: of the process.
+            pid: the process; default: this one.
+        """
+        address = environ.get("NOTIFY_SOCKET", "")
+        asked = environ.get("WATCHDOG_USEC", "")
+        meant = environ.get("WATCHDOG_PID", "") in {"", str(os.getpid() if pid is None else pid)}
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.listens = address.startswith(("/", "@"))
+        self.watchdog = int(asked) / 1e6 if meant and asked.isascii() and asked.isdecimal() and int(asked) else None
+        """Seconds without ``WATCHDOG=1`` after which the supervisor acts; None: no limit."""
+
+    def notify(self, *words: str) -> None:
+        """Send these assignments in one datagram. Never waits, never fails."""
+        if self.listens:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(0)
+                sender.sendto("\n".join(words).encode(errors="backslashreplace"), self._address)
+
+
+async def supervised(
+    supervisor: SupervisorNotifier,
+    readiness: Readiness,
+    doing: Callable[[], str],
+    *,
+    stop: asyncio.Event,
+    over: asyncio.Event,
+    clock: Clock,
+) -> None:
+    """Keep the supervisor informed until ``over`` is set.
+
+    Args:
+        supervisor: is notified.
+        readiness: of this process.
+        doing: returns a short description of the process's work.
+        stop: set when the process is stopped.
+        over: set when its work has ended.
+        clock: of this process.
+    """
+    ready, sent = False, set[str]()
+    while supervisor.listens and not over.is_set():
+        if ready and supervisor.watchdog:
+            supervisor.notify("WATCHDOG=1")
+        report, stopping = await readiness.report(), stop.is_set()
+        ready |= report.ready
+        words = [f"STATUS={status(report, doing())}", *["READY=1"] * ready, *["STOPPING=1"] * stopping]
+        if fresh := [word for word in words if word not in sent]:
+            supervisor.notify(*fresh)
+        sent = set(words)
+        each = (supervisor.watchdog or 2 * _STARTED_EACH) / 2
+        await clock.wait(over if stopping else stop, each if ready else min(each, _STARTING_EACH))
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def status(report: ReadinessReport, doing: str) -> str:
+    """The status line: the process's work and all problems."""
+    problems = [f"{one.name}: {one.text}" for one in report.reasons]
+    problems += [f"{feed} fails: {text}" for feed, text in (*report.failing.items(), *report.subscriptions.items())]
+    line = " ".join(f"{doing}; {', '.join(problems) or 'all is well'}".split())
+    return line if len(line) <= LONGEST_STATUS else line[: LONGEST_STATUS - 1] + "…"
+
+
+# Lag of the event loop. The measurement costs two short turns of the loop a second.
+
+EVERY: Final = 0.5
+"""Seconds between measurements."""
+
+ASLEEP: Final = 1.0
+"""Seconds of lag; a process with more was not busy but suspended (SIGSTOP, or its machine)."""
+
+
+@contextmanager
+def measured(
+    observe: Callable[[float], None],
+    clock: Clock,
+    *,
+    overslept: Callable[[], None] = lambda: None,
+    every: float = EVERY,
+) -> Iterator[None]:
+    """Measure the event loop's lag while the block runs.
+
+    Args:
+        observe: is called with each lag, in seconds.
+        clock: of this process.
+        overslept: called if a lag exceeds :data:`ASLEEP`, before other code notices that time has passed.
+        every: seconds between measurements.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def schedule() -> None:
+        nonlocal timer
+        timer = loop.call_later(every, measure, clock.monotonic() + every)
+
+    def measure(due: float) -> None:
+        late = max(clock.monotonic() - due, 0.0)
+        observe(late)
+        if late >= ASLEEP:
+            overslept()
+        schedule()
+
+    schedule()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from poller.clock import Clock
 from poller.config.settings import Settings
-from poller.control.feeds import client_of, feed_of, keys_of
+from poller.control.factories import client_of, feed_of, keys_of
 from poller.daemon.health import Readiness, StoreMonitor
 from poller.daemon.schedule import PollTiming, timing_of
 from poller.delivery.operational_events import OperationalEvent, OperationType, announce

@@ -21,7 +21,7 @@ from poller.auth.base import EnvironmentToken, FileToken, SecretFile
 from poller.config.http import AuthSettings
 from poller.config.settings import Settings
 from poller.config.sources import SourceSettings
-from poller.control.feeds import keys_of
+from poller.control.factories import keys_of
 from poller.errors import CredentialUnusable, StoreRefused
 from poller.redis.client import servers
 from poller.redis.errors import translated

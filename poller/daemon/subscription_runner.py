@@ -25,7 +25,7 @@ from poller.config.settings import Settings
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import decode_subscription
 from poller.control.diagnostics import check_choices
-from poller.control.sinks import sink_of, subscription_of
+from poller.control.factories import sink_of, subscription_of
 from poller.daemon.cluster.leases import LeaseBalancer, LeaseKeeper
 from poller.daemon.cluster.membership import StoreObserver
 from poller.delivery.endpoint import EndpointNotes, EndpointState

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from poller import __version__
 from poller.auth.sink_credential import AccessTokenCredential, PlainCredential
-from poller.changes.schemas import DIALECT, events_document
+from poller.changes.events import DIALECT, events_document
 from poller.config.settings import Settings, config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
 from poller.control.commands import CommandResult

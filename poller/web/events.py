@@ -40,7 +40,7 @@ from starlette.types import Receive, Scope, Send
 
 from poller.clock import Clock
 from poller.config.event_types import type_test, unmatched_types
-from poller.control.feeds import keys_of
+from poller.control.factories import keys_of
 from poller.errors import StoreError, StoreUnavailable
 from poller.lifecycle import ended
 from poller.redis.errors import let_in, translated

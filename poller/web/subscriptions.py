@@ -22,7 +22,7 @@ from starlette.routing import Route
 from poller.config.subscriptions import SubscriptionSettings
 from poller.config.validation import subscription_or_problems
 from poller.control import subscriptions as subscribing
-from poller.control.sinks import public_keys_of
+from poller.control.factories import public_keys_of
 from poller.control.status import SubscriptionStatus, status_of_new, subscription_statuses
 from poller.control.subscriptions import settings_of
 from poller.delivery.handshake import CALLBACK, encoded, state_called, stored_state

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # ships no types
 
 from poller.changes.diff import ChangeKind
-from poller.changes.schemas import FIELDS, event_schema
+from poller.changes.events import FIELDS, event_schema
 from tests.changes.samples import FEW, TREES, spelled
 
 EVENT: dict[str, Any] = {

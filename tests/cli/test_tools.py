@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook
 
-from poller.config import load
+from poller.config.load import load
 from poller.delivery.signing import Signer, new_private_secret, public_keys
 from poller.sandbox.faults.registry import PROFILES
 from tests.cli.conftest import Called, Poller, started

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from poller.config import Settings, load
+from poller.config.load import load
+from poller.config.settings import Settings
 from poller.errors import ConfigurationError
 
 SOURCE = '[[sources]]\nname = "acme"\nbase_url = "https://api.example.org/v1"\n'

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from poller.config import RESOURCES, ListenAddress, load
+from poller.config.load import load
+from poller.config.settings import ListenAddress
 from poller.errors import ConfigurationError
+from poller.resources import RESOURCES
 from tests.config.conftest import FEED, SOURCE, Complaints, Loader
 
 BIND = 'expected HOST:PORT such as "127.0.0.1:8080" or "[::1]:8080", or "off"'

@@ -13,7 +13,7 @@ from poller.config.event_types import event_source, required_sources, unknown_so
 from poller.config.load import load
 from poller.config.settings import Settings
 from poller.config.validation import decode_subscription, subscription_of
-from poller.control.feeds import feed_of
+from poller.control.factories import feed_of
 from poller.errors import ConfigurationError
 from poller.source.feed import RoundMode
 from poller.source.writer import event_frame

@@ -19,7 +19,7 @@ from poller.config.event_types import (
 )
 from poller.config.load import load
 from poller.config.validation import decode_subscription, subscription_of
-from poller.control.feeds import feed_of
+from poller.control.factories import feed_of
 from poller.errors import ConfigurationError
 
 TYPE = "org.example.api.contractType.modified.v1"

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from poller.config import Settings, load
-from poller.config.load import LARGEST, find_file, read_file, with_absolute_paths
+from poller.config.load import LARGEST, find_file, load, read_file, with_absolute_paths
+from poller.config.settings import Settings
 from poller.config.validation import decode_subscription, encode_subscription, subscription_of
 from poller.errors import ConfigurationError
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Complaints, Loader

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as runs
 from hypothesis import strategies as st
 
-from poller.config import load
+from poller.config.load import load
 from poller.errors import ConfigurationError
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION, Complaints, Loader
 

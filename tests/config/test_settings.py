@@ -13,15 +13,11 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it brings no types
 from pydantic import ValidationError
 
-from poller.config import (
-    AuthSettings,
-    FeedSettings,
-    Settings,
-    SourceSettings,
-    SubscriptionSettings,
-    config_schema,
-    load,
-)
+from poller.config.http import AuthSettings
+from poller.config.load import load
+from poller.config.settings import Settings, config_schema
+from poller.config.sources import FeedSettings, SourceSettings
+from poller.config.subscriptions import SubscriptionSettings
 from poller.errors import ConfigurationError
 from tests.config.conftest import FEED, SOURCE, SUBSCRIPTION
 from tests.config.test_load import CASES

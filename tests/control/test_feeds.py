@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.control.feeds`: what is configured is what the client works with."""
+"""Laws of :mod:`poller.control.factories`: what is configured is what the client works with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trustme
 from poller.clock import Clock
 from poller.config.http import AuthSettings
 from poller.config.sources import SourceSettings
-from poller.control.feeds import client_of, credential_of, feed_of
+from poller.control.factories import client_of, credential_of, feed_of
 from poller.errors import ConfigurationError
 from poller.http.transport import Transport
 from tests.source.api import Request, http, serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from poller.config import Settings
+from poller.config.settings import Settings
 from poller.control.orphans import ConfigurationDifference, claimed, differences, orphaned, stated
 from poller.store.members import UNSAID, MemberConfiguration, MemberList
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from poller.config.subscriptions import SubscriptionSettings
-from poller.control.sinks import sink_of
+from poller.control.factories import sink_of
 from poller.delivery.outcome import Failure, Outcome
 from poller.delivery.sinks.base import SinkEvent
 from poller.errors import ConfigurationError

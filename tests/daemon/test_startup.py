@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from poller.app import run
 from poller.config.load import load
-from poller.control.feeds import keys_of
+from poller.control.factories import keys_of
 from poller.daemon.startup import look_first, look_for_credentials, prefixes_of
 from poller.store.keys import ConsumerKeys, FeedKeys, remembered_key
 from tests.control.subscribed import FEEDS, configured

@@ -1,4 +1,4 @@
-"""Laws of :mod:`poller.daemon.supervision`: what is late is measured, and one who slept is told so first."""
+"""Laws of :mod:`poller.daemon.health`: what is late is measured, and one who slept is told so first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,19 @@ import pytest
 
 from poller.app import run
 from poller.clock import Clock
-from poller.daemon.health import Readiness, ReadinessProblem, ReadinessReport, StoreMonitor
-from poller.daemon.supervision import ASLEEP, LONGEST_STATUS, SupervisorNotifier, counted, measured, status, supervised
+from poller.daemon.health import (
+    ASLEEP,
+    LONGEST_STATUS,
+    Readiness,
+    ReadinessProblem,
+    ReadinessReport,
+    StoreMonitor,
+    SupervisorNotifier,
+    counted,
+    measured,
+    status,
+    supervised,
+)
 from tests.harness.clock import StubClock
 from tests.harness.waiting import patience, turns
 from tests.servers import running

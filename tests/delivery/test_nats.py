@@ -20,7 +20,7 @@ from poller.auth.base import EnvironmentToken, FileToken, NoCredential, SecretFi
 from poller.config.load import load
 from poller.config.subscriptions import SubscriptionSettings
 from poller.control.diagnostics import check_sinks
-from poller.control.sinks import sink_of
+from poller.control.factories import sink_of
 from poller.control.subscriptions import sample
 from poller.delivery.cloudevent import envelope_of
 from poller.delivery.delivery_codec import delivery_again, encode, letter_of

@@ -10,7 +10,7 @@ import pytest
 
 from poller.app import once
 from poller.clock import Clock
-from poller.config import load
+from poller.config.load import load
 from tests.harness.scene import RESOURCES, Scene, scene
 
 if TYPE_CHECKING:

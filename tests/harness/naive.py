@@ -22,8 +22,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 
 from poller.clock import Clock
-from poller.config import load
-from poller.control.feeds import client_of, feed_of, keys_of
+from poller.config.load import load
+from poller.control.factories import client_of, feed_of, keys_of
 from poller.failpoints import arm, reach
 from poller.lifecycle import unless
 from poller.source.round import run_round

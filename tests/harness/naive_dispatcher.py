@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from redis.asyncio import Redis
 
-from poller.config import load
+from poller.config.load import load
 
 if TYPE_CHECKING:
     from poller.config.subscriptions import SubscriptionSettings

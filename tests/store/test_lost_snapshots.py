@@ -10,9 +10,8 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from poller.changes.diff import Snapshot
-from poller.changes.events import EventFrame
+from poller.changes.events import EventFrame, event_schemas
 from poller.changes.plan import plan_removals
-from poller.changes.schemas import event_schemas
 from poller.errors import StoreError
 from poller.store.feed import MANY
 from poller.store.snapshots import SAMPLES, SnapshotCodec

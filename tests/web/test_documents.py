@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it ships no types
 
-from poller.changes.schemas import events_document
+from poller.changes.events import events_document
 from poller.config.settings import config_schema
 from poller.control.asyncapi import asyncapi, schemas_of
 from poller.daemon.health import Readiness, StoreMonitor

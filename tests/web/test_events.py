@@ -29,7 +29,7 @@ from starlette.routing import BaseRoute
 from structlog.testing import capture_logs
 
 from poller.clock import Clock
-from poller.control.feeds import keys_of
+from poller.control.factories import keys_of
 from poller.errors import StoreUnavailable
 from poller.http.server import listening
 from poller.redis.client import commands

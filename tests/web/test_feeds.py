@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from poller.control.feeds import keys_of
+from poller.control.factories import keys_of
 from poller.control.status import FeedStatus, feed_statuses
 from tests.web.served import FEEDS, NOW, Served
 

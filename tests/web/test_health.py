@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
-from poller.config import load
+from poller.config.load import load
 from poller.redis.client import commands
 from poller.sandbox.data import seed
 from poller.sandbox.history import History
