@@ -259,7 +259,9 @@ async def permitted(
         request = request_of(settings, name, callback_url(base, subscription=settings.id, key=key) if base else None)
         permission, before = await sink.verify(request), state
         state = state_after(permission, request, key=key, before=before, now=now())
-        await registry.note_handshake(settings.id, encoded(state))
+        if not await registry.note_handshake(settings.id, encoded(state), sink=settings.sink):
+            await stop.wait()  # removed, or it has another sink now: what this one said no longer counts
+            return None
         _log_state(settings.id, state, before)
         told(ungranted(state))
         state = await _later(state, registry, settings.id, stop)

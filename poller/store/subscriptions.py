@@ -17,6 +17,7 @@ resumes it again. So each start and each end of a process pauses a subscription 
   seen. What is as it should be is not written.
 - Every id in any part is registered: a mark that comes late does not bring a removed subscription back.
 - A subscription that leaves the file is paused, never dropped: its events wait. Only an operator deletes one.
+- Marks that the sink has caused, a pause by Retry-After and its handshake, end when the subscription gets another sink.
 - A pause by an operator, a sink or failures is no concern of any file. A pause stays the first one's, but an operator's
   takes the place of ``removed``, which ends by itself.
 - What cannot be read is named and not repeated: it may be a secret.
@@ -139,7 +140,7 @@ class SinkPauses(msgspec.Struct, frozen=True):
     Attributes:
         until: until when the sink wants nothing, UTC; may have passed.
         since: since when that is known, UTC; absent where another version has written it.
-        resumed: when an operator last ended one, in milliseconds: what began before that is over.
+        resumed: when an operator or another sink last ended one, in milliseconds: what began before that is over.
     """
 
     until: Mapping[str, datetime] = {}
@@ -342,6 +343,9 @@ def syncing(
     removed = [name for name in gone if name not in kept.paused]
     writes = _coming(kept, {name: file[name] for name in added}, now, before, member=member)
     writes += [_registered(name, one) for name, one in changed.items() if name not in returned]
+    for name, settings in file.items():
+        if name in changed:
+            writes += _rebound(kept, name, settings)
     for name in returned:
         writes += returning(name, changed.get(name, kept.registered[name]), member)
     pause = Paused("removed", "it is not in the configuration file any more", now, member)
@@ -408,6 +412,7 @@ def changing(
     has = following(bytes(before.settings), kept.credentials.get(subscription))
     same = bytes(before.settings) == settings
     writes = [] if same else [_registered(subscription, _changed(before, settings, kept.at))]
+    writes += _rebound(kept, subscription, settings)
     return writes + _credential(kept, subscription, has)
 
 
@@ -497,6 +502,17 @@ def _as_old_as(before: Registered | None, one: Registered) -> Registered:
 def _changed(one: Registered, settings: bytes, at: int) -> Registered:
     asked = one.asked if one.outline.feeds == outline_of(settings).feeds else at
     return msgspec.structs.replace(one, settings=msgspec.Raw(settings), asked=asked)
+
+
+def _rebound(kept: Subscriptions, name: str, settings: bytes) -> list[Write]:
+    """The writes that delete what the sink before has said, if it is another one now: its pause and its permission."""
+    if kept.registered[name].outline.sink == outline_of(settings).sink:
+        return []
+    writes: list[Write] = [("handshakes", name, None)] if name in kept.handshakes else []
+    if name in kept.until:
+        writes += [("until", name, None), ("until", since_field(name), None)]
+        writes.append(("until", resumed_field(name), _json(kept.at)))  # for what waits for its end
+    return writes
 
 
 def _credential(kept: Subscriptions, name: str, credential: bytes | None) -> list[Write]:
@@ -674,7 +690,7 @@ class Registry:
 
     async def note_health(self, subscription: str, feed: str, health: bytes) -> bool:
         """Store its health at a feed. False: there is no such subscription."""
-        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed))
+        return await self._mark(NOTE, self._keys.health, subscription, health, health_field(subscription, feed), "")
 
     async def healths(self, subscription: str) -> dict[str, bytes]:
         """Its health at each feed, as stored."""
@@ -702,9 +718,19 @@ class Registry:
 
         return await self._change(plan)
 
-    async def note_handshake(self, subscription: str, handshake: bytes) -> bool:
-        """Keep whether its sink has granted events. False: there is no such subscription."""
-        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription)
+    async def note_handshake(self, subscription: str, handshake: bytes, *, sink: str | None = None) -> bool:
+        """Store whether its sink has granted events.
+
+        Args:
+            subscription: its id.
+            handshake: opaque.
+            sink: which one that is; None: that of its settings, whichever it is.
+
+        Returns:
+            False: there is no such subscription, or it has another sink now.
+        """
+        required = "" if sink is None else _json({"sink": sink})[1:-1]
+        return await self._mark(NOTE, self._keys.handshakes, subscription, handshake, subscription, required)
 
     async def handshake(self, subscription: str) -> bytes | None:
         """The stored permission of its sink, opaque."""

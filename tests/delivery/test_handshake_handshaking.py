@@ -14,6 +14,7 @@ from fakeredis import FakeAsyncRedis
 from structlog.testing import capture_logs
 
 from poller.config.subscriptions import SubscriptionSettings
+from poller.config.validation import encode_subscription
 from poller.delivery.handshake import Granted, Refused, Unanswered, decoded, encoded, origin, permitted
 from poller.http.server import listening
 from poller.store.keys import SubscriptionKeys
@@ -22,7 +23,7 @@ from poller.web.app import application
 from poller.web.subscriptions import callback_routes
 from tests.delivery.sinks import sink_of
 from tests.harness.waiting import until
-from tests.receiver import Receiver, Reply, receiving
+from tests.receiver import Answer, Received, Receiver, Reply, receiving
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 ALLOWED = ("WebHook-Allowed-Origin", "*")
@@ -47,6 +48,7 @@ async def asking(
     registry: Registry, receiver: Receiver, *, kept: bytes | None = None, public_url: str | None = None
 ) -> AsyncIterator[tuple[asyncio.Task[Granted | None], asyncio.Event]]:
     stop = asyncio.Event()
+    await registry.change("rostering", encode_subscription(settings(receiver.url)))
     async with sink_of(receiver.url) as sink:
         task = asyncio.create_task(permitted(settings(receiver.url), sink, registry, kept, stop, public_url=public_url))
         try:
@@ -73,6 +75,22 @@ async def test_a_grant_is_asked_for_once_and_kept(registry: Registry) -> None:
         assert len(receiver.requests) == 1
 
 
+async def test_the_grant_of_one_sink_does_not_hold_for_the_next(registry: Registry) -> None:
+    """Law: a sink that answers after the subscription got another one grants nothing, and nothing of it is kept."""
+    async with receiving() as receiver:
+
+        async def late(_: Received) -> Answer:
+            await registry.change("rostering", encode_subscription(settings("http://127.0.0.1:1/next")))
+            return Reply(200, headers=(ALLOWED,))
+
+        receiver.answer = late
+        async with asking(registry, receiver) as (task, stop):
+            await receiver.received(1)
+            stop.set()
+            assert await task is None
+        assert await registry.handshake("rostering") is None
+
+
 async def test_a_sink_that_refuses_is_sent_nothing(registry: Registry) -> None:
     """The state says why, and the wait ends when it is told to."""
     async with receiving() as receiver:
@@ -88,6 +106,7 @@ async def test_what_is_not_granted_is_told(registry: Registry) -> None:
     """As a warning with a remedy, once for each reason; and to whoever asks this process how it does."""
     stop, told = asyncio.Event(), list[str | None]()
     async with receiving() as receiver, sink_of(receiver.url) as sink:
+        await registry.change("rostering", encode_subscription(settings(receiver.url)))
         receiver.answer = Reply(405)
         with capture_logs() as said:
             waiting = asyncio.create_task(
@@ -114,6 +133,7 @@ async def test_what_is_not_granted_is_told(registry: Registry) -> None:
 async def test_a_sink_that_does_not_answer_is_known_for_it(registry: Registry) -> None:
     """Law: nothing is silent; a sink that is not there is kept as unanswered, with the reason."""
     stop = asyncio.Event()
+    await registry.change("rostering", encode_subscription(settings("http://127.0.0.1:1/")))
     async with sink_of("http://127.0.0.1:1/") as sink:
         task = asyncio.create_task(
             permitted(settings("http://127.0.0.1:1/"), sink, registry, None, stop, public_url=None)

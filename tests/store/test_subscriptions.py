@@ -20,6 +20,7 @@ from poller.store.subscriptions import (
     UNREADABLE,
     Paused,
     Registry,
+    SinkPauses,
     SubscriptionOutline,
     Subscriptions,
     Synced,
@@ -27,6 +28,7 @@ from poller.store.subscriptions import (
     forget,
     health_field,
     outline_of,
+    since_field,
     subscriptions_of,
 )
 from tests.stores import all_keys
@@ -85,6 +87,33 @@ def test_since_when_a_feed_is_wanted() -> None:
     assert {name: one.asked for name, one in kept.registered.items()} == {"a": 5, "b": 9, "c": 5, "d": 11}
     lost = applied(Subscriptions(), registering.syncing(Subscriptions(at=20), {"a": ONE, "new": ONE}, LATER, kept)[0])
     assert {name: one.asked for name, one in lost.registered.items()} == {"a": 5, "new": 20}
+
+
+@pytest.mark.parametrize("by", ["file", "request"])
+def test_what_a_sink_said_ends_with_it(by: str) -> None:
+    """Law: a pause by Retry-After and a granted handshake are the sink's; the next one has neither, whoever sets it."""
+    first, same, other = (b'{"sink":"https://%s.example","rate":%d}' % one for one in ((b"x", 1), (b"x", 2), (b"y", 1)))
+    soon = [(since_field("a"), milliseconds_of(NOW)), ("a", milliseconds_of(LATER))]
+    said: list[Write] = [("handshakes", "a", b"granted"), *(("until", name, b"%d" % at) for name, at in soon)]
+    kept = msgspec.structs.replace(applied(filed("a", settings=first), said), at=5)
+
+    def after(settings: bytes) -> Subscriptions:
+        if by == "file":
+            return applied(kept, registering.syncing(kept, {"a": settings}, LATER)[0])
+        return applied(kept, registering.changing(kept, "a", settings))
+
+    assert (after(same).handshakes, after(same).until) == ({"a": b"granted"}, {"a": LATER})
+    assert (after(other).handshakes, after(other).pauses) == ({}, SinkPauses(resumed={"a": 5}))
+
+
+async def test_a_mark_of_the_sink_before_is_not_written(store_client: Redis) -> None:
+    """Law: the permission that a sink gave is stored only while it is the subscription's sink."""
+    registry = Registry(store_client, KEYS)
+    await registry.add("a", b'{"sink":"https://y.example/\xc3\xbc"}', (), NOW)
+    assert not await registry.note_handshake("a", b"granted", sink="https://x.example")
+    assert await registry.handshake("a") is None
+    assert await registry.note_handshake("a", b"granted", sink="https://y.example/\u00fc")
+    assert await registry.handshake("a") == b"granted"
 
 
 def test_what_leaves_the_file_rests_until_it_returns() -> None:
