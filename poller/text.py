@@ -2,7 +2,8 @@
 
 **Invariants**
 
-* Secrets are hidden before anything is cut, for half a secret would not be recognised any more.
+* Secrets are hidden in every usual spelling, and before anything is cut, for half a secret would not be recognised any
+  more.
 * The time grows with the length of the text and no faster, whatever a stranger has written. So a pattern begins at what
   is rare (``://``), not at a run of letters, and does not read again what it has passed over.
 * Pure: neither the source of secrets nor the destination of the text is known here.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from html import unescape
 from typing import Final
 
@@ -42,9 +44,50 @@ _LONGEST_TITLE: Final = 1000
 
 def hidden(text: str, *secrets: str | None) -> str:
     """The text with these secrets taken out, should they have been echoed; None and "" are no secrets."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
-        text = text.replace(secret, _INSTEAD)
+    known = sorted(filter(None, secrets), key=len, reverse=True)  # one may be a part of another
+    if known:
+        text = _UNSEEN.sub("", text)
+    for secret in known:
+        text = _echo_of(secret).sub(_INSTEAD, text)
     return text
+
+
+# Who echoes a secret does it as his framework spells text: in JSON, where some escape "/", "=" and "&"; in HTML; in a
+# URL; in UTF-16, which leaves a NUL beside each letter. A character that nobody escapes stands for itself alone.
+
+_PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_UNSEEN: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f\xad\u200b-\u200f\u2060-\u2064\ufeff]+")
+_ENTITIES: Final = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos", "/": "sol", "=": "equals", "+": "plus"}
+
+
+@lru_cache(maxsize=256)
+def _echo_of(secret: str) -> re.Pattern[str]:
+    """What matches a secret in every usual spelling, in a time that grows with the text and no faster."""
+    return re.compile("".join(map(_spellings, secret)))
+
+
+def _spellings(character: str) -> str:
+    if character in _PLAIN:
+        return character if character.isalnum() else re.escape(character)
+    number = ord(character)
+    units = character.encode("utf-16-be", "surrogatepass")
+    octets = character.encode("utf-8", "surrogatepass")
+    found = [
+        r"\\{1,3}u" + r"\\{1,3}u".join(_hex(units[at : at + 2].hex()) for at in range(0, len(units), 2)),
+        "".join(f"%(?:25)?{_hex(f'{octet:02x}')}" for octet in octets),
+        "".join(f"={_hex(f'{octet:02x}')}" for octet in octets),
+        f"&(?:amp;)?#(?:0{{0,4}}{number}|[xX]0{{0,4}}{_hex(f'{number:x}')});",
+    ]
+    if name := _ENTITIES.get(character):
+        found.append(f"&(?:amp;)?{name};")
+    if character == " ":
+        found.append(r"\+")
+    found.append(rf"\\{{0,3}}{re.escape(character)}")  # at last, for others may begin as it does
+    return f"(?:{'|'.join(found)})"
+
+
+def _hex(digits: str) -> str:
+    return "".join(digit if digit.isdigit() else f"[{digit}{digit.upper()}]" for digit in digits)
 
 
 def without_credentials(text: str) -> str:

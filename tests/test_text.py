@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import quopri
+import re
+from html import escape
+from urllib.parse import quote, quote_plus
+
 import pytest
 
 from poller.text import SHOWN, gist, hidden, one_line, without_credentials
@@ -13,6 +19,46 @@ def test_known_secrets_are_taken_out_wherever_they_stand() -> None:
     assert hidden("abc x abc", "abc") == "[redacted] x [redacted]"
     assert hidden("abcdef abc", "abc", "abcdef") == "[redacted] [redacted]"
     assert hidden("abc", None, "") == "abc"
+
+
+SECRET = "Zq8x+Lm3/Rt7k&Yh9 <é>\U0001f600cD4f=="  # noqa: S105 -- of no use anywhere
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        json.dumps(SECRET),
+        json.dumps(SECRET, ensure_ascii=False).replace("/", "\\/"),
+        json.dumps(json.dumps(SECRET).replace("/", "\\/")),
+        json.dumps(SECRET).replace("=", "\\u003D").replace("&", "\\u0026").replace("/", "\\u002f"),
+        quote(SECRET, safe=""),
+        quote(quote(SECRET)),
+        re.sub("%..", lambda found: found[0].lower(), quote_plus(SECRET)),
+        escape(SECRET),
+        escape(escape(SECRET)),
+        SECRET.replace("=", "&#61;").replace("+", "&#x2B;").replace("/", "&#x2f;"),
+        quopri.encodestring(SECRET.encode()).decode(),
+        "\x00".join(SECRET),
+        "\u200b".join(SECRET),
+    ],
+)
+def test_known_secrets_are_taken_out_as_frameworks_spell_them(echo: str) -> None:
+    """An answer that echoes a credential in JSON, HTML, a URL or UTF-16 shows no part of it; the rest stays."""
+    told = hidden(f"no such token: {echo}, sorry", SECRET)
+    assert re.fullmatch(r'no such token: [\\"]*\[redacted\][\\"]*, sorry', told)
+
+
+@pytest.mark.parametrize("text", ["%5B\u200b", "a\\/b &amp; c", "=3D"])
+def test_what_is_no_secret_stays_as_it_is_spelled(text: str) -> None:
+    """Only what is taken out changes, and what nobody sees."""
+    assert hidden(text, SECRET) == text.replace("\u200b", "")
+    assert hidden(text) == text
+
+
+@pytest.mark.parametrize("repeated", [SECRET[:-1], SECRET[0], "\x00", "%5C", "\\"])
+def test_looking_for_a_secret_takes_time_by_the_length_of_the_text_alone(repeated: str) -> None:
+    """An answer of nothing but beginnings of the secret costs no more than another."""
+    assert growth(lambda size: hidden(repeated * (size // len(repeated)), SECRET), 64 * 1024) < LINEAR
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ RFC 6749, sections 4.4, 5.1 and 5.2; RFC 6750.
   however it is spelled; nothing of a token is in an error.
 * The client proves itself by HTTP Basic, which every server has to accept (2.3.1); where a server answers
   ``invalid_client``, once by parameters of the form. What worked is tried first from then on.
+* An answer is bounded before it is in memory, decoded, as those of the API are.
 * The endpoint is reached as the source is: its certificates, proxy and time limit, but without its extra headers.
 * A missing ``token_type`` and a lifetime that is text are accepted. Another kind of token, which would not work, is
   refused, and so is an ``error`` with status 200.
@@ -28,11 +29,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote, quote_plus, urlencode
 
+import httpx
 import msgspec
 
 from poller.auth.base import Issued, SecretFile, checked
-from poller.errors import CredentialUnusable, SourceError, SourceUnavailable
-from poller.http.transport import FAILURES, CertificateFiles, Transport, http_client, reason_of
+from poller.errors import CredentialUnusable, SourceError, SourceNonsense, SourceUnavailable
+from poller.http.transport import FAILURES, BodyDecoder, CertificateFiles, Transport, http_client, reason_of
 from poller.text import hidden, one_line
 
 UNKNOWN_LIFETIME: Final = timedelta(minutes=5)
@@ -198,12 +200,19 @@ class ClientCredentials:
     async def _post(self, form: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
         client = http_client(self._transport, self._certificates.context(), connections=1)
         async with client as http, http.stream("POST", self._client.token_url, content=form, headers=headers) as answer:
-            body = b""
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > _LARGEST:
-                    raise CredentialUnusable(f"{self.origin} has answered with more than {_LARGEST} bytes")
-            return answer.status_code, body
+            try:
+                return answer.status_code, await self._body(answer)
+            except SourceNonsense as error:
+                raise CredentialUnusable(f"{self.origin}: {error}") from None
+
+    async def _body(self, answer: httpx.Response) -> bytes:
+        decoder, body = BodyDecoder(answer.headers.get("content-encoding", ""), most=_LARGEST), b""
+        async for wire in answer.aiter_raw():
+            body += decoder.decode(wire)
+            if len(body) > _LARGEST:
+                raise CredentialUnusable(f"{self.origin} has answered with more than {_LARGEST} bytes")
+        decoder.close()
+        return body
 
 
 def _spellings(secret: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 
 from poller import __version__
-from poller.errors import ConfigurationError
+from poller.errors import ConfigurationError, SourceNonsense
 from poller.text import hidden
 
 _NOT_PEM = "expected PEM: certificates, and for a client its key too"
@@ -271,6 +272,64 @@ async def _not_repeated(request: aiohttp.ClientRequest, send: aiohttp.ClientHand
         raise  # there was no connection to be closed, and this one is not made again
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         raise ConnectionClosedEarly(str(error)) from error
+
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_MAGIC: Final = b"\x1f"  # the first byte of a gzip member
+
+
+class BodyDecoder:
+    """Decodes the pieces of one body, in order. A gzip body may have several members (RFC 1952)."""
+
+    def __init__(self, encoding: str, *, most: int) -> None:
+        """Start a body.
+
+        Args:
+            encoding: the answer's Content-Encoding.
+            most: the largest size of interest; a piece that decompresses to more gives one byte more, no further.
+
+        Raises:
+            SourceNonsense: an encoding that was not requested.
+        """
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip"):
+            raise SourceNonsense(f"the answer is encoded as {encoding[:40]!r}; only gzip was asked for")
+        self._most = most
+        self._zlib = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
+        self._over = False
+
+    def decode(self, piece: bytes) -> bytes:
+        """The decoded piece.
+
+        Raises:
+            httpx.DecodingError: it is not gzip.
+        """
+        if self._zlib is None:
+            return piece
+        decoded = bytearray()
+        try:
+            while piece and len(decoded) <= self._most and not self._is_over(piece):
+                if self._zlib.eof:
+                    self._zlib = zlib.decompressobj(_GZIP)
+                decoded += self._zlib.decompress(piece, self._most + 1 - len(decoded))
+                piece = self._zlib.unused_data
+        except zlib.error as error:
+            raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
+        return bytes(decoded)
+
+    def _is_over(self, piece: bytes) -> bool:
+        """Whether this comes after the last member: padding, which has no magic number."""
+        self._over = self._over or (self._zlib is not None and self._zlib.eof and not piece.startswith(_MAGIC))
+        return self._over
+
+    def close(self) -> None:
+        """Check that the body is complete.
+
+        Raises:
+            httpx.DecodingError: it is cut off.
+        """
+        if self._zlib is not None and not self._zlib.eof:
+            raise httpx.DecodingError("the answer is cut off within its gzip encoding")
 
 
 # ``Retry-After`` and dates of HTTP. A date counts from the ``Date`` of the answer, so a wrong clock on either side does

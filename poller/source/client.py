@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-import zlib
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -30,7 +29,15 @@ from poller.auth.base import Credential, NoCredential
 from poller.changes.plan import COUNTERS
 from poller.clock import Clock
 from poller.errors import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from poller.http.transport import FAILURES, CertificateFiles, ConnectionClosedEarly, Transport, http_client, reason_of
+from poller.http.transport import (
+    FAILURES,
+    BodyDecoder,
+    CertificateFiles,
+    ConnectionClosedEarly,
+    Transport,
+    http_client,
+    reason_of,
+)
 from poller.limits import ConcurrencyLimit, RateLimiter
 from poller.source.conditional import ConditionalResponse, Validators, validators_of
 from poller.source.feed import RoundResult
@@ -214,64 +221,6 @@ class ApiClient:
         if status == httpx.codes.OK or status is None or (conditional and status == httpx.codes.NOT_MODIFIED):
             return None
         return SourceRefused(reply.text, status=status)
-
-
-_GZIP: Final = 16 + zlib.MAX_WBITS
-_MAGIC: Final = b"\x1f"  # the first byte of a gzip member
-
-
-class BodyDecoder:
-    """Decodes the pieces of one body, in order. A gzip body may have several members (RFC 1952)."""
-
-    def __init__(self, encoding: str, *, most: int) -> None:
-        """Start a body.
-
-        Args:
-            encoding: the answer's Content-Encoding.
-            most: the largest size of interest; a piece that decompresses to more gives one byte more, no further.
-
-        Raises:
-            SourceNonsense: an encoding that was not requested.
-        """
-        name = encoding.strip().lower()
-        if name not in ("", "identity", "gzip", "x-gzip"):
-            raise SourceNonsense(f"the answer is encoded as {encoding[:40]!r}; only gzip was asked for")
-        self._most = most
-        self._zlib = zlib.decompressobj(_GZIP) if name.endswith("gzip") else None
-        self._over = False
-
-    def decode(self, piece: bytes) -> bytes:
-        """The decoded piece.
-
-        Raises:
-            httpx.DecodingError: it is not gzip.
-        """
-        if self._zlib is None:
-            return piece
-        decoded = bytearray()
-        try:
-            while piece and len(decoded) <= self._most and not self._is_over(piece):
-                if self._zlib.eof:
-                    self._zlib = zlib.decompressobj(_GZIP)
-                decoded += self._zlib.decompress(piece, self._most + 1 - len(decoded))
-                piece = self._zlib.unused_data
-        except zlib.error as error:
-            raise httpx.DecodingError(f"the answer is not gzip: {error}") from None
-        return bytes(decoded)
-
-    def _is_over(self, piece: bytes) -> bool:
-        """Whether this comes after the last member: padding, which has no magic number."""
-        self._over = self._over or (self._zlib is not None and self._zlib.eof and not piece.startswith(_MAGIC))
-        return self._over
-
-    def close(self) -> None:
-        """Check that the body is complete.
-
-        Raises:
-            httpx.DecodingError: it is cut off.
-        """
-        if self._zlib is not None and not self._zlib.eof:
-            raise httpx.DecodingError("the answer is cut off within its gzip encoding")
 
 
 def round_span(feed: str) -> Span:

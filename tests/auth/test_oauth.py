@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
+import tracemalloc
 from base64 import b64decode, b64encode
 from datetime import timedelta
 from pathlib import Path
@@ -172,6 +174,37 @@ async def test_an_endless_answer_is_cut_off(secret_file: Path) -> None:
     """A token fits into much less."""
     async with serving(token("y" * 70_000)) as server:
         assert "more than 65536 bytes" in str(await failure_of(issuer(server.url, secret_file)))
+
+
+@pytest.mark.parametrize(
+    ("coding", "rounds", "says"),
+    [("gzip", 1, "more than 65536 bytes"), ("gzip, gzip", 2, "only gzip was asked for")],
+)
+async def test_an_answer_is_bounded_before_it_is_in_memory(
+    coding: str, rounds: int, says: str, secret_file: Path
+) -> None:
+    """A few kilobytes that stand for a gigabyte cost kilobytes; a coding that was not asked for is refused."""
+    body = bytes(64 * 1024 * 1024)
+    for _ in range(rounds):
+        body = gzip.compress(body)
+    tracemalloc.start()
+    try:
+        async with serving(http(200, body, f"Content-Encoding: {coding}")) as server:
+            tracemalloc.reset_peak()
+            assert says in str(await failure_of(issuer(server.url, secret_file)))
+            _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 1024 * 1024
+
+
+async def test_a_packed_answer_is_read(secret_file: Path) -> None:
+    """Gzip is asked for, so a token may come in it; one that is cut off is none."""
+    packed = gzip.compress(json.dumps({"access_token": "t1"}).encode())
+    async with serving(http(200, packed, "Content-Encoding: gzip")) as server:
+        assert (await issuer(server.url, secret_file).issue()).value == "t1"
+    async with serving(http(200, packed[:-9], "Content-Encoding: gzip")) as server:
+        assert "cut off within its gzip encoding" in str(await failure_of(issuer(server.url, secret_file)))
 
 
 async def test_a_replaced_secret_is_used_for_the_next_token(secret_file: Path) -> None:

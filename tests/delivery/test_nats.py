@@ -7,7 +7,7 @@ import json
 import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -530,3 +530,64 @@ async def test_servers_that_a_server_announces_are_not_connected_to() -> None:
                 for _ in range(3):
                     assert (await sink.send([event()])).failure is Failure.CLOSED
     assert not touched
+
+
+FLOODS = {
+    "a message that never ends": (b"MSG _INBOX.x 1 99999999999\r\n", b"x"),
+    "a line that never ends": (b"INFO ", b"x"),
+    "messages that nobody asked for": (b"", b"MSG nobody 9 1\r\nx\r\n"),
+}
+
+
+@pytest.mark.parametrize(("begins", "goes_on"), FLOODS.values(), ids=FLOODS)
+async def test_a_server_that_sends_more_than_an_answer_is_left(begins: bytes, goes_on: bytes) -> None:
+    """Law: what a server sends is not kept without bound, and the attempt ends with an outcome that says so."""
+    left = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.9.10","headers":true,"max_payload":100000}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        await reader.readuntil(b"HPUB")
+        writer.write(begins)
+        with suppress(ConnectionError):
+            for _ in range(2_000):  # 64 MB: far more than is sent before the sink is gone
+                writer.write(goes_on * (32_000 // len(goes_on)))
+                await writer.drain()
+        left.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}", seconds=30) as sink:
+            outcome = await sink.send([event()])
+            await until(left.is_set, "the end of the connection")
+    assert (outcome.kind, outcome.failure) == (OutcomeKind.RETRY, Failure.CLOSED)
+    assert outcome.error == "the connection was closed: the server sends far more than it was asked for"
+
+
+async def test_what_a_server_may_send_counts_anew_for_each_event() -> None:
+    """Law: a connection lives on, however many acknowledgements have come over it."""
+    connections: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        writer.write(b'INFO {"server_id":"x","version":"2.9.10","headers":true,"max_payload":100000}\r\n')
+        number = b""
+        while line := await reader.readline():
+            words = line.split()
+            if words[0] == b"PING":
+                writer.write(b"PONG\r\n")
+            elif words[0] == b"SUB":
+                number = words[-1]
+            elif words[0] == b"HPUB":
+                await reader.readexactly(int(words[-1]) + 2)
+                answer = b'{"stream":"S","seq":1}' + b" " * 100_000
+                writer.write(b"MSG %b %b %d\r\n%b\r\n" % (words[2], number, len(answer), answer))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with sink_at(f"nats://127.0.0.1:{port}/{SUBJECT}") as sink:
+            for number in range(6):
+                assert (await sink.send([event(number)])).is_delivered
+    assert len(connections) == 1

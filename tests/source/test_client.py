@@ -27,8 +27,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from poller.auth.base import FileToken, IssuedToken
 from poller.errors import ConfigurationError, CredentialUnusable, SourceNonsense, SourceRefused, SourceUnavailable
-from poller.http.transport import Transport
-from poller.source.client import ATTEMPTS, ApiClient, BodyDecoder, ClientLimits, record_round, round_span
+from poller.http.transport import BodyDecoder, Transport
+from poller.source.client import ATTEMPTS, ApiClient, ClientLimits, record_round, round_span
 from poller.source.feed import RoundResult
 from tests.harness.waiting import limited
 from tests.source.api import Flying, Request, http, serving

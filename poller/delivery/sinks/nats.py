@@ -22,6 +22,8 @@ that is asked for again.
 * With ``tls://`` nothing is sent before TLS is agreed on, no credential either. A server that offers none is refused.
 * A connection that is lost or was denied something is not used again; the next attempt makes a new one.
 * The client's own reconnecting and buffering are off: retries and order belong to the engine.
+* The client keeps what it cannot read yet, however much that is. So a server that sends more than :data:`_ANSWER` bytes
+  for each thing that it was asked is left.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 _PORT: Final = 4222
 _PING: Final = 10  # seconds between pings; a connection that nothing answers on is given up after three
 _CLOSE: Final = 1.0  # seconds that closing a connection may take
+_ANSWER: Final = 256 * 1024  # bytes that a server may send for each thing that it is asked; an acknowledgement has 100
 _TOO_LARGE: Final = 10054  # JetStream: "message size exceeds maximum allowed"
 _FULL: Final = frozenset({10002, 10023, 10028, 10047, 10077})  # JetStream: limits of a stream, or of an account
 _DENIED: Final = "permissions violation"
@@ -350,6 +353,10 @@ class _TlsMissing(_NatsFailure):
     failure = Failure.TLS
 
 
+class _Flooded(ConnectionError):
+    """An OSError, for the client closes the connection on these alone."""
+
+
 class _GuardedTransport(TcpTransport):
     """The client's bytes, to addresses that were checked; the server's first line is read before the client sees it."""
 
@@ -360,6 +367,19 @@ class _GuardedTransport(TcpTransport):
         self._port = port
         self._with_tls = with_tls
         self._greeted = False
+        self._due = _ANSWER
+
+    def expect_answer(self) -> None:
+        """The server is asked something."""
+        self._due = _ANSWER
+
+    async def read(self, buffer_size: int) -> bytes:
+        """What has come, unless it is more than an answer has."""
+        data: bytes = await super().read(min(buffer_size, _ANSWER))
+        self._due -= len(data)
+        if self._due < 0:
+            raise _Flooded(None, "the server sends far more than it was asked for")
+        return data
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         """Try each address once, whatever the client thinks that the server is called."""
@@ -449,10 +469,12 @@ class _Connection:
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
         """Have a stream acknowledge this."""
+        self._wire.expect_answer()
         await self._unless_ended(self._stream.publish(subject, data, headers=headers))
 
     async def stream_of(self, subject: str) -> str:
         """The stream that takes a subject."""
+        self._wire.expect_answer()
         name: str = await self._unless_ended(self._stream.find_stream_name_by_subject(subject))
         return name
 
@@ -525,6 +547,8 @@ def _told(error: nats.js.errors.APIError) -> str:
 
 def _closed(error: Exception | None) -> str:
     """Why the server has ended a connection, where it said so."""
+    if isinstance(error, _Flooded):
+        return f"the connection was closed: {error.strerror}"
     said = "" if isinstance(error, nats.errors.UnexpectedEOF | OSError) else _said(error)
     return f"the connection was closed: {said}" if said else "the connection was closed before there was an answer"
 

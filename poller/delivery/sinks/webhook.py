@@ -511,6 +511,4 @@ def _ascii(value: str | None) -> str | None:
 
 
 def _kept(body: bytes, *secrets: str | None) -> bytes:
-    for secret in filter(None, secrets):
-        body = body.replace(secret.encode(), b"[redacted]")
-    return body[:KEPT]
+    return hidden(body.decode("utf-8", "surrogateescape"), *secrets).encode("utf-8", "surrogateescape")[:KEPT]
