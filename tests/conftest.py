@@ -6,6 +6,7 @@ with more examples for hypothesis.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -79,6 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of each garbage collection: it stays until the end, and is most of what there is."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

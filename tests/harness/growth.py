@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 TIMES: Final = 8
@@ -20,12 +21,22 @@ def growth(work: Callable[[int], object], size: int) -> float:
 
     Choose a size that takes about a millisecond when it is right, and not minutes when it is wrong.
     """
-    gc.collect()
-    small = max(_NOISE, min(_cpu(work, size) for _ in range(_REPEATED)))
-    large = _cpu(work, TIMES * size)
-    if large > LINEAR * small:  # once more, for a busy machine; what is wrong is far beyond and slow enough
-        large = min(large, _cpu(work, TIMES * size))
+    with _uncollected():
+        small = max(_NOISE, min(_cpu(work, size) for _ in range(_REPEATED)))
+        large = _cpu(work, TIMES * size)
+        if large > LINEAR * small:  # once more, for a busy machine; what is wrong is far beyond and slow enough
+            large = min(large, _cpu(work, TIMES * size))
     return large / small
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection during the block: its time grows with what the process holds, not with the work."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _cpu(work: Callable[[int], object], size: int) -> float:
