@@ -165,7 +165,7 @@ async def read_report(store: OpenStore, settings: Settings, only: Sequence[str] 
     all_feeds = await feed_statuses(store.client, settings, now=now)
     subscribed = await subscription_statuses(store.client, settings, now=now)
     seen = await members_seen(store.client, MemberKeys.of(settings.redis.prefix))
-    members = await member_statuses(store.client, settings.redis.prefix, all_feeds, subscribed)
+    members = member_statuses(seen.roles, all_feeds, subscribed)
     found = await orphaned_feeds(store.client, settings, now=now, seen=seen)
     orphans = [one for one in found if only is None or one.feed in only]
     differing = differences(seen.configurations)

@@ -34,7 +34,7 @@ from poller.store.lease import Lease, LeaseScripts, in_whose_hands, member_name,
 from poller.store.members import MemberConfiguration, MemberList, Members, members_seen
 from poller.store.recovery import known_feeds, note_unread
 from poller.store.retention import groups_of
-from poller.store.stats import Backlog, backlogs
+from poller.store.stats import Backlog, Pair, backlogs
 from poller.store.stream import last_id
 from poller.store.subscriptions import UNREADABLE, Registered, Subscriptions, forget_feed, health_field
 
@@ -121,7 +121,7 @@ async def orphaned_feed(client: Redis, prefix: str, feed: str, kept: Subscriptio
     with translated(client):
         length = await client.xlen(FeedKeys.of(prefix, feed).events)
     found = await backlogs(client, prefix, [(name, feed) for name in kept.registered], now=now)
-    waiting = await waiting_at(client, prefix, feed, kept, now=now)
+    waiting = await waiting_at(client, prefix, feed, kept, now=now, found=found)
     backs = []
     for (name, _), one in sorted(found.items()):
         if name not in waiting and not one.dead_letters:
@@ -132,17 +132,26 @@ async def orphaned_feed(client: Redis, prefix: str, feed: str, kept: Subscriptio
     return OrphanedFeed(feed, length, sum(one.events or 0 for one in backs), tuple(backs))
 
 
-async def waiting_at(client: Redis, prefix: str, feed: str, kept: Subscriptions, *, now: datetime) -> frozenset[str]:
+async def waiting_at(
+    client: Redis,
+    prefix: str,
+    feed: str,
+    kept: Subscriptions,
+    *,
+    now: datetime,
+    found: Mapping[Pair, Backlog] | None = None,
+) -> frozenset[str]:
     """The subscriptions for which something is left at a feed to which nothing is added any more.
 
     That is known by what they have there, whatever their settings say now: one that names its feeds has followed the
     feed to its new name. One that has nothing there yet counts where it wants the feed and begins before its end.
+    ``found`` are the backlogs of all of them, where they were read just now.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
     names = list(kept.registered)
-    found = await backlogs(client, prefix, [(name, feed) for name in names], now=now)
+    found = found or await backlogs(client, prefix, [(name, feed) for name in names], now=now)
     last = await last_id(client, FeedKeys.of(prefix, feed).events)
     with translated(client):
         asking = client.pipeline(transaction=False)

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from redis.asyncio import Redis
 
 from poller.changes.confirmation import confirmation_of
 from poller.changes.events import recorded_time
-from poller.changes.plan import COUNTERS, RoundCounts
+from poller.changes.plan import RoundCounts
 from poller.clock import moment_of
 from poller.config.http import host_only
 from poller.config.settings import Settings
 from poller.control.subscriptions import filed, registry_of
 from poller.delivery.endpoint_health import Health, health_of, of_subscription
 from poller.delivery.handshake import Granted, HandshakeState, stored_state, ungranted
-from poller.redis.errors import translated
 from poller.redis.health import Durability, Severity, check_store, weighed
 from poller.source.feed import REFUSALS, Progress, decode_progress
 from poller.source.paging import capabilities_of
-from poller.store.commands import FeedPause, pause_of
-from poller.store.feed_state import FeedState, state_of
-from poller.store.keys import FeedKeys, MemberKeys
-from poller.store.lease import owner_of
-from poller.store.members import members_now
-from poller.store.retention import RetentionRule, held_by, stream_of
+from poller.store.retention import RetentionRule, held_by
 from poller.store.session import OpenStore
-from poller.store.stats import Backlog, backlogs
+from poller.store.stats import Backlog, FeedStats, backlogs, feed_stats
 from poller.store.subscriptions import WHOLE, Origin, Pauser, SubscriptionOutline, Subscriptions, outline_of
 from poller.text import ago
 
@@ -161,16 +155,10 @@ class FeedStatus(msgspec.Struct, frozen=True):
         return None
 
 
-class _LastRound(RoundCounts):
-    mode: str | None = None
-    ok: bool = True
-    error: str | None = None
-
-
 async def feed_statuses(
     client: Redis, settings: Settings, *, now: datetime, feeds: Sequence[str] | None = None
 ) -> list[FeedStatus]:
-    """The status of every feed, in the order of the configuration, with what is known of its stream.
+    """The status of every feed, in the order of the configuration.
 
     Args:
         client: of the store.
@@ -181,142 +169,90 @@ async def feed_statuses(
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    prefix, found = settings.redis.prefix, []
+    prefix = settings.redis.prefix
     oldest = RetentionRule(settings.retention.age, settings.retention.max_bytes).oldest(now)
-    for feed in settings.feed_ids if feeds is None else feeds:
-        keys = FeedKeys.of(prefix, feed)
-        status = await feed_status(client, feed, keys, now=now)
-        stream = await stream_of(client, keys.events)
-        holding = await held_by(client, prefix, feed, stream, oldest=oldest)
-        found.append(
-            msgspec.structs.replace(
-                status,
-                stream_bytes=stream.size,
-                stream_oldest=recorded_time(moment_of(stream.first[0])) if stream.first else None,
-                held_by=holding,
-            )
-        )
-    return found
+    found = await feed_stats(client, prefix, settings.feed_ids if feeds is None else feeds)
+    return [
+        feed_status(one, now=now, held_by=await held_by(client, prefix, one.feed, one.stream, oldest=oldest))
+        for one in found.values()
+    ]
 
 
-async def feed_status(client: Redis, feed_id: str, keys: FeedKeys, *, now: datetime) -> FeedStatus:
-    """The status of one feed, without what is known of its stream.
+def feed_status(stats: FeedStats, *, now: datetime, held_by: str | None = None) -> FeedStatus:
+    """The status of one feed.
 
     Args:
-        client: of the store.
-        feed_id: ``SOURCE/NAME``.
-        keys: where it is kept.
+        stats: what the store holds of it.
         now: UTC.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
+        held_by: see :class:`FeedStatus`.
     """
-    with translated(client):
-        asking = client.pipeline(transaction=False)
-        asking.hgetall(keys.state)
-        asking.hlen(keys.snapshots)
-        asking.xlen(keys.events)
-        asking.xlen(keys.quarantine)
-        asking.hlen(keys.listings)
-        asking.pttl(keys.lease)
-        asking.get(keys.lease)
-        asking.get(keys.pause)
-        fields, *sizes, lease_ms, holder, kept = await asking.execute()
-    status = _status(feed_id, state_of(fields), sizes, lease_ms, now, owner=owner_of(holder))
-    return status if kept is None else _paused(status, pause_of(kept), now)
-
-
-def _status(
-    feed_id: str, state: FeedState, sizes: Sequence[int], lease_ms: int, now: datetime, *, owner: str | None
-) -> FeedStatus:
-    last = _last_round(state.round)
-    held = lease_ms > 0
-    records, length, quarantined, listings = sizes
-    learnt = capabilities_of(state.learnt)
+    state, last, pause = stats.state, stats.last_round, stats.pause
+    leased = stats.lease_ms > 0
+    next_at = state.next_at if leased and not pause else None
+    capabilities = capabilities_of(state.learnt)
     confirmation = confirmation_of(state.confirmation)
     return FeedStatus(
-        feed=feed_id,
-        state="held" if state.held else _word(last, begun=held or records > 0),
+        feed=stats.feed,
+        state=_condition(stats),
         mode=last.mode if last else None,
         error=last.error if last else None,
-        good_at=_written(state.good_at),
+        good_at=_utc_text(state.good_at),
         good_age_seconds=_age(state.good_at, now),
-        round=_counts(last) if last else None,
-        records=max(records - (state.tombstones or 0), 0),
+        round=last.counts if last else None,
+        records=stats.records,
         events=state.sequence,
-        stream_length=length,
-        quarantined=quarantined,
+        stream_length=stats.stream.length,
+        stream_bytes=stats.stream.size,
+        stream_oldest=recorded_time(moment_of(stats.stream.first[0])) if stats.stream.first else None,
+        held_by=held_by,
+        quarantined=stats.quarantined,
         delta_token=state.delta_token is not None,
-        paging=learnt.paging,
-        delta_token_on=learnt.delta_token,
-        refused=(*learnt.refused, *(("sinceDeltaToken",) if state.refusals >= REFUSALS else ())),
-        listings=listings,
+        paging=capabilities.paging,
+        delta_token_on=capabilities.delta_token,
+        refused=(*capabilities.refused, *(("sinceDeltaToken",) if state.refusals >= REFUSALS else ())),
+        listings=stats.listings,
         oldest_seconds=_age(state.oldest, now),
         lost=state.lost,
-        lost_at=_written(state.lost_at),
+        lost_at=_utc_text(state.lost_at),
         lost_age_seconds=_age(state.lost_at, now),
-        lease="held" if held else "free",
-        lease_seconds=lease_ms / 1000 if held else None,
-        owner=owner,
-        next_at=_written(state.next_at) if held else None,
-        next_seconds=_ahead(state.next_at, now) if held else None,
+        lease="held" if leased else "free",
+        lease_seconds=stats.lease_ms / 1000 if leased else None,
+        owner=stats.owner,
+        next_at=_utc_text(next_at),
+        next_seconds=round((next_at - now).total_seconds(), 3) if next_at else None,
+        paused_by=pause.by if pause else None,
+        paused_reason=pause.reason if pause else None,
+        paused_at=_utc_text(pause.at) if pause else None,
+        paused_age_seconds=_age(pause.at, now) if pause else None,
         unidentified=state.unidentified,
         backwards=state.backwards,
         held_versions=state.held_versions,
         held_reason=state.held,
-        held_at=_written(state.held_at) if state.held else None,
+        held_at=_utc_text(state.held_at) if state.held else None,
         held_age_seconds=_age(state.held_at, now) if state.held else None,
         confirming=confirmation is not None and confirmation.due,
         confirmations=confirmation.readings if confirmation else 0,
         late=confirmation.late if confirmation else 0,
-        progress=decode_progress(state.progress) if held else None,
+        progress=decode_progress(state.progress) if leased else None,
     )
 
 
-def _paused(status: FeedStatus, pause: FeedPause, now: datetime) -> FeedStatus:
-    return msgspec.structs.replace(
-        status,
-        state="paused",
-        next_at=None,
-        next_seconds=None,
-        paused_by=pause.by,
-        paused_reason=pause.reason,
-        paused_at=_written(pause.at),
-        paused_age_seconds=_age(pause.at, now),
-    )
+def _condition(stats: FeedStats) -> FeedCondition:
+    if stats.pause:
+        return "paused"
+    if stats.state.held:
+        return "held"
+    if stats.last_round:
+        return "ok" if stats.last_round.ok else "failing"
+    return "reading" if stats.lease_ms or stats.snapshots else "never read"
 
 
-def _written(moment: datetime | None) -> str | None:
+def _utc_text(moment: datetime | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
 
 
 def _age(moment: datetime | None, now: datetime) -> float | None:
     return round((now - moment).total_seconds(), 3) if moment else None
-
-
-def _ahead(moment: datetime | None, now: datetime) -> float | None:
-    return round((moment - now).total_seconds(), 3) if moment else None
-
-
-def _word(last: _LastRound | None, *, begun: bool) -> FeedCondition:
-    if last is None:
-        return "reading" if begun else "never read"
-    return "ok" if last.ok else "failing"
-
-
-def _last_round(text: str | None) -> _LastRound | None:
-    """The state's last round; None where there is none, or another version wrote it in another form."""
-    if text is None:
-        return None
-    try:
-        return msgspec.json.decode(text, type=_LastRound)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _counts(last: _LastRound) -> RoundCounts:
-    counted: dict[str, Any] = {name: getattr(last, name) for name in COUNTERS}
-    return RoundCounts(**counted)
 
 
 # Status of subscriptions, those included that no daemon has read yet. Of a sink scheme and host are shown, never what
@@ -374,38 +310,28 @@ class SubscriptionStatus(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def status_of_new(name: str, sink: str, *, all_feeds: bool) -> SubscriptionStatus:
+def status_of_new(name: str, sink: str, *, all_feeds: bool, now: datetime) -> SubscriptionStatus:
     """The status of one that was added at run time just now, as it is known without asking for it.
 
     Args:
         name: its id.
         sink: where its events go.
         all_feeds: whether it gets all feeds that there are.
+        now: UTC.
     """
-    return SubscriptionStatus(
-        subscription=name,
-        origin="run",
-        sink=host_only(sink),
-        state="active",
-        paused_by=None,
-        reason=None,
-        since=None,
-        until=None,
-        handshake=None,
-        delivered=0,
-        failed=0,
-        lag_entries=None,
-        lag_seconds=None,
-        parked=0,
-        dead_letters=0,
-        lost=0,
-        all_feeds=all_feeds,
-        feeds=(),
-    )
+    outline = SubscriptionOutline(sink, None if all_feeds else ())
+    status = _subscription_status(name, outline, Subscriptions(), (), now)
+    return msgspec.structs.replace(status, origin="run", state="active")
 
 
 async def subscription_statuses(
-    client: Redis, settings: Settings, *, now: datetime, only: Collection[str] | None = None
+    client: Redis,
+    settings: Settings,
+    *,
+    now: datetime,
+    only: Collection[str] | None = None,
+    kept: Subscriptions | None = None,
+    lenient: bool = False,
 ) -> list[SubscriptionStatus]:
     """The status of every subscription, by id.
 
@@ -414,16 +340,18 @@ async def subscription_statuses(
         settings: the configuration.
         now: UTC.
         only: the ids of these alone.
+        kept: the registry, where it was read just now.
+        lenient: leave out feed consumers that cannot be read.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    kept = await registry_of(settings, client).all()
+    kept = kept or await registry_of(settings, client).all()
     found_in = {name: outline_of(text) for name, text in filed(settings)}
     found_in |= {name: one.outline for name, one in kept.registered.items()}
     outlines = {name: one for name, one in sorted(found_in.items()) if only is None or name in only}
     pairs = [(name, feed) for name, one in outlines.items() for feed in one.feeds or settings.feed_ids]
-    found = await backlogs(client, settings.redis.prefix, pairs, now=now)
+    found = await backlogs(client, settings.redis.prefix, pairs, now=now, lenient=lenient)
     own: defaultdict[str, list[Backlog]] = defaultdict(list)
     for (name, _), backlog in found.items():
         own[name].append(backlog)
@@ -447,7 +375,7 @@ def _subscription_status(
         state="new" if not registered else "paused" if pause else "failing" if failing else "active",
         paused_by=pause.by if pause else None,
         reason=pause.reason if pause else None,
-        since=_utc_text(since) if since else None,
+        since=_utc_text(since),
         until=_utc_text(until) if until and until > now else None,
         handshake=_permission_text(permission),
         delivered=health.delivered,
@@ -487,10 +415,6 @@ def _permission_text(permission: HandshakeState | None) -> str | None:
 
 def _since(permission: HandshakeState | None) -> datetime | None:
     return None if permission is None or isinstance(permission, Granted) else permission.since
-
-
-def _utc_text(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # Status of the store.
@@ -558,21 +482,16 @@ class MemberStatus(msgspec.Struct, frozen=True):
     deliveries: int
 
 
-async def member_statuses(
-    client: Redis, prefix: str, feeds: Iterable[FeedStatus], subscriptions: Iterable[SubscriptionStatus]
+def member_statuses(
+    there: Mapping[str, frozenset[str]], feeds: Iterable[FeedStatus], subscriptions: Iterable[SubscriptionStatus]
 ) -> list[MemberStatus]:
     """All that are there, and those that still have something.
 
     Args:
-        client: of the store.
-        prefix: of the store's keys.
+        there: the roles of each live process.
         feeds: as they were read just now.
         subscriptions: likewise.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
     """
-    there = await members_now(client, MemberKeys.of(prefix))
     polling = Counter(one.owner for one in feeds if one.owner)
     delivering = Counter(feed.owner for one in subscriptions for feed in one.feeds if feed.owner)
     return [

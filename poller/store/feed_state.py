@@ -103,6 +103,8 @@ class FeedState(msgspec.Struct, frozen=True):
         rotation: when the reading of all listings that is under way began; None where none is.
         oldest: when the listing was read that was not read for the longest time; None before all were.
         round: the last round's result as JSON, as ``poller once --json`` prints it.
+        round_at: when that round ended.
+        delta_token_at: when the delta token was taken.
         missing_at: when records were last marked as missing, milliseconds of the server's clock; None for never.
         unidentified: how many records of the last full reading had no id that can be read.
         backwards: how many versions were older than the known one, ever.
@@ -142,6 +144,8 @@ class FeedState(msgspec.Struct, frozen=True):
     rotation: datetime | None = None
     oldest: datetime | None = None
     round: str | None = None
+    round_at: datetime | None = None
+    delta_token_at: datetime | None = None
     next_at: datetime | None = None
     missing_at: int | None = None
     unidentified: int = 0
@@ -184,6 +188,8 @@ def state_of(fields: Mapping[bytes, bytes]) -> FeedState:
         rotation=_moment(text.get(ROTATION)),
         oldest=_moment(text.get(OLDEST)),
         round=text.get(ROUND),
+        round_at=_moment(text.get(ROUND_AT)),
+        delta_token_at=_moment(text.get(DELTA_TOKEN_AT)),
         next_at=_moment(text.get(NEXT_AT)),
         missing_at=_whole(text.get(MISSING_AT)),
         unidentified=_whole(text.get(UNIDENTIFIED)) or 0,

@@ -1,174 +1,96 @@
-"""Statistics of feeds and feed consumers, read for many of them together.
+"""What the store holds of feeds and of feed consumers: the one reader for status, page, JSON and metrics.
 
 **Invariants**
 
 - One script answers for a feed, or for some subscriptions to one, and a handful of them goes with each request: neither
   the store nor this process is busy for longer than some milliseconds at a time.
-- Nothing is written. What cannot be read is left out.
+- Nothing is written. What cannot be read is an error, or with ``lenient`` is left out.
 - A group that does not exist has an unknown lag, which is not a lag of 0. The server counts entries where it can; where
   it cannot (a group made in the middle of a stream, an old server) the events' sequence numbers tell, without gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from hashlib import sha1
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
+from poller.changes.plan import RoundCounts
 from poller.clock import milliseconds_of
 from poller.redis.errors import translated
+from poller.store.commands import FeedPause, pause_of
+from poller.store.entry_id import EntryId
+from poller.store.feed_state import FeedState, state_of
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
 from poller.store.lease import owner_of
+from poller.store.retention import SAMPLES, StreamExtent
 from poller.store.scripts import lua
 
+QUICK_SAMPLES: Final = 20
+"""Nodes of a stream, of which the size of all is estimated: 10 µs. See :data:`~poller.store.retention.SAMPLES`."""
+
 _FEEDS_AT_ONCE: Final = 50
-_PAIRS_AT_ONCE: Final = 25  # each may have a thousand parked deliveries, and all of them are looked at
-_SAMPLES: Final = "20"  # nodes of a stream, of which the size of all is estimated: 10 µs
+_CONSUMERS_AT_ONCE: Final = 25  # each may have a thousand parked deliveries, and all of them are looked at
 
-_FEED: Final = lua("feed_figures")
-
-_PAIRS: Final = lua("backlog_figures")
-_WIDTH: Final = 8
-
-Call = tuple[Sequence[str], Sequence[str]]
-"""The keys and the arguments of a script."""
-
-
-class FeedStats(msgspec.Struct, frozen=True):
-    """The figures of one feed.
-
-    Attributes:
-        records: that are known.
-        entries: of its stream.
-        quarantined: unusable records that are kept.
-        owned: whether some process has its lease.
-        paused: whether an operator has paused it.
-        stream_bytes: the memory that the stream takes, about.
-        state: the fields of its state that were asked for, None where it has not one.
-    """
-
-    records: int
-    entries: int
-    quarantined: int
-    owned: bool
-    paused: bool
-    stream_bytes: int
-    state: tuple[bytes | None, ...]
-
-
-class ConsumerStats(msgspec.Struct, frozen=True):
-    """The figures of one feed consumer.
-
-    Attributes:
-        undelivered: events that the group has not delivered; None where there is no group, or it is unknown.
-        oldest: when the oldest event that is not delivered was published, in milliseconds; None where there is none.
-        begun: whether there is a group.
-        parked: how many wait for their next attempt.
-        letters: how many were given up.
-        lost: how many went before they were delivered, ever.
-    """
-
-    undelivered: int | None
-    oldest: int | None
-    begun: bool
-    parked: int
-    letters: int
-    lost: int
-
-
-async def feed_amounts(client: Redis, prefix: str, feeds: Sequence[str], fields: Sequence[str]) -> dict[str, FeedStats]:
-    """The figures of each of these feeds, with these fields of its state.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
-    """
-    keys = (FeedKeys.of(prefix, feed) for feed in feeds)
-    calls = [
-        ([one.state, one.snapshots, one.events, one.quarantine, one.lease, one.pause], [_SAMPLES, *fields])
-        for one in keys
-    ]
-    found: dict[str, FeedStats] = {}
-    async for at, answer in _answers(client, _FEED, calls, at_once=_FEEDS_AT_ONCE):
-        records, entries, quarantined, owned, paused, size, *state = answer
-        found[feeds[at]] = FeedStats(records, entries, quarantined, bool(owned), bool(paused), size, tuple(state))
-    return found
-
-
-async def pair_amounts(client: Redis, prefix: str, wanted: Mapping[str, Sequence[str]]) -> dict[Pair, ConsumerStats]:
-    """The figures of the feed consumers of these subscriptions, by the feed that they get.
-
-    Raises:
-        StoreError: see :func:`~poller.redis.client.translated`.
-    """
-    some = [
-        (feed, names[first : first + _PAIRS_AT_ONCE])
-        for feed, names in wanted.items()
-        for first in range(0, len(names), _PAIRS_AT_ONCE)
-    ]
-    found: dict[Pair, ConsumerStats] = {}
-    async for at, (sequence, *flat) in _answers(client, _PAIRS, [_call(prefix, *one) for one in some], at_once=1):
-        feed, names = some[at]
-        for place, name in enumerate(names):
-            found[name, feed] = _pair(int(sequence), flat[place * _WIDTH : (place + 1) * _WIDTH])
-    return found
-
-
-def _call(prefix: str, feed: str, names: Sequence[str]) -> Call:
-    keys = FeedKeys.of(prefix, feed)
-    own = (ConsumerKeys.of(prefix, feed, name) for name in names)
-    each = [key for one in own for key in (one.parked, one.letters, one.state)]
-    return [keys.events, keys.state, *each], [group_of(name) for name in names]
-
-
-def _pair(sequence: int, answer: Sequence[Any]) -> ConsumerStats:
-    begun, lag, pending, first, oldest, parked, letters, lost = answer
-    counted = lag if isinstance(lag, int) else None
-    left: int | None = 0 if first == b"" else unread(int(first) if first.isdigit() else None, sequence, counted)
-    return ConsumerStats(
-        undelivered=left + pending if begun and left is not None else None,
-        oldest=int(oldest) if oldest else None,
-        begun=bool(begun),
-        parked=parked,
-        letters=letters,
-        lost=int(lost),
-    )
-
-
-async def _answers(
-    client: Redis, script: str, calls: Sequence[Call], *, at_once: int
-) -> AsyncIterator[tuple[int, list[Any]]]:
-    """The answers of a script by the place of the call; those that are errors are left out."""
-    digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
-    for first in range(0, len(calls), at_once):
-        some = calls[first : first + at_once]
-        with translated(client):
-            answers = await _piped(client, "EVALSHA", digest, some)
-            if any(isinstance(one, NoScriptError) for one in answers):
-                answers = await _piped(client, "EVAL", script, some)
-            for failed in answers:
-                if isinstance(failed, Exception) and not isinstance(failed, ResponseError):
-                    raise failed
-        for place, answer in enumerate(answers, first):
-            if not isinstance(answer, Exception):
-                yield place, answer
-
-
-async def _piped(client: Redis, command: str, script: str, calls: Sequence[Call]) -> list[Any]:
-    asking = client.pipeline(transaction=False)
-    for keys, arguments in calls:
-        asking.execute_command(command, script, len(keys), *keys, *arguments)
-    return await asking.execute(raise_on_error=False)
-
+_FEED: Final = lua("feed_stats")
+_BACKLOGS: Final = lua("backlogs")
+_WIDTH: Final = 9  # answers of that script for each consumer
 
 Pair = tuple[str, str]
 """A subscription's id and a feed's ``SOURCE/NAME``."""
 
-_Entries = list[tuple[bytes, Mapping[bytes, bytes]]]
+_Call = tuple[Sequence[str], Sequence[str]]  # the keys and the arguments of a script
+
+
+class LastRound(RoundCounts):
+    """The last round as its feed's state keeps it."""
+
+    mode: str | None = None
+    ok: bool = True
+    error: str | None = None
+
+    @property
+    def counts(self) -> RoundCounts:
+        """The counters alone."""
+        return RoundCounts(*(getattr(self, name) for name in RoundCounts.__struct_fields__))
+
+
+class FeedStats(msgspec.Struct, frozen=True):
+    """What the store holds of one feed.
+
+    Attributes:
+        feed: ``SOURCE/NAME``.
+        state: its state.
+        last_round: how its last round ended; None before the first, or where another version wrote it.
+        snapshots: of records, removed ones included.
+        stream: the extent of its stream.
+        quarantined: how many unusable records are kept.
+        listings: how many are kept, of a feed with one for each qualification.
+        lease_ms: how long its lease still lasts unless it is renewed; 0: no process has it.
+        owner: the process that has the lease; None where there is none, or its name is not known.
+        pause: by whom it is paused, why and since when; None where it is not.
+    """
+
+    feed: str
+    state: FeedState
+    last_round: LastRound | None
+    snapshots: int
+    stream: StreamExtent
+    quarantined: int
+    listings: int
+    lease_ms: int
+    owner: str | None
+    pause: FeedPause | None
+
+    @property
+    def records(self) -> int:
+        """How many records are known and not removed."""
+        return max(self.snapshots - (self.state.tombstones or 0), 0)
 
 
 class Backlog(msgspec.Struct, frozen=True):
@@ -194,83 +116,113 @@ class Backlog(msgspec.Struct, frozen=True):
     owner: str | None = None
 
 
-class _Numbered(msgspec.Struct, frozen=True):
-    sequence: str = ""
+async def feed_stats(
+    client: Redis, prefix: str, feeds: Sequence[str], *, samples: int = SAMPLES, lenient: bool = False
+) -> dict[str, FeedStats]:
+    """What the store holds of each of these feeds.
+
+    Args:
+        client: of the store.
+        prefix: of the keys.
+        feeds: which.
+        samples: of how many nodes of a stream its size is estimated.
+        lenient: leave out what cannot be read.
+
+    Raises:
+        StoreError: see :func:`~poller.redis.client.translated`.
+    """
+    keys = (FeedKeys.of(prefix, feed) for feed in feeds)
+    calls = [
+        ([one.state, one.snapshots, one.events, one.quarantine, one.listings, one.lease, one.pause], [str(samples)])
+        for one in keys
+    ]
+    found: dict[str, FeedStats] = {}
+    async for at, answer in _answers(client, _FEED, calls, at_once=_FEEDS_AT_ONCE, lenient=lenient):
+        try:
+            found[feeds[at]] = _feed(feeds[at], answer)
+        except ValueError:  # a number that is none
+            if not lenient:
+                raise
+    return found
 
 
-class _Group(msgspec.Struct, frozen=True):
-    last: bytes
-    lag: int | None
+def _feed(feed: str, answer: Sequence[Any]) -> FeedStats:
+    fields, snapshots, length, size, first, quarantined, listings, lease, lease_ms, pause = answer
+    state = state_of(dict(zip(fields[::2], fields[1::2], strict=True)))
+    return FeedStats(
+        feed=feed,
+        state=state,
+        last_round=_last_round(state.round),
+        snapshots=snapshots,
+        stream=StreamExtent(length, size, EntryId.parse(first) if first else None),
+        quarantined=quarantined,
+        listings=listings,
+        lease_ms=max(lease_ms, 0),
+        owner=owner_of(lease),
+        pause=None if pause is None else pause_of(pause),
+    )
 
 
-async def backlogs(client: Redis, prefix: str, pairs: Sequence[Pair], *, now: datetime) -> dict[Pair, Backlog]:
-    """The backlog of each pair.
+def _last_round(text: str | None) -> LastRound | None:
+    try:
+        return msgspec.json.decode(text, type=LastRound) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+async def backlogs(
+    client: Redis, prefix: str, pairs: Sequence[Pair], *, now: datetime, lenient: bool = False
+) -> dict[Pair, Backlog]:
+    """The backlog of each pair, in their order.
 
     Args:
         client: of the store.
         prefix: of the keys.
         pairs: which.
         now: UTC.
+        lenient: leave out what cannot be read.
 
     Raises:
         StoreError: see :func:`~poller.redis.client.translated`.
     """
-    feeds = dict.fromkeys(feed for _, feed in pairs)
-    groups = {feed: await _groups(client, FeedKeys.of(prefix, feed)) for feed in feeds}
-    return {pair: await _backlog(client, prefix, pair, groups[pair[1]].get(group_of(pair[0])), now) for pair in pairs}
+    names: dict[str, list[str]] = {}
+    for name, feed in pairs:
+        names.setdefault(feed, []).append(name)
+    parts = [
+        (feed, of_feed[first : first + _CONSUMERS_AT_ONCE])
+        for feed, of_feed in names.items()
+        for first in range(0, len(of_feed), _CONSUMERS_AT_ONCE)
+    ]
+    calls = [_backlogs_call(prefix, *part) for part in parts]
+    found: dict[Pair, Backlog] = {}
+    async for at, (sequence, *flat) in _answers(client, _BACKLOGS, calls, at_once=1, lenient=lenient):
+        feed, some = parts[at]
+        for place, name in enumerate(some):
+            found[name, feed] = _backlog(feed, int(sequence), flat[place * _WIDTH : (place + 1) * _WIDTH], now)
+    return {pair: found[pair] for pair in pairs if pair in found}
 
 
-async def _groups(client: Redis, keys: FeedKeys) -> dict[str, _Group]:
-    with translated(client):
-        try:
-            found = await client.xinfo_groups(keys.events)
-        except ResponseError as error:
-            if "no such key" not in str(error):
-                raise
-            return {}
-    return {one["name"].decode(): _Group(one["last-delivered-id"], one.get("lag")) for one in found}
+def _backlogs_call(prefix: str, feed: str, names: Sequence[str]) -> _Call:
+    keys = FeedKeys.of(prefix, feed)
+    own = (ConsumerKeys.of(prefix, feed, name) for name in names)
+    each = [key for one in own for key in (one.parked, one.letters, one.state, one.lease)]
+    return [keys.events, keys.state, *each], [group_of(name) for name in names]
 
 
-async def _backlog(client: Redis, prefix: str, pair: Pair, group: _Group | None, now: datetime) -> Backlog:
-    name, feed = pair
-    keys, own = FeedKeys.of(prefix, feed), ConsumerKeys.of(prefix, feed, name)
-    with translated(client):
-        asking = client.pipeline(transaction=False)
-        asking.hkeys(own.parked)
-        asking.hlen(own.letters)
-        asking.hget(own.state, "lost")
-        asking.hget(keys.state, "sequence")
-        asking.get(own.lease)
-        if group is not None:
-            asking.xpending(keys.events, group_of(name))
-            asking.xrange(keys.events, min=f"({group.last.decode()}", count=1)
-        parked, letters, lost, sequence, lease, *answers = await asking.execute()
-    owner = owner_of(lease)
-    if group is None:
-        seconds = None if not parked else _age(parked, now)
-        return Backlog(feed, None, seconds, len(parked), letters, int(lost or 0), owner)
-    pending, following = cast("tuple[dict[str, Any], _Entries]", answers)
-    unread = _unread(following, int(sequence or 0), group.lag)
-    oldest = [*parked, *filter(None, [pending["min"]]), *(entry for entry, _ in following)]
+def _backlog(feed: str, sequence: int, answer: Sequence[Any], now: datetime) -> Backlog:
+    begun, lag, pending, first, oldest, parked, letters, lost, lease = answer
+    counted = lag if isinstance(lag, int) else None
+    left: int | None = 0 if first == b"" else unread(int(first) if first.isdigit() else None, sequence, counted)
+    age = max((milliseconds_of(now) - int(oldest)) / 1000, 0.0) if oldest else 0.0
     return Backlog(
         feed=feed,
-        entries=None if unread is None else unread + pending["pending"],
-        seconds=_age(oldest, now),
-        parked=len(parked),
+        entries=left + pending if begun and left is not None else None,
+        seconds=age if begun or oldest else None,
+        parked=parked,
         dead_letters=letters,
-        lost=int(lost or 0),
-        owner=owner,
+        lost=int(lost),
+        owner=owner_of(lease),
     )
-
-
-def _unread(following: _Entries, last: int, lag: int | None = None) -> int | None:
-    if not following:
-        return 0
-    try:
-        first = int(msgspec.json.decode(following[0][1].get(b"data", b""), type=_Numbered).sequence)
-    except (msgspec.DecodeError, ValueError):
-        first = None
-    return unread(first, last, lag)
 
 
 def unread(first: int | None, last: int, lag: int | None) -> int | None:
@@ -288,8 +240,27 @@ def unread(first: int | None, last: int, lag: int | None) -> int | None:
     return lag
 
 
-def _age(entries: Sequence[bytes], now: datetime) -> float:
-    if not entries:
-        return 0.0
-    oldest = min(int(entry.partition(b"-")[0]) for entry in entries)
-    return max(round((milliseconds_of(now) - oldest) / 1000, 3), 0.0)
+async def _answers(
+    client: Redis, script: str, calls: Sequence[_Call], *, at_once: int, lenient: bool
+) -> AsyncIterator[tuple[int, list[Any]]]:
+    """The answers of a script by the place of the call; ``lenient`` leaves out those that are refused."""
+    digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
+    for first in range(0, len(calls), at_once):
+        some = calls[first : first + at_once]
+        with translated(client):
+            answers = await _piped(client, "EVALSHA", digest, some)
+            if any(isinstance(one, NoScriptError) for one in answers):
+                answers = await _piped(client, "EVAL", script, some)
+            for failed in answers:
+                if isinstance(failed, Exception) and not (lenient and isinstance(failed, ResponseError)):
+                    raise failed
+        for place, answer in enumerate(answers, first):
+            if not isinstance(answer, Exception):
+                yield place, answer
+
+
+async def _piped(client: Redis, command: str, script: str, calls: Sequence[_Call]) -> list[Any]:
+    asking = client.pipeline(transaction=False)
+    for keys, arguments in calls:
+        asking.execute_command(command, script, len(keys), *keys, *arguments)
+    return await asking.execute(raise_on_error=False)

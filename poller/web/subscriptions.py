@@ -127,7 +127,7 @@ class _Subscriptions:
         try:
             shown = await self._object(name, secret=secret)
         except StoreError:  # it went just now; the secret is shown here or never
-            status = status_of_new(name, made.sink, all_feeds=made.feeds is None)
+            status = status_of_new(name, made.sink, all_feeds=made.feeds is None, now=self._backing.clock.now())
             shown = shown_object(made, status, whole=True, secret=secret, brought=new)
         return as_json(shown, 201, {"location": f"{_PATH}/{quote(name)}"})
 

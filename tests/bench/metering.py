@@ -16,13 +16,13 @@ from typing import Any, Final, TypeVar
 from redis.asyncio import Redis
 
 from poller.changes.plan import RoundCounts
-from poller.daemon.stored_metrics import _FIELDS, StoredFigures, _feed
+from poller.daemon.stored_metrics import StoredFigures
 from poller.delivery.delivery_tracker import AttemptReport
 from poller.delivery.dispatcher import count
 from poller.delivery.retry import Delivered
 from poller.redis.client import commands
 from poller.store.keys import FeedKeys, group_of
-from poller.store.stats import feed_amounts, pair_amounts
+from poller.store.stats import QUICK_SAMPLES, backlogs, feed_stats
 from poller.telemetry.metrics import ROUNDS, attempts_of, no_attempts_of
 from poller.web.health import ScrapeState, written
 from tests.bench.figures import Figure
@@ -43,14 +43,14 @@ async def metering(server: Server) -> AsyncIterator[Figure]:
     names = [f"b{number}" for number in range(_SUBSCRIPTIONS)]
     async with commands(server.url) as client:
         await _filled(client, feeds, names)
-        amounts, told = await _measured(lambda: feed_amounts(client, _PREFIX, feeds, _FIELDS))
+        found, told = await _measured(lambda: feed_stats(client, _PREFIX, feeds, samples=QUICK_SAMPLES))
         yield Figure(f"what the store says of {_FEEDS} feeds", *told)
-        wanted = dict.fromkeys(feeds[:4], names)
-        _, told = await _measured(lambda: pair_amounts(client, _PREFIX, wanted))
+        pairs = [(name, feed) for feed in feeds[:4] for name in names]
+        _, told = await _measured(lambda: backlogs(client, _PREFIX, pairs, now=_NOW))
         yield Figure(f"... of {_SUBSCRIPTIONS} subscriptions to four feeds", *told)
     for feed in feeds:
         ROUNDS.ended(feed, RoundCounts(1, 5, 1, 1, 1, 1, 1, 0.1), mode="delta", result="ok")
-    figures = StoredFigures([_feed(feed, one, 60.0) for feed, one in amounts.items()])
+    figures = StoredFigures(tuple(found.values()), intervals=dict.fromkeys(feeds, 60.0))
     moment = ScrapeState(ready=True, up=True, findings=(), stored=figures)
     text, told = await _measured(lambda: asyncio.to_thread(written, moment, "text"))
     yield Figure(f"text of all metrics, {len(text) / 1e6:.1f} MB", *told)

@@ -15,14 +15,13 @@ from redis.asyncio import Redis
 from poller.clock import milliseconds_of
 from poller.config.load import load
 from poller.config.settings import Settings
+from poller.control.status import status_of_new
 from poller.control.subscriptions import registry_of
 from poller.daemon.health import StoreMonitor
 from poller.daemon.stored_metrics import (
     FRESH,
-    FeedFigures,
     StoredFigures,
     StoredReadings,
-    SubscriptionFigures,
     blocks,
     intervals,
     stored_figures,
@@ -30,36 +29,61 @@ from poller.daemon.stored_metrics import (
 from poller.delivery.endpoint_health import Health, after_failure
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.redis.client import commands
-from poller.store.feed_state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND, ROUND_AT
+from poller.store.feed_state import DELTA_TOKEN_AT, GOOD_AT, HELD, OLDEST, ROUND, ROUND_AT, FeedState
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
+from poller.store.retention import StreamExtent
+from poller.store.stats import FeedStats, LastRound
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, added, configured
 from tests.harness.clock import StubClock
 from tests.telemetry.series import Key, key, values
 
-FEED = FeedFigures(
+FEED = FeedStats(
     feed="a/x",
-    failing=True,
-    paused=False,
-    held=False,
-    unidentified=2,
-    backward_versions=4,
-    held_versions=3,
-    owned=True,
-    interval=60.0,
-    last_round=100.5,
-    last_good_round=None,
-    delta_token=None,
-    oldest_reading=None,
-    records=7,
-    events=9,
-    stream_entries=8,
-    stream_bytes=1000,
-    quarantine_entries=1,
+    state=FeedState("g", 9, unidentified=2, backwards=4, held_versions=3, tombstones=1, round_at=NOW),
+    last_round=LastRound(ok=False),
+    snapshots=8,
+    stream=StreamExtent(8, 1000, None),
+    quarantined=1,
+    listings=0,
+    lease_ms=5,
+    owner=None,
+    pause=None,
 )
-SUBSCRIPTION = SubscriptionFigures(
-    "s", failing=False, paused=True, ungranted=True, lag=None, backlog=None, parked=2, dead_letters=3, overrun=4
+SUBSCRIPTION = msgspec.structs.replace(
+    status_of_new("s", "https://sink.example.org", all_feeds=True, now=NOW),
+    state="paused",
+    parked=2,
+    dead_letters=3,
+    lost=4,
 )
+AT = NOW.timestamp()
+OF_FEED = {
+    "poller_feed_failing": 1,
+    "poller_feed_paused": 0,
+    "poller_feed_held": 0,
+    "poller_feed_unidentified_records": 2,
+    "poller_feed_backward_versions_total": 4,
+    "poller_feed_held_versions": 3,
+    "poller_feed_owned": 1,
+    "poller_feed_last_round_timestamp_seconds": AT,
+    "poller_feed_records": 7,
+    "poller_feed_events_total": 9,
+    "poller_stream_entries": 8,
+    "poller_stream_bytes": 1000,
+    "poller_quarantine_entries": 1,
+}
+OF_SUBSCRIPTION = {
+    "poller_subscription_failing": 0,
+    "poller_subscription_paused": 1,
+    "poller_subscription_parked_events": 2,
+    "poller_subscription_dead_letters": 3,
+    "poller_subscription_overrun_events_total": 4,
+}
+
+
+MOMENTS = ("last_round", "last_good_round", "delta_token", "oldest_reading")
+MORE = ("interval_seconds", *(f"{name}_timestamp_seconds" for name in MOMENTS))
 
 
 def exported(figures: StoredFigures) -> dict[Key, float]:
@@ -67,33 +91,30 @@ def exported(figures: StoredFigures) -> dict[Key, float]:
 
 
 def test_what_is_not_known_has_no_series() -> None:
-    """A moment that never was, a lag without a group: absent, which is not 0."""
-    found = exported(StoredFigures([FEED], [SUBSCRIPTION], 2))
-    assert found[key("poller_feed_failing", feed="a/x")] == 1
-    assert found[key("poller_feed_unidentified_records", feed="a/x")] == 2
-    assert found[key("poller_feed_backward_versions_total", feed="a/x")] == 4
-    assert found[key("poller_feed_held_versions", feed="a/x")] == 3
-    assert found[key("poller_feed_last_round_timestamp_seconds", feed="a/x")] == 100.5
-    assert found[key("poller_feed_events_total", feed="a/x")] == 9
-    assert found[key("poller_subscription_paused", subscription="s")] == 1
-    assert found[key("poller_subscription_overrun_events_total", subscription="s")] == 4
-    assert found[key("poller_members")] == 2
-    names = {name for name, _ in found}
-    assert not names & {"poller_feed_last_good_round_timestamp_seconds", "poller_subscription_lag_seconds"}
+    """Law: a moment that never was, a lag without a group: absent, which is not 0."""
+    found = exported(StoredFigures([FEED], [SUBSCRIPTION], members=2))
+    expected = {key(name, feed="a/x"): value for name, value in OF_FEED.items()}
+    expected |= {key(name, subscription="s"): value for name, value in OF_SUBSCRIPTION.items()}
+    assert found == expected | {key("poller_members"): 2, key("poller_configuration_differences"): 0}
 
 
-def test_each_figure_has_a_metric() -> None:
-    """Each field of both values is exported under a name of its own."""
-    whole = msgspec.structs.replace(FEED, last_good_round=1.0, delta_token=2.0, oldest_reading=3.0)
-    told = msgspec.structs.replace(SUBSCRIPTION, lag=1.0, backlog=5)
-    found = exported(StoredFigures([whole], [told], 1))
-    assert sum(("feed", "a/x") in labels for _, labels in found) == len(FeedFigures.__struct_fields__) - 1
-    assert sum(("subscription", "s") in labels for _, labels in found) == len(SubscriptionFigures.__struct_fields__) - 1
+def test_what_is_known_has_a_series() -> None:
+    """Law: each figure is exported under a name of its own."""
+    state = msgspec.structs.replace(FEED.state, good_at=NOW, delta_token_at=NOW)
+    whole = msgspec.structs.replace(FEED, state=state)
+    lagging = msgspec.structs.replace(SUBSCRIPTION, lag_seconds=1.5, lag_entries=5)
+    found = exported(StoredFigures([whole], [lagging], {"a/x": 60.0}, {"s": True}))
+    expected = {key(name, feed="a/x"): value for name, value in OF_FEED.items()}
+    moments = ("last_good_round", "delta_token", "oldest_reading")
+    expected |= {key(f"poller_feed_{name}_timestamp_seconds", feed="a/x"): AT for name in moments}
+    expected[key("poller_feed_interval_seconds", feed="a/x")] = 60
+    more = {"ungranted": 1, "lag_seconds": 1.5, "backlog_events": 5}
+    of_subscription = OF_SUBSCRIPTION | {f"poller_subscription_{name}": value for name, value in more.items()}
+    expected |= {key(name, subscription="s"): value for name, value in of_subscription.items()}
+    assert found == expected | {key("poller_members"): 0, key("poller_configuration_differences"): 0}
 
 
 # Laws of :mod:`poller.daemon.stored_metrics`: read seldom, by one for all, and never from a store that is away.
-
-AT = NOW.timestamp()
 
 
 @pytest.fixture
@@ -124,8 +145,12 @@ async def test_what_its_sink_has_not_granted_is_failing(client: Redis, settings:
         await registry.add(name, msgspec.json.encode(values), (), NOW)
         await registry.note_handshake(name, encoded(Granted("p.example") if name == "granted" else Refused("no")))
     figures = await stored_figures(client, settings, {}, now=NOW)
-    found = {one.subscription: (one.failing, one.ungranted) for one in figures.subscriptions}
-    assert found == {"asked": (True, True), "granted": (False, False), "unasked": (False, None)}
+    assert {one.subscription: one.state for one in figures.subscriptions} == {
+        "asked": "failing",
+        "granted": "active",
+        "unasked": "active",
+    }
+    assert figures.ungranted == {"asked": True, "granted": False, "unasked": None}
 
 
 async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -> None:
@@ -143,14 +168,23 @@ async def test_what_is_kept_is_what_is_said(client: Redis, settings: Settings) -
     await client.xadd(keys.events, {"data": b'{"sequence":"%020d"}' % 3}, id=f"{milliseconds_of(NOW) - 5000}-0")
     await client.xgroup_create(keys.events, group_of("one"), id="0")
     await client.hset(ConsumerKeys.of("poller", FEEDS[0], "one").letters, "1-0", "x")
-    found = await stored_figures(client, settings, {FEEDS[0]: 66.0}, now=NOW)
-    feed, never = found.feeds
-    assert (feed.failing, feed.held, feed.owned, feed.interval, feed.events) == (True, True, False, 66.0, 3)
-    assert (feed.last_round, feed.last_good_round, feed.delta_token, feed.oldest_reading) == (AT, AT, AT, AT - 3600)
-    assert (never.failing, never.last_round, never.oldest_reading, never.interval) == (False, None, None, None)
-    one, two = sorted(found.subscriptions, key=lambda each: each.subscription)
-    assert (one.lag, one.backlog, one.dead_letters, one.paused, one.failing) == (5.0, 1, 1, False, True)
-    assert (two.lag, two.backlog, two.paused) == (None, None, True)
+    found = exported(await stored_figures(client, settings, {FEEDS[0]: 66.0}, now=NOW))
+
+    def of_feed(feed: str) -> dict[str, float | None]:
+        names = (*OF_FEED, *(f"poller_feed_{name}" for name in MORE))
+        return {name.removeprefix("poller_feed_"): found.get(key(name, feed=feed)) for name in names}
+
+    def of(subscription: str, *names: str) -> list[float | None]:
+        return [found.get(key(f"poller_subscription_{name}", subscription=subscription)) for name in names]
+
+    feed, never = of_feed(FEEDS[0]), of_feed(FEEDS[1])
+    assert [feed[name] for name in ("failing", "held", "owned", "interval_seconds", "events_total")] == [1, 1, 0, 66, 3]
+    assert [feed[f"{name}_timestamp_seconds"] for name in MOMENTS] == [AT, AT, AT, AT - 3600]
+    assert [never[name] for name in ("failing", "interval_seconds")] == [0, None]
+    assert [never[f"{name}_timestamp_seconds"] for name in MOMENTS] == [None] * 4
+    told = "lag_seconds", "backlog_events", "dead_letters", "paused", "failing"
+    assert of("one", *told) == [5, 1, 1, 0, 1]
+    assert of("two", *told) == [None, None, 0, 1, 0]
 
 
 async def test_many_who_ask_make_one_reading(client: Redis, settings: Settings) -> None:

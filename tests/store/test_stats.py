@@ -1,19 +1,25 @@
-"""Laws of :mod:`poller.store.stats`: thousands at once say what each would say by itself. On each kind of store."""
+"""Laws of :mod:`poller.store.stats`: what is read of many together. On each kind of store."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
 from redis.asyncio import Redis
 
+from poller.changes.plan import RoundCounts
 from poller.clock import moment_of
+from poller.errors import StoreError
 from poller.redis.client import commands
+from poller.store.entry_id import EntryId
+from poller.store.feed_state import FeedState
 from poller.store.keys import ConsumerKeys, FeedKeys, group_of
-from poller.store.stats import ConsumerStats, FeedStats, backlogs, feed_amounts, pair_amounts
+from poller.store.retention import StreamExtent
+from poller.store.stats import Backlog, FeedStats, backlogs, feed_stats
 
 FEEDS: Final = tuple(f"acme/{name}" for name in ("a", "b", "c"))
 NAMES: Final = ("one", "two", "none")
-NOW: Final = 100_000  # milliseconds
+NOW: Final = moment_of(100_000)
 
 
 async def published(client: Redis, feed: str, *seconds: int) -> None:
@@ -32,8 +38,8 @@ async def read(client: Redis, feed: str, name: str, count: int) -> list[bytes]:
     return [one["message_id"] for one in found]
 
 
-async def test_what_waits_is_what_each_backlog_says(any_store: str) -> None:
-    """With and without a group, with pending, parked, unread and lost ones, and dead letters."""
+async def test_many_consumers_are_read_together(any_store: str) -> None:
+    """Law: with and without a group, with pending, scheduled, unread and lost events and dead letters: each its own."""
     async with commands(any_store) as client:
         for feed in FEEDS[:2]:
             await published(client, feed, 10, 20, 30, 40)
@@ -44,43 +50,63 @@ async def test_what_waits_is_what_each_backlog_says(any_store: str) -> None:
         await client.hset(own.parked, held[1].decode(), "x")
         await client.hset(own.letters, held[0].decode(), "x")
         await client.hset(own.state, "lost", "7")
+        await client.set(own.lease, "web1/5ec2e7")
         await read(client, FEEDS[1], "two", 4)
-        found = await pair_amounts(client, "poller", dict.fromkeys(FEEDS, NAMES))
-        each = await backlogs(client, "poller", [(name, feed) for name in NAMES for feed in FEEDS], now=moment_of(NOW))
-        assert found.keys() == each.keys()
-        for pair, one in each.items():
-            told = found[pair]
-            assert (told.undelivered, told.parked) == (one.entries, one.parked), pair
-            assert (told.letters, told.lost) == (one.dead_letters, one.lost), pair
-            age = None if told.oldest is None else (NOW - told.oldest) / 1000
-            assert age == (one.seconds or None), pair
-        assert found["one", FEEDS[1]] == ConsumerStats(2, 20_000, begun=True, parked=1, letters=1, lost=7)
+        found = await backlogs(client, "poller", [(name, feed) for name in NAMES for feed in FEEDS], now=NOW)
+        assert list(found) == [(name, feed) for name in NAMES for feed in FEEDS]
+        assert found["one", FEEDS[0]] == Backlog(FEEDS[0], 4, 90.0, 0, 0)
+        assert found["one", FEEDS[1]] == Backlog(FEEDS[1], 2, 80.0, 1, 1, 7, "web1")
+        assert found["two", FEEDS[1]] == Backlog(FEEDS[1], 4, 90.0, 0, 0)
+        for name, feed in (("two", FEEDS[0]), ("one", FEEDS[2]), ("none", FEEDS[1])):
+            assert found[name, feed] == Backlog(feed, None, None, 0, 0)
 
 
 async def test_each_feed_says_what_there_is(any_store: str) -> None:
-    """Sizes, the lease, fields of the state; what was never written is nothing, and no error."""
+    """Law: sizes, lease, pause and state of each; what was never written is nothing, and no error."""
     keys = FeedKeys.of("poller", FEEDS[0])
     async with commands(any_store) as client:
         await published(client, FEEDS[0], 1, 2)
-        await client.hset(keys.snapshots, "k", "v")
+        await client.hset(keys.snapshots, mapping={"k": "v", "gone": "v"})
+        await client.hset(keys.state, mapping={"tombstones": "1", "round": '{"ok":false,"created":2,"new_key":1}'})
+        await client.hset(keys.listings, "q", "v")
         await client.xadd(keys.quarantine, {"data": "?"})
-        await client.set(keys.lease, "me")
+        await client.set(keys.lease, "web1/5ec2e7", px=60_000)
         await client.set(keys.pause, "{}")
-        found = await feed_amounts(client, "poller", FEEDS, ["sequence", "held"])
-        assert found[FEEDS[1]] == FeedStats(0, 0, 0, owned=False, paused=False, stream_bytes=0, state=(None, None))
+        found = await feed_stats(client, "poller", FEEDS)
+        assert list(found) == list(FEEDS)
+        assert found[FEEDS[1]] == FeedStats(
+            FEEDS[1], FeedState("", 0), None, 0, StreamExtent(0, 0, None), 0, 0, 0, None, None
+        )
         one = found[FEEDS[0]]
-        assert (one.records, one.entries, one.quarantined, one.owned, one.paused) == (1, 2, 1, True, True)
-        assert one.state == (b"2", None)
-        assert 0 < one.stream_bytes < 100_000
+        assert (one.snapshots, one.records, one.quarantined, one.listings) == (2, 1, 1, 1)
+        assert (one.stream.length, one.stream.first, one.state.sequence) == (2, EntryId(1000), 2)
+        assert 0 < one.stream.size < 100_000
+        assert (one.owner, one.pause is not None) == ("web1", True)
+        assert 0 < one.lease_ms <= 60_000
+        assert one.last_round is not None
+        assert (one.last_round.ok, one.last_round.counts) == (False, RoundCounts(created=2))
 
 
-async def test_what_cannot_be_read_costs_only_itself(store_url: str) -> None:
-    """A key of another type leaves its own feed out; a server that forgot the scripts is sent them again."""
+async def test_what_cannot_be_read_is_an_error_or_costs_only_itself(store_url: str) -> None:
+    """Law: a key of another type, or a number that is none, leaves out its own feed for metrics, and fails a status.
+
+    A server that forgot the scripts is sent them again.
+    """
     async with commands(store_url) as client:
         await client.set(FeedKeys.of("poller", FEEDS[1]).snapshots, "no hash")
+        await client.set(FeedKeys.of("poller", FEEDS[1]).events, "no stream")
         for _ in range(2):
-            assert (await feed_amounts(client, "poller", FEEDS, ["held"])).keys() == {FEEDS[0], FEEDS[2]}
+            assert (await feed_stats(client, "poller", FEEDS, lenient=True)).keys() == {FEEDS[0], FEEDS[2]}
+            pairs = [("one", feed) for feed in FEEDS]
+            found = await backlogs(client, "poller", pairs, now=NOW, lenient=True)
+            assert list(found) == [("one", FEEDS[0]), ("one", FEEDS[2])]
             await client.script_flush()
+        with pytest.raises(StoreError):
+            await feed_stats(client, "poller", FEEDS)
+        with pytest.raises(StoreError):
+            await backlogs(client, "poller", pairs, now=NOW)
+        await client.hset(FeedKeys.of("poller", FEEDS[0]).state, "sequence", "none")
+        assert (await feed_stats(client, "poller", FEEDS, lenient=True)).keys() == {FEEDS[2]}
 
 
 async def test_an_event_of_somebody_else_has_no_number(store_url: str) -> None:
@@ -89,21 +115,21 @@ async def test_an_event_of_somebody_else_has_no_number(store_url: str) -> None:
     async with commands(store_url) as client:
         await read(client, FEEDS[0], "one", 0)
         await client.xadd(events, {"data": b'{"type":"\\"sequence\\":\\"9\\""}'})
-        found = await pair_amounts(client, "poller", {FEEDS[0]: ["one"]})
-        assert found["one", FEEDS[0]].undelivered == 1
+        found = await backlogs(client, "poller", [("one", FEEDS[0])], now=NOW)
+        assert found["one", FEEDS[0]].entries == 1
 
 
 async def test_many_subscriptions_of_a_feed_are_asked_for_in_parts(store_url: str, one_server: None) -> None:
     """Law: nobody keeps the store busy for long: each may have a thousand parked deliveries to be looked at."""
-    names = [f"s{number}" for number in range(100)]
+    pairs = [(f"s{number}", FEEDS[0]) for number in range(100)]
     async with commands(store_url) as client:
-        for name in names:
+        for name, _ in pairs:
             await client.hset(ConsumerKeys.of("poller", FEEDS[0], name).parked, "5-1", "x")
-        await pair_amounts(client, "poller", {FEEDS[0]: names})  # the server knows the script from now on
+        await backlogs(client, "poller", pairs, now=NOW)  # the server knows the script from now on
         before = await scripts_run(client)
-        found = await pair_amounts(client, "poller", {FEEDS[0]: names})
+        found = await backlogs(client, "poller", pairs, now=NOW)
         assert await scripts_run(client) - before == 4
-    assert [(one.parked, one.oldest) for one in found.values()] == [(1, 5)] * 100
+    assert [(one.parked, one.seconds) for one in found.values()] == [(1, 99.995)] * 100
 
 
 async def scripts_run(client: Redis) -> int:

@@ -1,12 +1,14 @@
 -- Reads what some subscriptions have not delivered of one feed.
--- KEYS: events, the feed's state, then for each subscription its parked deliveries, its letters, its state.
+-- KEYS: events, the feed's state, then for each subscription its parked deliveries, letters, state and lease.
 -- ARGV: the groups.
 -- Answers the sequence, then for each: whether there is a group, its lag as the server counts it, its pending
 --   entries, the sequence of the first entry that it has not read ('' where there is none, '?' where that is
---   not known), when the first that is not delivered was published ('' none), and the numbers of parked
---   deliveries, letters and lost events.
+--   not known), when the first that is not delivered was published ('' none), the numbers of parked
+--   deliveries, letters and lost events, and the lease (false: free).
 local known, groups = {}, redis.pcall('XINFO', 'GROUPS', KEYS[1])
-if not groups.err then
+if groups.err then
+  if not string.find(tostring(groups.err), 'no such key') then return groups end
+else
   for _, one in ipairs(groups) do
     local group = {}
     for at = 1, #one, 2 do group[one[at]] = one[at + 1] end
@@ -20,7 +22,7 @@ local function seen(entry)
 end
 local answer = {redis.call('HGET', KEYS[2], 'sequence') or '0'}
 for at, name in ipairs(ARGV) do
-  local parked, letters, state = KEYS[3 * at], KEYS[3 * at + 1], KEYS[3 * at + 2]
+  local parked, letters, state, lease = KEYS[4 * at - 1], KEYS[4 * at], KEYS[4 * at + 1], KEYS[4 * at + 2]
   local group, count = known[name], redis.call('HLEN', parked)
   oldest = math.huge
   if count > 0 then
@@ -40,7 +42,7 @@ for at, name in ipairs(ARGV) do
   end
   local since = oldest < math.huge and string.format('%.0f', oldest) or ''
   local rest = {group and 1 or 0, lag, pending, first, since, count, redis.call('HLEN', letters),
-    redis.call('HGET', state, 'lost') or '0'}
+    redis.call('HGET', state, 'lost') or '0', redis.call('GET', lease)}
   for _, value in ipairs(rest) do answer[#answer + 1] = value end
 end
 return answer
