@@ -369,7 +369,7 @@ def differences(said: Mapping[str, MemberConfiguration]) -> list[ConfigurationDi
     for member, one in sorted(said.items()):
         for name, digest in one.sources.items():
             values[f"base_url of source {name}"][digest].append(member)
-        for name, digest in one.sinks.items():
+        for name, digest in (one.sinks or {}).items():
             values[f"sink of subscription {name}"][digest].append(member)
     return [
         ConfigurationDifference(what, tuple(tuple(members) for members in sides.values()))

@@ -4,7 +4,7 @@
 
 * The configuration file has the last word on the subscriptions it lists: here they are not changed, not removed, and
   their ids not given to others.
-* A subscription that was taken out of the file does not go on before it is listed again.
+* A subscription that was taken out of the files does not go on before a file lists it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from poller.delivery.outcome import Outcome
 from poller.delivery.sinks.base import Preview, SinkEvent
 from poller.errors import PollerError, StoreError, SubscriptionFiled, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
-from poller.store.keys import ConsumerKeys, SubscriptionKeys, remembered_key
+from poller.store.keys import ConsumerKeys, MemberKeys, SubscriptionKeys, remembered_key
+from poller.store.members import members_seen
 from poller.store.recovery import known_feeds
 from poller.store.subscriptions import (
     Following,
@@ -134,7 +135,7 @@ async def resume(client: Redis, settings: Settings, subscription: str, *, now: d
 
     Raises:
         SubscriptionUnknown: there is none of this id, or no daemon has seen it yet.
-        SubscriptionFiled: it was taken out of the file.
+        SubscriptionFiled: it was taken out of the file, or out of that of each process that runs.
     """
     registry = registry_of(settings, client)
     one = registered(await registry.all(), settings, subscription)
@@ -142,6 +143,12 @@ async def resume(client: Redis, settings: Settings, subscription: str, *, now: d
         raise SubscriptionFiled(
             f'subscription "{subscription}" is not in the configuration file any more: put it back there, or end it '
             f"with `poller subscriptions remove {subscription}`"
+        )
+    listed = (await members_seen(client, MemberKeys.of(settings.redis.prefix))).subscriptions
+    if one.origin == "file" and listed.is_complete and subscription not in listed.ids:  # it would be paused again
+        raise SubscriptionFiled(
+            f'no running process has subscription "{subscription}" in its configuration file: start them again with '
+            "the file that has it"
         )
     before = await registry.resume(subscription, health_resumed)
     if before is not None:

@@ -32,33 +32,27 @@ from poller.redis.errors import let_in
 from poller.store.consumer_state import ConsumerScripts
 from poller.store.keys import FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import Lease, keep_renewed
-from poller.store.members import members_now
+from poller.store.members import ListedSubscriptions, MemberList, members_seen
 from poller.store.session import OpenStore, blocking_client
 from poller.store.stream import arrivals
-from poller.store.subscriptions import REASON, Contested, Registry, RegistryVersions, Subscriptions, contested
+from poller.store.subscriptions import UNLISTED, Registry, RegistryVersions, Subscriptions, file_pauses
 from poller.telemetry.logs import LogOnce
-
-# The subscriptions of this process' file, against those of the store that it shares with others.
-#
-# They are taken over at the start. From then on the registry is looked at for a disagreement: a process with another
-# file
-# may have paused one of them, or brought one that is in no file of a process that is still there. What is to be done
-# then
-# says :mod:`poller.store.subscriptions`; here it is done, and logged once.
-
-_ADVICE: Final = (
-    "two configurations are in use on one store: this process has the subscription in its file, and that one, when it "
-    "started, had not. Start every process of a store with the same file"
-)
 
 _log = structlog.get_logger("poller.delivery")
 
 
 class FileSubscriptions:
-    """The file of one process. Used within one event loop."""
+    """The subscriptions of this process's file in the registry that it shares with others.
+
+    **Invariants**
+
+    - They are registered once, at the start, when the other processes can see what this one lists.
+    - Which file subscriptions rest is looked at whenever the registry or the list of processes has changed. The rule is
+      :func:`poller.store.subscriptions.file_pauses`.
+    """
 
     def __init__(
-        self, settings: Settings, registry: Registry, client: Redis, membership: Membership, *, role: str
+        self, settings: Settings, registry: Registry, client: Redis, membership: Membership, *, clock: Clock
     ) -> None:
         """Take what it works with.
 
@@ -67,68 +61,65 @@ class FileSubscriptions:
             registry: of the subscriptions.
             client: of the store.
             membership: this process among the others.
-            role: what those do that deliver.
+            clock: the store's.
         """
         self.file = filed(settings)
-        self._ids = frozenset(name for name, _ in self.file)
         self._registry = registry
         self._client = client
         self._keys = MemberKeys.of(settings.redis.prefix)
         self._membership = membership
-        self._role = role
-        self._of: Subscriptions | None = None
-        self._contested = Contested()
+        self._clock = clock
+        self._settled: tuple[Subscriptions, MemberList] | None = None
 
-    async def take_over(self, now: datetime) -> None:
-        """Tell the registry what the file says. To be called when the others can see that this process is there.
+    async def register(self) -> None:
+        """Register what the file says. To be called when the others can see that this process is there.
 
         Raises:
             ConfigurationError: two subscriptions have one id.
             StoreError: the store is away.
         """
-        synced = await self._registry.sync(self.file, now, member=self._membership.name)
-        for name in synced.removed:
-            _say_paused(name, "the configuration does not have it any more")
+        await self._registry.sync(self.file, self._clock.now())
 
-    async def keep_to(self, kept: Subscriptions, clock: Clock) -> None:
-        """Bring back what another process has paused, and pause what another has left behind.
+    async def reconcile(self, kept: Subscriptions) -> bool:
+        """Pause the file subscriptions that no live process lists, and resume those that one lists again.
 
-        Costs nothing while all files say the same.
+        Costs nothing while neither the registry nor the list of processes changes.
 
         Args:
             kept: the registry, as it was read last.
-            clock: the store's.
+
+        Returns:
+            Whether the registry has changed.
 
         Raises:
             StoreError: the store is away.
         """
-        if kept is not self._of:
-            self._of, self._contested = kept, contested(kept, self._ids)
-        if not self._pressing():
-            return
-        there = [name for name, roles in (await members_now(self._client, self._keys)).items() if self._role in roles]
-        settled = await self._registry.settle(kept, self._contested, self._membership.name, there, clock.now())
-        for name, by in settled.returned.items():
-            _log.warning("subscription brought back", subscription=name, without=by or "unknown", advice=_ADVICE)
-        for name in settled.removed:
-            _say_paused(name, REASON)
+        seen = self._membership.seen
+        if self._settled is not None and self._settled[0] is kept and self._settled[1] is seen:
+            return False
+        writes, _ = file_pauses(kept, self._listed(seen), self._clock.now())
+        if not writes:
+            self._settled = kept, seen
+            return False
+        changed = await self._registry.reconcile(self._listed_now, self._clock.now())
+        for name in changed.resumed:
+            _log.info("subscription resumed", subscription=name, reason="a running process lists it in its file again")
+        for name in changed.paused:
+            _log.warning(
+                "subscription paused",
+                subscription=name,
+                by="removed",
+                reason=UNLISTED,
+                advice=f"poller subscriptions remove {name} drops it and what waits for it",
+            )
+        return True
 
-    def _pressing(self) -> bool:
-        """Whether something is to be done, by the list of processes as it was seen last."""
-        if not self._contested.brought:
-            return bool(self._contested.silenced)
-        there = self._membership.seen.doing(self._role)
-        return bool(self._contested.silenced) or any(by not in there for by in self._contested.brought.values())
+    async def _listed_now(self) -> ListedSubscriptions:
+        return self._listed(await members_seen(self._client, self._keys))
 
-
-def _say_paused(subscription: str, reason: str) -> None:
-    _log.warning(
-        "subscription paused",
-        subscription=subscription,
-        by="removed",
-        reason=reason,
-        advice=f"poller subscriptions remove {subscription} drops it and what waits for it",
-    )
+    def _listed(self, seen: MemberList) -> ListedSubscriptions:
+        """Nothing is known while this process is missing in the list: it was stopped for long, and others may be."""
+        return seen.subscriptions if self._membership.name in seen.roles else ListedSubscriptions()
 
 
 ROLE: Final = "deliver"
@@ -171,7 +162,7 @@ class DeliverRole:
         self._configurations = configurations
         self._sharing = LeaseBalancer(ROLE, membership, store.client, ttl=settings.lease.ttl, watch=watch, clock=clock)
         self._registry = Registry(store.client, SubscriptionKeys.of(prefix))
-        self._filing = FileSubscriptions(settings, self._registry, store.client, membership, role=ROLE)
+        self._filing = FileSubscriptions(settings, self._registry, store.client, membership, clock=clock)
         self._shared = RunnerContext(
             settings,
             environ,
@@ -255,7 +246,7 @@ class DeliverRole:
             await ended(joined)
         while not stop.is_set():
             try:
-                await self._filing.take_over(self._shared.clock.now())
+                await self._filing.register()
                 break
             except StoreError as error:
                 self._away(error)
@@ -271,11 +262,12 @@ class DeliverRole:
             before, registry_changed = self._seen, self._seen is None or marks.version != self._seen.version
             if self._kept is None or registry_changed:
                 self._kept = await self._registry.all()
-                marks = marks._replace(version=self._kept.version)
+            if await self._filing.reconcile(self._kept):  # before one is started that no file lists any more
+                self._kept, registry_changed = await self._registry.all(), True
+            marks = marks._replace(version=self._kept.version)
             parked = before is not None and marks.parked != before.parked
             if await self._feeds_changed(self._kept, anyway=registry_changed or parked) or registry_changed:
                 self._carry_out(self._kept)
-            await self._filing.keep_to(self._kept, self._shared.clock)
             if parked:
                 for running in self._running.values():
                     running.reload()
@@ -313,8 +305,7 @@ class DeliverRole:
     async def _mended(self, before: Subscriptions) -> Subscriptions:
         shared = self._shared
         told = partial(announce, shared.store.client, shared.settings.redis.prefix)
-        now, member = shared.clock.now(), shared.member
-        return await mend(self._registry, self._filing.file, before, now=now, announce=told, member=member)
+        return await mend(self._registry, self._filing.file, before, now=shared.clock.now(), announce=told)
 
     def _away(self, error: StoreError, who: str = _REGISTRY) -> None:
         if isinstance(error, StoreUnavailable):

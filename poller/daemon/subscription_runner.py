@@ -357,9 +357,8 @@ async def mend(
     *,
     now: datetime,
     announce: Callable[[OperationalEvent], Awaitable[None]],
-    member: str = "",
 ) -> Subscriptions:
-    """Bring back what can be brought back, and tell the rest; what there is then.
+    """Restore what can be restored, and announce the rest. Returns what there is then.
 
     Args:
         registry: of the store.
@@ -367,13 +366,12 @@ async def mend(
         before: what was there when it was looked at last.
         now: UTC.
         announce: publishes an operational event.
-        member: the process whose file it is.
 
     Raises:
         StoreError: nothing was announced yet.
     """
     try:
-        await registry.sync(file, now, before, member=member)
+        await registry.sync(file, now, before)
     except ConfigurationError as error:  # an older registry has one that was added then and stands in the file now
         _log.error("subscriptions of the file are not brought back", error=str(error))
     kept = await registry.all()

@@ -39,16 +39,28 @@ class MemberConfiguration(msgspec.Struct, frozen=True):
     Attributes:
         feeds: those that it has, ``SOURCE/NAME``; None where it does not say, so that it may have any.
         sources: digest of the ``base_url`` of each source, by name.
-        sinks: digest of the ``sink`` of each subscription of the file, by id.
+        sinks: digest of the ``sink`` of each subscription of the file, by id; None where it does not say.
     """
 
     feeds: tuple[str, ...] | None = None
     sources: Mapping[str, str] = {}
-    sinks: Mapping[str, str] = {}
+    sinks: Mapping[str, str] | None = None
 
 
 UNSAID: Final = MemberConfiguration()
 """Of a process that says nothing, for another version runs there."""
+
+
+class ListedSubscriptions(msgspec.Struct, frozen=True):
+    """The subscriptions in the files of the live processes.
+
+    Attributes:
+        ids: those that a live process lists.
+        is_complete: whether each live process says what it lists; another one may list any.
+    """
+
+    ids: frozenset[str] = frozenset()
+    is_complete: bool = False
 
 
 class MemberList(msgspec.Struct, frozen=True):
@@ -73,6 +85,13 @@ class MemberList(msgspec.Struct, frozen=True):
         said = [self.configurations.get(name, UNSAID).feeds for name in names]
         listed = [feeds for feeds in said if feeds is not None]
         return frozenset(chain(*listed)) if len(listed) == len(said) else None
+
+    @property
+    def subscriptions(self) -> ListedSubscriptions:
+        """The subscriptions of the files of all of them."""
+        said = [self.configurations.get(name, UNSAID).sinks for name in self.roles]
+        listed = [sinks for sinks in said if sinks is not None]
+        return ListedSubscriptions(frozenset(chain(*listed)), is_complete=len(listed) == len(said) > 0)
 
 
 class Members:

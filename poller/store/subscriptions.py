@@ -4,10 +4,9 @@ A change is planned by a pure function on all that is kept, and written by one s
 the one that it was planned on; else it is planned again. Marks (health, a sink's pause, its handshake) are written
 without a version, for only the process that delivers needs them.
 
-Where processes with different files share a store, a process that starts pauses the file subscriptions that it does not
-list (:func:`syncing`). A live process that lists one resumes it and is written down as the ``member`` that did. A
-process that does not list it leaves it alone until that member is gone, and pauses it then; another one that lists it
-resumes it again. So each start and each end of a process pauses a subscription once at most, and resumes it once.
+Processes with different files may share a store. Each publishes which subscriptions its file lists
+(:class:`~poller.store.members.MemberConfiguration`), and a file subscription rests if and only if no live process lists
+it (:func:`file_pauses`). Any process that delivers may write that; all of them come to the same result.
 
 **Invariants**
 
@@ -16,7 +15,8 @@ resumes it again. So each start and each end of a process pauses a subscription 
 - Two processes that change something at the same instant come one after the other; neither overwrites what it has not
   seen. What is as it should be is not written.
 - Every id in any part is registered: a mark that comes late does not bring a removed subscription back.
-- A subscription that leaves the file is paused, never dropped: its events wait. Only an operator deletes one.
+- A subscription that leaves the files is paused, never dropped: its events wait. Only an operator deletes one.
+- A process that does not say what it lists may list any: while it lives, nothing is paused because no file lists it.
 - Marks that the sink has caused, a pause by Retry-After and its handshake, end when the subscription gets another sink.
 - A pause by an operator, a sink or failures is no concern of any file. A pause stays the first one's, but an operator's
   takes the place of ``removed``, which ends by itself.
@@ -27,7 +27,7 @@ resumes it again. So each start and each end of a process pauses a subscription 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
@@ -40,6 +40,7 @@ from poller.clock import milliseconds_of, moment_of
 from poller.errors import ConfigurationError, StoreError, SubscriptionTaken, SubscriptionUnknown
 from poller.redis.errors import translated
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
+from poller.store.members import ListedSubscriptions
 from poller.store.scripts import lua
 
 Origin = Literal["file", "run"]
@@ -101,15 +102,12 @@ class Registered(msgspec.Struct, frozen=True, dict=True):
         since: when it was first known, UTC.
         asked: since when it wants the feeds that it does, in milliseconds of the store's clock; 0: not known. What is
             published from then on is new to it, however late its delivery begins.
-        member: the process by whose file it was added or resumed while other files did not list it; "": not known, or
-            it was paused since.
     """
 
     origin: Origin
     settings: msgspec.Raw
     since: datetime
     asked: int = 0
-    member: str = ""
 
     @cached_property
     def outline(self) -> SubscriptionOutline:
@@ -122,16 +120,14 @@ class Paused(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         by: ``operator``; ``sink``: it answered that it wants no more; ``failures``: it has failed for too long;
-            ``removed``: the file does not list it any more.
+            ``removed``: no live process lists it in its file.
         reason: in words.
         at: when it was paused, UTC.
-        member: the process whose file does not list it; "": not known, or it was paused for another reason.
     """
 
     by: Pauser
     reason: str
     at: datetime
-    member: str = ""
 
 
 class SinkPauses(msgspec.Struct, frozen=True):
@@ -304,27 +300,22 @@ class Synced(msgspec.Struct, frozen=True):
     Attributes:
         added: new ones.
         changed: whose settings are other ones now.
-        removed: those that were paused because the file has them no more.
-        returned: those that go on because the file has them again.
     """
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
 
 
 def syncing(
-    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE, *, member: str = ""
+    kept: Subscriptions, file: Mapping[str, bytes], now: datetime, before: Subscriptions = _NONE
 ) -> tuple[list[Write], Synced]:
-    """The writes that make the subscriptions of the file these, and their effect.
+    """The writes that register the subscriptions of a file with its settings, and their effect. None is paused.
 
     Args:
         kept: what is there.
         file: the settings of each subscription of the file, in JSON, by id; equal settings are equal bytes.
         now: UTC.
         before: what was there before the store lost it: those of the file are as old and as paused as they were.
-        member: the process whose file it is.
 
     Raises:
         ConfigurationError: one of them has the id of a subscription that was added at run time.
@@ -338,31 +329,45 @@ def syncing(
         for name, settings in file.items()
         if name not in added and bytes(kept.registered[name].settings) != settings
     }
-    returned = [name for name in file if name in kept.paused and kept.paused[name].by == "removed"]
-    gone = [name for name, one in kept.registered.items() if one.origin == "file" and name not in file]
-    removed = [name for name in gone if name not in kept.paused]
-    writes = _coming(kept, {name: file[name] for name in added}, now, before, member=member)
-    writes += [_registered(name, one) for name, one in changed.items() if name not in returned]
-    for name, settings in file.items():
-        if name in changed:
-            writes += _rebound(kept, name, settings)
-    for name in returned:
-        writes += returning(name, changed.get(name, kept.registered[name]), member)
-    pause = Paused("removed", "it is not in the configuration file any more", now, member)
-    for name in removed:
-        writes += leaving(name, kept.registered[name], pause)
-    return writes, Synced(tuple(added), tuple(changed), tuple(removed), tuple(returned))
+    writes = _coming(kept, {name: file[name] for name in added}, now, before)
+    for name, one in changed.items():
+        writes += [_registered(name, one), *_rebound(kept, name, file[name])]
+    return writes, Synced(tuple(added), tuple(changed))
 
 
-def returning(subscription: str, one: Registered, member: str) -> list[Write]:
-    """The writes that resume a subscription which the file of this process lists."""
-    return [("paused", subscription, None), _registered(subscription, msgspec.structs.replace(one, member=member))]
+UNLISTED: Final = "no running process has it in its configuration file any more"
+"""The reason of a pause by ``removed``."""
 
 
-def leaving(subscription: str, one: Registered, pause: Paused) -> list[Write]:
-    """The writes that pause a subscription which no known file lists."""
-    unclaimed = [_registered(subscription, msgspec.structs.replace(one, member=""))] if one.member else []
-    return [("paused", subscription, _json(pause)), *unclaimed]
+class FilePauses(msgspec.Struct, frozen=True):
+    """The subscriptions that change because of who lists them, ids in order.
+
+    Attributes:
+        paused: those that no live process lists.
+        resumed: those that a live process lists again.
+    """
+
+    paused: tuple[str, ...] = ()
+    resumed: tuple[str, ...] = ()
+
+
+def file_pauses(kept: Subscriptions, listed: ListedSubscriptions, now: datetime) -> tuple[list[Write], FilePauses]:
+    """The writes after which a file subscription rests for its file's sake if and only if no live process lists it.
+
+    Args:
+        kept: what is there.
+        listed: by the live processes, read after ``kept``: a process can be seen before it changes anything.
+        now: UTC.
+    """
+    filed = sorted(name for name, one in kept.registered.items() if one.origin == "file")
+    rests = {name for name in filed if name in kept.paused and kept.paused[name].by == "removed"}
+    resumed = [name for name in filed if name in rests and name in listed.ids]
+    paused = [name for name in filed if name not in kept.paused and name not in listed.ids and listed.is_complete]
+    writes: list[Write] = [("paused", name, _json(Paused("removed", UNLISTED, now))) for name in paused]
+    writes += [("paused", name, None) for name in resumed]
+    # An earlier version notes here whose file has brought it back, and pauses it when that process is gone.
+    writes += [_registered(name, kept.registered[name]) for name in resumed]
+    return writes, FilePauses(tuple(paused), tuple(resumed))
 
 
 def adding(
@@ -485,10 +490,8 @@ def resuming(
     return writes, before
 
 
-def _coming(
-    kept: Subscriptions, added: Mapping[str, bytes], now: datetime, before: Subscriptions, *, member: str
-) -> list[Write]:
-    fresh = {name: Registered("file", msgspec.Raw(text), now, kept.at, member) for name, text in added.items()}
+def _coming(kept: Subscriptions, added: Mapping[str, bytes], now: datetime, before: Subscriptions) -> list[Write]:
+    fresh = {name: Registered("file", msgspec.Raw(text), now, kept.at) for name, text in added.items()}
     writes = [_registered(name, _as_old_as(before.registered.get(name), one)) for name, one in fresh.items()]
     paused = {name: before.paused[name] for name in added if name in before.registered and name in before.paused}
     writes += [("paused", name, _json(pause)) for name, pause in paused.items() if pause.by != "removed"]
@@ -594,28 +597,31 @@ class Registry:
         except ValueError as error:
             raise StoreError(f"{keys.registry} and its neighbours hold what cannot be read: {error}") from None
 
-    async def sync(
-        self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = _NONE, *, member: str = ""
-    ) -> Synced:
-        """Make those of the file what it says: new ones, changed ones, those that are gone, those that are back.
+    async def sync(self, file: Sequence[tuple[str, bytes]], now: datetime, before: Subscriptions = _NONE) -> Synced:
+        """Register the subscriptions of a file with its settings. Which of them rest says :meth:`reconcile`.
 
         Args:
             file: id and settings in JSON, for each; equal settings are equal bytes.
             now: UTC.
             before: what was there, where the store has lost it.
-            member: the process whose file it is.
 
         Raises:
             ConfigurationError: one of them has the id of a subscription that was added at run time; nothing changed.
         """
-        return await self._change(lambda kept: syncing(kept, dict(file), now, before, member=member))
+        return await self._change(lambda kept: syncing(kept, dict(file), now, before))
 
-    async def settle(
-        self, kept: Subscriptions, found: Contested, member: str, there: Collection[str], now: datetime
-    ) -> Settled:
-        """See :func:`settling`. Writes nothing if the registry has changed since ``kept``."""
-        writes, settled = settling(kept, found, member, there, now)
-        return settled if writes and await self._write(kept.version, writes) else Settled()
+    async def reconcile(self, listed: Callable[[], Awaitable[ListedSubscriptions]], now: datetime) -> FilePauses:
+        """Pause and resume by :func:`file_pauses`.
+
+        Args:
+            listed: reads what the live processes list; is called after each reading of the registry.
+            now: UTC.
+        """
+        while True:
+            kept = await self.all()
+            writes, changed = file_pauses(kept, await listed(), now)
+            if not writes or await self._write(kept.version, writes):
+                return changed
 
     async def add(
         self,
@@ -780,70 +786,6 @@ class Registry:
     async def _mark(self, script: str, key: str, subscription: str, *arguments: str | bytes | int) -> bool:
         with translated(self._client):
             return bool(await self._client.eval(script, 2, self._keys.registry, key, subscription, *arguments))
-
-
-REASON: Final = "no running process has it in its configuration file any more"
-
-
-class Contested(msgspec.Struct, frozen=True):
-    """The differences between one process' file and the registry.
-
-    Attributes:
-        silenced: listed in its file, and paused by a process that does not list it; with that process.
-        brought: not listed in its file, and active because another process lists it; with that process.
-    """
-
-    silenced: Mapping[str, str] = {}
-    brought: Mapping[str, str] = {}
-
-    def __bool__(self) -> bool:
-        """Whether they differ."""
-        return bool(self.silenced or self.brought)
-
-
-class Settled(msgspec.Struct, frozen=True):
-    """The changes of one process to the registry.
-
-    Attributes:
-        returned: those resumed because its file lists them; with the process that had paused them.
-        removed: those paused because no live process lists them.
-    """
-
-    returned: Mapping[str, str] = {}
-    removed: tuple[str, ...] = ()
-
-
-def contested(kept: Subscriptions, file: Collection[str]) -> Contested:
-    """The differences; ``file`` holds the ids of the subscriptions of a process' file."""
-    silenced = {name: one.member for name, one in kept.paused.items() if one.by == "removed" and name in file}
-    brought = {
-        name: one.member
-        for name, one in kept.registered.items()
-        if one.origin == "file" and one.member and name not in file and name not in kept.paused
-    }
-    return Contested(silenced, brought)
-
-
-def settling(
-    kept: Subscriptions, found: Contested, member: str, there: Collection[str], now: datetime
-) -> tuple[list[Write], Settled]:
-    """The writes that settle the differences, and their effect.
-
-    Args:
-        kept: what is there.
-        found: where that and its file differ.
-        member: its name.
-        there: the names of the processes that deliver, read after ``kept``.
-        now: UTC.
-    """
-    returned = found.silenced if member in there else {}
-    removed = tuple(name for name, by in found.brought.items() if by not in there)
-    writes: list[Write] = []
-    for name in returned:
-        writes += returning(name, kept.registered[name], member)
-    for name in removed:
-        writes += leaving(name, kept.registered[name], Paused("removed", REASON, now, member))
-    return writes, Settled(returned, removed)
 
 
 FORGET: Final = lua("forget_consumer")

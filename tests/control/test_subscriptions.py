@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,16 +16,18 @@ from fakeredis import FakeAsyncRedis
 from poller.clock import Clock
 from poller.config.validation import subscription_of
 from poller.control import subscriptions as subscribing
+from poller.control.orphans import stated
 from poller.control.subscriptions import TYPE, NotGranted, SampleResult, filed, registry_of, sample
 from poller.delivery.endpoint_health import Health
 from poller.delivery.handshake import Granted, Refused, encoded
 from poller.delivery.outcome import Failure
 from poller.delivery.signing import new_secret
 from poller.errors import ConfigurationError, SubscriptionTaken, SubscriptionUnknown
-from poller.store.keys import ConsumerKeys, FeedKeys, group_of, operations_key
+from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, group_of, operations_key
+from poller.store.members import UNSAID, MemberConfiguration, MemberList, Members
 from poller.store.subscriptions import Paused
 from tests.control.subscribed import FEEDS, NOW, added, configured
-from tests.harness.clock import StubClock
+from tests.harness.clock import StubClock, store_clock
 from tests.receiver import Reply, receiving
 
 KEY = bytes(range(32))
@@ -130,6 +133,29 @@ async def test_the_file_has_the_last_word(client: FakeAsyncRedis, tmp_path: Path
         await subscribing.resume(client, without, "a", now=NOW)
     await subscribing.remove(client, without, "a", clock=Clock())
     assert not (await registry.all()).registered
+
+
+async def test_what_no_running_process_lists_is_not_resumed(client: FakeAsyncRedis, tmp_path: Path) -> None:
+    """It would be paused again at once; where none runs, or one does not say what it lists, the operator decides."""
+    settings = configured(tmp_path, "a")
+    await registry_of(settings, client).sync(filed(settings), NOW)
+    await added(client, settings, "run")
+    for one in ("a", "run"):
+        await subscribing.pause(client, settings, one, reason="so", now=NOW)
+    await joined(client, "m", stated(configured(tmp_path)))
+    with pytest.raises(ConfigurationError, match="no running process has"):
+        await subscribing.resume(client, settings, "a", now=NOW)
+    assert await subscribing.resume(client, settings, "run", now=NOW)
+    await joined(client, "older", UNSAID)
+    assert await subscribing.resume(client, settings, "a", now=NOW)
+    await subscribing.pause(client, settings, "a", reason="so", now=NOW)
+    await joined(client, "older", stated(settings))
+    assert await subscribing.resume(client, settings, "a", now=NOW)
+
+
+async def joined(client: FakeAsyncRedis, name: str, said: MemberConfiguration) -> None:
+    keys, ttl, clock = MemberKeys.of("poller"), timedelta(minutes=1), store_clock()
+    await Members(client, keys, name=name, ttl=ttl, clock=clock, configuration=said).beat(("deliver",), MemberList())
 
 
 async def test_nothing_is_left_of_a_removed_one(client: FakeAsyncRedis, tmp_path: Path) -> None:

@@ -20,16 +20,17 @@ from structlog.typing import EventDict
 from poller.clock import Clock, milliseconds_of
 from poller.config.load import load
 from poller.config.settings import Settings
+from poller.control.orphans import stated
 from poller.control.status import subscription_statuses
 from poller.control.subscriptions import filed, resume
 from poller.daemon.cluster.membership import Configurations, Membership
-from poller.daemon.deliver_role import DeliverRole
+from poller.daemon.deliver_role import DeliverRole, FileSubscriptions
 from poller.daemon.health import StoreMonitor
 from poller.delivery.handshake import Granted, decoded, encoded, origin
 from poller.redis.client import commands, servers
 from poller.store.keys import ConsumerKeys, FeedKeys, MemberKeys, SubscriptionKeys
 from poller.store.lease import member_name
-from poller.store.members import Members
+from poller.store.members import MemberList, Members
 from poller.store.session import OpenStore
 from poller.store.stream import last_id
 from poller.store.subscriptions import Paused, Registry
@@ -82,7 +83,14 @@ class Scene:
 
     async def _deliver(self, settings: Settings, stop: asyncio.Event) -> None:
         ttl = settings.lease.ttl
-        members = Members(self.client, MemberKeys.of("poller"), name=member_name(Clock()), ttl=ttl, clock=store_clock())
+        members = Members(
+            self.client,
+            MemberKeys.of("poller"),
+            name=member_name(Clock()),
+            ttl=ttl,
+            clock=store_clock(),
+            configuration=stated(settings),
+        )
         clock = asyncio.get_running_loop().time
         watch = StoreMonitor("warn", clock=StubClock(now=now, monotonic=clock))
         membership = Membership(members, ttl=ttl, watch=watch, clock=StubClock(monotonic=clock))
@@ -414,26 +422,89 @@ async def test_told_to_stop_it_leaves_in_time_though_a_sink_hangs(scene: Scene) 
 
 
 async def test_a_process_with_another_file_silences_nothing(scene: Scene) -> None:
-    """Whoever has it brings it back and says who has not; with the last one that has it, it rests."""
+    """What a live process lists goes on without a pause; it rests with the last one that lists it, and that is told."""
+    scene.deliver(scene.settings("one"))
+    await scene.add("e1")
+    await scene.arrives("one", "e1")
+    version = await scene.registry.version()
+    with capture_logs() as said:
+        scene.deliver(scene.settings("other"))
+        await scene.add("e2")
+        await scene.arrives("other", "e1", "e2")
+        await scene.arrives("one", "e1", "e2")
+        assert (await scene.registry.version(), events(said).count("subscription paused")) == (version + 1, 0)
+        scene.stops[0].set()
+        await scene.tasks[0]
+        await until(lambda: paused(scene.registry, "one"), "it to be paused")
+        await until(lambda: events(said).count("subscription paused") == 1, "that to be told")
+    scene.deliver(scene.settings("one"))
+    await scene.add("e3")
+    await scene.arrives("one", "e1", "e2", "e3")
+    await scene.arrives("other", "e1", "e2", "e3")
+
+
+async def test_what_no_file_lists_any_more_is_not_begun(scene: Scene) -> None:
+    """A daemon that starts with a file that lacks a subscription sends nothing for it, not even for a moment."""
+    await scene.registry.sync(filed(scene.settings("gone")), now())
+    await scene.add("e1")
+    with capture_logs() as said:
+        scene.deliver(scene.settings("one"))
+        await scene.arrives("one", "e1")
+    assert scene.got("gone") == []
+    assert (await scene.registry.all()).paused["gone"].by == "removed"
+    assert [line["subscription"] for line in said if line["event"] == "subscription paused"] == ["gone"]
+
+
+async def test_what_an_older_process_has_paused_is_resumed(scene: Scene) -> None:
+    """One that lacks it pauses it when it starts; a process that lists it resumes it within a look."""
     scene.deliver(scene.settings("one"))
     await scene.add("e1")
     await scene.arrives("one", "e1")
     with capture_logs() as said:
-        scene.deliver(scene.settings())
-        await until(lambda: "subscription brought back" in events(said), "it to be brought back")
-        await scene.add("e2")
-        await scene.arrives("one", "e1", "e2")
-        scene.stops[0].set()
-        await scene.tasks[0]
-        await until(lambda: paused(scene.registry, "one"), "it to be paused")
-        await until(lambda: events(said).count("subscription paused") == 2, "that to be told")
-    back = next(line for line in said if line["event"] == "subscription brought back")
-    other = (await scene.registry.all()).paused["one"].member
-    assert (back["subscription"], back["without"], back["log_level"]) == ("one", other, "warning")
-    assert events(said).count("subscription brought back") == 1
+        await scene.registry.pause("one", Paused("removed", "it is not in the configuration file any more", now()))
+        await until(lambda: "subscription resumed" in events(said), "it to be resumed")
+    assert not (await scene.registry.all()).paused
+    await scene.add("e2")
+    await scene.arrives("one", "e1", "e2")
+
+
+async def test_a_process_that_does_not_say_what_it_lists_keeps_all_going(scene: Scene) -> None:
+    """As one of an older version, which may list any: nothing is paused for its file's sake before it has gone."""
+    older = Members(scene.client, MemberKeys.of("poller"), name="older", ttl=timedelta(minutes=1), clock=store_clock())
+    await older.beat(("deliver",), MemberList())
+    await scene.registry.sync(filed(scene.settings("gone")), now())
+    await scene.add("e1")
     scene.deliver(scene.settings("one"))
-    await scene.add("e3")
-    await scene.arrives("one", "e1", "e2", "e3")
+    await scene.arrives("one", "e1")
+    await scene.arrives("gone", "e1")
+    await older.leave(MemberList())
+    await until(lambda: paused(scene.registry, "gone"), "it to be paused")
+
+
+async def test_a_process_that_is_missing_in_the_list_pauses_nothing(scene: Scene) -> None:
+    """As one that was stopped for long: what it lists is not in the list either, and it would pause its own."""
+    settings = scene.settings("one")
+    keys, ttl, lacks = MemberKeys.of("poller"), timedelta(minutes=1), stated(scene.settings())
+    other = Members(scene.client, keys, name="other", ttl=ttl, clock=store_clock(), configuration=lacks)
+    members = Members(scene.client, keys, name="stopped", ttl=ttl, clock=store_clock(), configuration=stated(settings))
+    membership = Membership(members, ttl=ttl, watch=StoreMonitor("warn", clock=Clock()), clock=Clock())
+    await other.beat(("deliver",), MemberList())
+    filing = FileSubscriptions(settings, scene.registry, scene.client, membership, clock=Clock())
+    await filing.register()
+    kept = await scene.registry.all()
+    membership.seen = await members.beat(("deliver",), MemberList())
+    assert not await filing.reconcile(kept)
+    membership.seen = await members.leave(membership.seen)
+    assert not await filing.reconcile(kept)
+    await scene.registry.pause("one", Paused("removed", "so", now()))
+    membership.seen = await members.beat(("deliver",), membership.seen)
+    await members.leave(MemberList())  # which is not seen here yet
+    kept = await scene.registry.all()
+    assert await filing.reconcile(kept)
+    assert await paused(scene.registry, "one")
+    membership.seen = await members.beat(("deliver",), MemberList())
+    assert await filing.reconcile(kept)
+    assert not await paused(scene.registry, "one")
 
 
 async def test_settings_that_cannot_be_used_are_a_failure_that_is_seen(scene: Scene) -> None:

@@ -15,9 +15,11 @@ from poller.errors import ConfigurationError, StoreError, StoreRefused, Subscrip
 from poller.redis.client import commands
 from poller.store import subscriptions as registering
 from poller.store.keys import ConsumerKeys, FeedKeys, SubscriptionKeys, group_of
+from poller.store.members import ListedSubscriptions
 from poller.store.subscriptions import (
     PARTS,
     UNREADABLE,
+    FilePauses,
     Paused,
     Registry,
     SinkPauses,
@@ -25,6 +27,7 @@ from poller.store.subscriptions import (
     Subscriptions,
     Synced,
     Write,
+    file_pauses,
     forget,
     health_field,
     outline_of,
@@ -116,30 +119,33 @@ async def test_a_mark_of_the_sink_before_is_not_written(store_client: Redis) -> 
     assert await registry.handshake("a") == b"granted"
 
 
-def test_what_leaves_the_file_rests_until_it_returns() -> None:
-    """Law: it is paused, not dropped, told once, and goes on by itself when the file has it again."""
-    writes, told = registering.syncing(filed("a", "b"), {"b": ONE}, NOW)
-    assert told == Synced(removed=("a",))
+def listing(*names: str) -> ListedSubscriptions:
+    """What the live processes list, all of which say so."""
+    return ListedSubscriptions(frozenset(names), is_complete=True)
+
+
+def test_what_leaves_the_files_rests_until_it_returns() -> None:
+    """Law: it is paused, not dropped, told once, and goes on by itself when a file lists it again."""
+    writes, told = file_pauses(filed("a", "b"), listing("b"), NOW)
+    assert told == FilePauses(paused=("a",))
     gone = applied(filed("a", "b"), writes)
     assert "a" in gone.registered
     assert gone.paused["a"].by == "removed"
-    assert registering.syncing(gone, {"b": ONE}, LATER) == ([], Synced())
-    writes, told = registering.syncing(gone, {"a": OTHER, "b": ONE}, LATER)
-    assert told == Synced(changed=("a",), returned=("a",))
-    assert not applied(gone, writes).paused
+    assert file_pauses(gone, listing("b"), LATER) == ([], FilePauses())
+    changed = applied(gone, registering.syncing(gone, {"a": OTHER, "b": ONE}, LATER)[0])
+    assert changed.paused == gone.paused
+    writes, told = file_pauses(changed, listing("a", "b"), LATER)
+    assert told == FilePauses(resumed=("a",))
+    back = applied(changed, writes)
+    assert (back.paused, bytes(back.registered["a"].settings)) == ({}, OTHER)
 
 
-def test_a_return_ends_no_other_pause() -> None:
-    """Law: what an operator, its sink or its failures have paused stays so, whatever the file does."""
-    for by in ("operator", "sink", "failures"):
-        pause = Paused(by, "so", NOW)
-        kept = applied(filed("a"), registering.pausing(filed("a"), "a", pause)[0])
-        gone = applied(kept, registering.syncing(kept, {}, LATER)[0])
-        back = applied(gone, registering.syncing(gone, {"a": ONE}, LATER)[0])
-        assert back.paused == gone.paused == {"a": pause}
-    gone = applied(filed("a"), registering.syncing(filed("a"), {}, NOW)[0])
+def test_an_operators_pause_takes_the_place_of_one_that_ends_by_itself() -> None:
+    """Law: one that rests because no file lists it does not go on with the file, once an operator has paused it."""
+    gone = applied(filed("a"), file_pauses(filed("a"), listing(), NOW)[0])
     rests = applied(gone, registering.pausing(gone, "a", Paused("operator", "so", LATER))[0])
-    assert applied(rests, registering.syncing(rests, {"a": ONE}, LATER)[0]).paused["a"].by == "operator"
+    assert file_pauses(rests, listing("a"), LATER) == ([], FilePauses())
+    assert rests.paused["a"].by == "operator"
 
 
 def test_one_of_the_file_and_one_of_run_time_cannot_be_the_same() -> None:
@@ -250,13 +256,20 @@ async def test_each_change_moves_the_version(store_client: Redis) -> None:
     registry = Registry(store_client, KEYS)
     versions = [await registry.version()]
     file = [("f", SETTINGS)]
+
+    async def nothing() -> ListedSubscriptions:
+        return listing()
+
+    async def all_of_it() -> ListedSubscriptions:
+        return listing("f")
+
     changes = (
         lambda: registry.add("a", SETTINGS, ["whsec_1"], NOW),
         lambda: registry.sync(file, NOW),
         lambda: registry.pause("a", PAUSE),
         lambda: registry.resume("a"),
-        lambda: registry.sync([], NOW),
-        lambda: registry.sync(file, NOW),
+        lambda: registry.reconcile(nothing, NOW),
+        lambda: registry.reconcile(all_of_it, NOW),
         lambda: registry.remove("a"),
     )
     for change in changes:

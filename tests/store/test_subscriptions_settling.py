@@ -1,199 +1,335 @@
-"""Laws of :mod:`poller.store.subscriptions`: whose file counts, whoever comes and goes in whatever order."""
+"""Laws of :func:`poller.store.subscriptions.file_pauses`: a file subscription rests while no live process lists it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio import Redis
 
 from poller.store import subscriptions as registering
-from poller.store.subscriptions import REASON, Contested, Paused, Settled, Subscriptions, Write, contested, settling
-from tests.store.test_subscriptions import applied
+from poller.store.keys import SubscriptionKeys
+from poller.store.members import ListedSubscriptions, MemberConfiguration, MemberList
+from poller.store.subscriptions import (
+    UNLISTED,
+    FilePauses,
+    Paused,
+    Registry,
+    Subscriptions,
+    Write,
+    file_pauses,
+    subscriptions_of,
+)
 
 NOW = datetime(2026, 3, 2, 8, 15, tzinfo=UTC)
 HAS, LACKS = frozenset({"x"}), frozenset[str]()
+DELIVER = frozenset({"deliver"})
+Kind = Literal["new", "older", "silent"]
+"""A process of this version, of one that noted whose file had brought a subscription back, and of one that in addition
+does not say what it lists."""
+
+
+@dataclass(frozen=True)
+class Process:
+    name: str
+    file: frozenset[str]
+    kind: Kind = "new"
 
 
 @dataclass
 class Site:
-    """Processes on one registry, by name, with the ids of their files."""
+    """Processes on one registry. The registry is held as the store holds it."""
 
-    kept: Subscriptions = field(default_factory=Subscriptions)
-    there: dict[str, frozenset[str]] = field(default_factory=dict)
+    registry: dict[bytes, bytes] = field(default_factory=dict)
+    paused: dict[bytes, bytes] = field(default_factory=dict)
+    there: dict[str, Process] = field(default_factory=dict)
     started: int = 0
     changes: int = 0
 
-    def start(self, file: frozenset[str]) -> str:
+    @property
+    def kept(self) -> Subscriptions:
+        return subscriptions_of(b"1", [self.registry, {}, {}, self.paused, {}, {}, {}])
+
+    @property
+    def listed(self) -> ListedSubscriptions:
+        said = {
+            one.name: MemberConfiguration((), {}, None if one.kind == "silent" else dict.fromkeys(one.file, "digest"))
+            for one in self.there.values()
+        }
+        return MemberList(roles=dict.fromkeys(self.there, DELIVER), configurations=said).subscriptions
+
+    @property
+    def active(self) -> frozenset[str]:
+        return frozenset(self.kept.registered.keys() - self.kept.paused.keys())
+
+    def start(self, file: frozenset[str], kind: Kind = "new") -> Process:
         """In the list first, then what the file says."""
         self.started += 1
-        name = f"m{self.started}"
-        self.there[name] = file
-        writes, _ = registering.syncing(self.kept, dict.fromkeys(sorted(file), b"{}"), NOW, member=name)
-        self._write(writes)
-        return name
+        one = Process(f"m{self.started}", file, kind)
+        self.there[one.name] = one
+        if kind == "new":
+            self.write(registering.syncing(self.kept, dict.fromkeys(sorted(file), b"{}"), NOW)[0])
+            self.look(one)
+        else:
+            self._start_older(one)
+        return one
 
-    def leave(self, name: str) -> None:
-        """With or without a word: it is not in the list any more."""
-        del self.there[name]
+    def leave(self, one: Process) -> None:
+        """In order or by a crash: it is not in the list any more."""
+        del self.there[one.name]
 
-    def look(self, name: str) -> Settled:
+    def look(self, one: Process) -> FilePauses:
         """One look of one process."""
-        writes, settled = settling(self.kept, contested(self.kept, self.there[name]), name, self.there, NOW)
-        self._write(writes)
-        assert bool(writes) == bool(settled.returned or settled.removed)
-        return settled
+        if one.kind != "new":
+            self._look_older(one)
+            return FilePauses()
+        writes, changed = file_pauses(self.kept, self.listed, NOW)
+        self.write(writes)
+        assert bool(writes) == bool(changed.paused or changed.resumed)
+        return changed
 
     def settle(self) -> None:
         """All look again and again until nothing changes."""
         while True:
             before = self.changes
-            for name in self.there:
-                self.look(name)
+            for one in self.there.values():
+                self.look(one)
             if self.changes == before:
                 return
             assert self.changes < 20 * (self.started + 1), "they fight"
 
-    def rests(self, subscription: str = "x") -> bool:
-        return subscription in self.kept.paused
+    def write(self, writes: list[Write]) -> None:
+        for part, name, value in writes:
+            where = {"registry": self.registry, "paused": self.paused}.get(part, {})
+            where.pop(name.encode(), None)
+            if value is not None:
+                where[name.encode()] = value
+        self.changes += bool(writes)
 
-    def _write(self, writes: list[Write]) -> None:
-        if writes:
-            self.kept = applied(self.kept, writes)
-            self.changes += 1
+    def _start_older(self, one: Process) -> None:
+        for name in sorted(one.file):
+            if name.encode() not in self.registry:
+                new = {"origin": "file", "settings": {}, "since": NOW, "asked": 0, "member": one.name}
+                self._write_older(name, new, pause=None)
+        self._look_older(one)
+        for name, registered in self._filed_older():
+            if name not in one.file and name.encode() not in self.paused:
+                self._write_older(name, registered | {"member": ""}, pause=one.name)
+
+    def _look_older(self, one: Process) -> None:
+        """As commit bc6a44b and those before had it, with the member's name beside what it has brought or paused."""
+        for name, registered in self._filed_older():
+            pause = msgspec.json.decode(self.paused.get(name.encode(), b"null"))
+            if pause and pause["by"] == "removed" and name in one.file:
+                self._write_older(name, registered | {"member": one.name}, pause=None)
+            by = registered.get("member", "")
+            if not pause and by and name not in one.file and by not in self.there:
+                self._write_older(name, registered | {"member": ""}, pause=one.name)
+
+    def _filed_older(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(name.decode(), msgspec.json.decode(text)) for name, text in self.registry.items()]
+
+    def _write_older(self, name: str, registered: dict[str, Any], *, pause: str | None) -> None:
+        gone = {"by": "removed", "reason": "it left", "at": NOW, "member": pause}
+        encoded = None if pause is None else msgspec.json.encode(gone)
+        self.write([("registry", name, msgspec.json.encode(registered)), ("paused", name, encoded)])
 
 
-def test_a_process_that_was_there_for_a_moment_silences_nothing() -> None:
-    """Law: whoever has it brings it back, also when the other has gone, and knows who has paused it."""
+def test_a_process_with_another_file_pauses_nothing_that_a_live_one_lists() -> None:
+    """Law: neither when it starts, nor later, nor when it goes."""
     site = Site()
-    owner = site.start(HAS)
-    stranger = site.start(LACKS)
-    assert site.rests()
-    site.leave(stranger)
-    assert site.look(owner) == Settled(returned={"x": stranger})
-    assert not site.rests()
-    assert site.look(owner) == Settled()
-
-
-def test_two_that_stay_do_not_fight() -> None:
-    """Law: brought back once, it is left alone by who has not got it, until that one is started again."""
-    site = Site()
-    owner, other = site.start(HAS), site.start(LACKS)
-    site.look(owner)
+    site.start(HAS)
     changes = site.changes
-    for _ in range(3):
-        assert (site.look(other), site.look(owner)) == (Settled(), Settled())
-    assert (site.rests(), site.changes) == (False, changes)
+    other = site.start(LACKS)
+    site.settle()
     site.leave(other)
-    again = site.start(LACKS)
-    assert site.look(owner) == Settled(returned={"x": again})
+    site.settle()
+    assert (site.active, site.changes) == (HAS, changes)
 
 
 def test_a_rolling_upgrade_that_drops_it() -> None:
-    """Law: while old processes are left it goes on; with the last of them it ends, paused, without a word of theirs."""
+    """Law: while an old process is left it goes on; with the last of them it rests, and nobody has to say so."""
     site = Site()
     old = [site.start(HAS) for _ in range(3)]
     for one in old:
         site.start(LACKS)
         site.settle()
-        assert not site.rests()
+        assert site.active == HAS
         site.leave(one)
     site.settle()
-    assert site.rests()
-    assert (site.kept.paused["x"].by, site.kept.paused["x"].reason) == ("removed", REASON)
+    assert not site.active
+    assert site.kept.paused["x"] == Paused("removed", UNLISTED, NOW)
 
 
 def test_a_rolling_upgrade_that_adds_it_and_is_taken_back() -> None:
-    """Law: the older ones leave it alone, and pause it when the new ones have gone."""
+    """Law: the older ones leave it alone, and pause it when the new ones have gone; it returns with the next."""
     site = Site()
     old, fresh = site.start(LACKS), site.start(HAS)
     site.settle()
-    assert not site.rests()
+    assert site.active == HAS
     site.leave(fresh)
-    assert site.look(old) == Settled(removed=("x",))
-    assert site.rests()
+    assert site.look(old) == FilePauses(paused=("x",))
+    assert not site.active
     site.start(HAS)
-    assert not site.rests()
+    assert site.active == HAS
 
 
-def test_one_that_is_not_in_the_list_brings_nothing_back() -> None:
-    """Law: as one that was stopped for long: the others could not see who has it."""
+def test_where_nothing_is_known_of_the_others_nothing_changes() -> None:
+    """Law: a process that is not in the list itself, as one that was stopped for long, pauses and resumes nothing."""
     site = Site()
-    owner = site.start(HAS)
+    site.start(HAS)
+    assert file_pauses(site.kept, ListedSubscriptions(), NOW) == ([], FilePauses())
+    site.there.clear()
+    assert not site.listed.is_complete
     site.start(LACKS)
-    found = contested(site.kept, HAS)
-    assert settling(site.kept, found, owner, site.there.keys() - {owner}, NOW) == ([], Settled())
+    assert file_pauses(site.kept, ListedSubscriptions(), NOW) == ([], FilePauses())
+
+
+def test_a_process_that_does_not_say_what_it_lists_may_list_any() -> None:
+    """Law: while it lives nothing is paused, and nothing that rests is resumed for its sake alone."""
+    site = Site()
+    owner = site.start(frozenset({"x", "y"}))
+    site.start(HAS)
+    site.leave(owner)
+    site.settle()
+    assert site.active == HAS
+    silent = Process("silent", frozenset(), "silent")
+    site.there = {"silent": silent, "new": Process("new", LACKS)}
+    site.settle()
+    assert site.active == HAS
+    site.leave(silent)
+    site.settle()
+    assert not site.active
 
 
 @pytest.mark.parametrize("by", ["operator", "sink", "failures"])
-def test_other_pauses_are_nobodys_file_s_concern(by: str) -> None:
-    """Law: neither ended nor replaced, by whoever has it or has not got it."""
+def test_other_pauses_are_no_file_s_concern(by: str) -> None:
+    """Law: neither ended nor replaced, whether a live process lists the subscription or not."""
     site = Site()
     owner, other = site.start(HAS), site.start(LACKS)
-    site.look(owner)
     pause = Paused(by, "so", NOW)  # type: ignore[arg-type] # one of them
-    site.kept = applied(site.kept, registering.pausing(site.kept, "x", pause)[0])
+    site.write(registering.pausing(site.kept, "x", pause)[0])
     site.settle()
     site.leave(owner)
-    assert site.look(other) == Settled()
+    assert site.look(other) == FilePauses()
+    site.start(HAS)
     assert site.kept.paused == {"x": pause}
 
 
-def test_what_an_operator_has_resumed_goes_on() -> None:
-    """Law: his word counts more than that nobody's file has it; and one of run time is in no file anyway."""
+def test_one_of_run_time_is_in_no_file() -> None:
+    """Law: no file's coming or going changes it, not even a listing of the same id."""
     site = Site()
-    owner, other = site.start(HAS), site.start(LACKS)
-    site.leave(owner)
-    site.settle()
-    site.kept = applied(site.kept, registering.resuming(site.kept, "x", bytes)[0])
-    site.kept = applied(site.kept, registering.adding(site.kept, "run", b"{}", (), NOW))
-    assert (site.look(other), contested(site.kept, LACKS)) == (Settled(), Contested())
+    site.write(registering.adding(site.kept, "run", b"{}", (), NOW))
+    other = site.start(LACKS)
+    assert site.look(other) == FilePauses()
+    run, listed = Site(dict(site.registry)), ListedSubscriptions(frozenset({"run"}), is_complete=True)
+    run.write(registering.pausing(run.kept, "run", Paused("removed", "so", NOW))[0])
+    assert file_pauses(run.kept, listed, NOW) == ([], FilePauses())
 
 
 def test_other_settings_come_back_with_it() -> None:
-    """Law: one that returns by a file with other settings has these, and whose file it was is kept through changes."""
+    """Law: one that returns by a file with other settings has these."""
     site = Site()
-    site.start(HAS)
-    site.leave(site.start(LACKS))
-    writes, _ = registering.syncing(site.kept, {"x": b'{"rate":1}'}, NOW, member="late")
-    site.kept = applied(site.kept, writes)
-    assert bytes(site.kept.registered["x"].settings) == b'{"rate":1}'
-    site.kept = applied(site.kept, registering.syncing(site.kept, {"x": b'{"rate":2}'}, NOW, member="later")[0])
-    one = site.kept.registered["x"]
-    assert (bytes(one.settings), one.member, site.rests()) == (b'{"rate":2}', "late", False)
+    site.leave(site.start(HAS))
+    late = site.start(LACKS)
+    assert not site.active
+    site.there[late.name] = Process(late.name, HAS)
+    site.write(registering.syncing(site.kept, {"x": b'{"rate":1}'}, NOW)[0])
+    site.settle()
+    assert (bytes(site.kept.registered["x"].settings), site.active) == (b'{"rate":1}', HAS)
+
+
+def test_what_an_older_version_noted_is_gone_when_it_is_resumed() -> None:
+    """Law: else an older process that lacks it would pause it again and again for one that has gone."""
+    site = Site()
+    site.leave(site.start(HAS, "older"))
+    older = site.start(LACKS, "older")
+    assert not site.active
+    fresh = site.start(HAS)
+    assert b"member" not in site.registry[b"x"]
+    site.settle()
+    assert site.active == HAS
+    site.leave(fresh)
+    site.look(older)
+    assert site.active == HAS  # until the last older process has gone
 
 
 FILES = st.frozensets(st.sampled_from("xy"))
 STEPS = st.lists(
     st.tuples(st.sampled_from(["start", "start", "leave", "look", "settle"]), FILES, st.integers(0, 9)), max_size=25
 )
+KINDS: st.SearchStrategy[Kind] = st.sampled_from(["new", "new", "older", "silent"])
 
 
-@given(STEPS, st.sets(st.integers(0, 5)))
-def test_in_the_end_it_goes_on_exactly_where_somebody_has_it(
-    steps: list[tuple[str, frozenset[str], int]], last: set[int]
-) -> None:
-    """Law: whoever comes, looks and goes in whatever order, all come to rest, and those that are there decide."""
-    site = Site()
+def played(site: Site, steps: list[tuple[str, frozenset[str], int]], kinds: list[Kind]) -> None:
+    """Starts, ends and looks in this order, then until nothing changes."""
     for step, file, which in steps:
         if step == "start":
-            site.start(file)
+            site.start(file, kinds[which % len(kinds)])
         elif step == "settle":
             site.settle()
         elif site.there:
-            name = sorted(site.there)[which % len(site.there)]
+            one = site.there[sorted(site.there)[which % len(site.there)]]
             if step == "leave":
-                site.leave(name)
+                site.leave(one)
             else:
-                site.look(name)
+                site.look(one)
     site.settle()
+
+
+@given(STEPS, st.sets(st.integers(0, 5)))
+def test_in_the_end_it_goes_on_exactly_where_a_live_process_lists_it(
+    steps: list[tuple[str, frozenset[str], int]], last: set[int]
+) -> None:
+    """Law: whichever comes, looks and goes in whatever order, all come to rest, and those that are there decide."""
+    site = Site()
+    played(site, steps, ["new"])
     for number, name in enumerate(sorted(site.there)):
         if number in last:
-            site.leave(name)
+            site.leave(site.there[name])
     if not site.there:
         site.start(LACKS)
     site.settle()
-    wanted = frozenset[str]().union(*site.there.values())
-    assert site.kept.registered.keys() - site.kept.paused.keys() == wanted
+    assert site.active == frozenset[str]().union(*(one.file for one in site.there.values()))
+
+
+@given(STEPS, st.lists(KINDS, min_size=1, max_size=10))
+def test_versions_side_by_side_do_not_fight(steps: list[tuple[str, frozenset[str], int]], kinds: list[Kind]) -> None:
+    """Law: they come to rest, what a live one lists goes on, and once all say what they list that is all that does."""
+    site = Site()
+    played(site, steps, kinds)
+    wanted = frozenset[str]().union(*(one.file for one in site.there.values()))
+    assert site.active >= wanted
+    for one in list(site.there.values()):
+        if one.kind == "silent":
+            site.leave(one)
+    site.start(LACKS)
+    site.settle()
+    assert site.active == frozenset[str]().union(*(one.file for one in site.there.values()))
+
+
+async def test_a_process_that_comes_while_another_one_looks_is_not_overlooked(store_client: Redis) -> None:
+    """Law: the list is read after the registry, and a change that was planned on an older registry is not written."""
+    registry = Registry(store_client, SubscriptionKeys.of("poller"))
+    await registry.sync([("x", b"{}"), ("y", b"{}")], NOW)
+    looks: list[Subscriptions] = []
+
+    async def listed() -> ListedSubscriptions:
+        looks.append(await registry.all())
+        if len(looks) == 1:  # one that lists x joins after it was read who is there, and changes its settings
+            await registry.sync([("x", b'{"rate":1}')], NOW)
+            return ListedSubscriptions(is_complete=True)
+        return ListedSubscriptions(frozenset("x"), is_complete=True)
+
+    assert await registry.reconcile(listed, NOW) == FilePauses(paused=("y",))
+    assert len(looks) == 2
+    kept = await registry.all()
+    assert {name: one.by for name, one in kept.paused.items()} == {"y": "removed"}
+    version = await registry.version()
+    assert await registry.reconcile(listed, NOW) == FilePauses()
+    assert await registry.version() == version
